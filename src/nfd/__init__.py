@@ -1,0 +1,33 @@
+"""Neural Feature Dynamics: deep networks at any width and depth, their limits, and the rules that scale them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from nfd.nets.deferred import DeferredLinear as DeferredLinear
+    from nfd.nets.mlp import MLP as MLP
+    from nfd.nets.resnet import ResNet as ResNet
+    from nfd.nets.sgd import SGD as SGD
+
+_PUBLIC = {
+    "MLP": "nfd.nets.mlp",
+    "SGD": "nfd.nets.sgd",
+    "DeferredLinear": "nfd.nets.deferred",
+    "ResNet": "nfd.nets.resnet",
+}
+
+__all__ = ["MLP", "SGD", "DeferredLinear", "ResNet", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'nfd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,1 @@
+"""What every layer above rests on: errors, random streams, activations and their Gaussian moments."""

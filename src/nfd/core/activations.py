@@ -1,0 +1,134 @@
+"""The activations of the paper's networks, with their exact Gaussian moments.
+
+For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``, ``Cov = c`` each activation gives
+
+* ``moment(a, b, c) = E[phi(h) phi(hbar)]``, the diffusion of Prop. 2 and the integrand of Prop. 3,
+* ``slope_moment(a, b, c) = E[phi'(h) phi'(hbar)]``, the backward rate of Prop. 6,
+* ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
+
+relu, erf and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997); tanh
+and gelu use the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-12 (tests/test_core.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import check_choice
+from nfd.core.quadrature import gaussian_mean, gaussian_product_mean, hermite_polynomials
+
+_Map = Callable[[Tensor], Tensor]
+_Moment = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments (see the module)."""
+
+    name: str
+    phi: _Map
+    slope: _Map
+    _moment: _Moment | None = None
+    _slope_moment: _Moment | None = None
+
+    def moment(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """``E[phi(h) phi(hbar)]``, elementwise over broadcast float64 ``a, b, c``."""
+        return self._product_mean(self._moment, self.phi, a, b, c)
+
+    def slope_moment(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """``E[phi'(h) phi'(hbar)]``, elementwise over broadcast float64 ``a, b, c``."""
+        return self._product_mean(self._slope_moment, self.slope, a, b, c)
+
+    def hermite(self, degree: int, variance: float = 1.0) -> Tensor:
+        """``[degree + 1]`` coefficients ``E[phi(sqrt(variance) Z) He_k(Z)] / sqrt(k!)``, float64.
+
+        They satisfy ``sum_k coefficient_k^2 rho^k = moment(v, v, rho v)`` (Mehler).
+        """
+        if self.name == "relu":
+            return math.sqrt(variance) * _relu_hermite(degree)
+        scale = math.sqrt(variance)
+        return gaussian_mean(
+            lambda z: self.phi(scale * z) * hermite_polynomials(degree, z),
+            variance,
+            tail=2 * math.sqrt(degree),
+        )
+
+    @staticmethod
+    def _product_mean(closed: _Moment | None, f: _Map, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        a, b, c = torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c)))
+        return closed(a, b, c) if closed else gaussian_product_mean(f, a, b, c)
+
+
+def _angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The angle between two vectors with squared norms ``a, b`` and product ``c``, exact near 0 and pi."""
+    cross = (a * b - c * c).clamp_min(0).sqrt()
+    return torch.atan2(cross, c)
+
+
+def _relu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    angle = _angle(a, b, c)
+    cross = (a * b - c * c).clamp_min(0).sqrt()
+    return (cross + (math.pi - angle) * c) / (2 * math.pi)
+
+
+def _relu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    both_positive = (math.pi - _angle(a, b, c)) / (2 * math.pi)
+    return torch.where(a * b > 0, both_positive, 0.0)
+
+
+def _erf_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return (2 / math.pi) * torch.asin(2 * c / ((1 + 2 * a) * (1 + 2 * b)).sqrt())
+
+
+def _erf_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return (4 / math.pi) / ((1 + 2 * a) * (1 + 2 * b) - 4 * c * c).sqrt()
+
+
+def _relu_hermite(degree: int) -> Tensor:
+    # E[relu(Z) He_k] = He_{k-2}(0) / sqrt(2 pi) for k >= 2, by parts; He_{2m}(0) = (-1)^m (2m)! / (2^m m!).
+    def coefficient(k: int) -> float:
+        if k < 2:
+            return (1 / math.sqrt(2 * math.pi), 0.5)[k]
+        if k % 2:
+            return 0.0
+        m = (k - 2) // 2
+        log = math.lgamma(2 * m + 1) - m * math.log(2) - math.lgamma(m + 1) - 0.5 * math.lgamma(k + 1)
+        return (-1.0) ** m * math.exp(log) / math.sqrt(2 * math.pi)
+
+    return torch.tensor([coefficient(k) for k in range(degree + 1)], dtype=torch.float64)
+
+
+def _normal_pdf(x: Tensor) -> Tensor:
+    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    a.name: a
+    for a in (
+        Activation("relu", torch.relu, lambda x: (x > 0).to(x.dtype), _relu_moment, _relu_slope_moment),
+        Activation("tanh", torch.tanh, lambda x: 1 - torch.tanh(x) ** 2),
+        Activation(
+            "erf",
+            torch.erf,
+            lambda x: 2 / math.sqrt(math.pi) * torch.exp(-x * x),
+            _erf_moment,
+            _erf_slope_moment,
+        ),
+        Activation(
+            "gelu",
+            torch.nn.functional.gelu,
+            lambda x: torch.special.ndtr(x) + x * _normal_pdf(x),
+        ),
+        Activation("identity", lambda x: x, torch.ones_like, lambda a, b, c: c, lambda a, b, c: torch.ones_like(c)),
+    )
+}
+
+
+def activation(name: str) -> Activation:
+    """The activation called ``name``; ValueError with the nearest name when there is none."""
+    return ACTIVATIONS[check_choice("activation", name, ACTIVATIONS)]

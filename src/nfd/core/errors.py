@@ -1,0 +1,74 @@
+"""Checks of what users pass in: each error names the argument, what arrived, what was expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
+
+import torch
+
+
+class DivergedError(ArithmeticError):
+    """A computation left the range of floating-point numbers where a finite answer was required."""
+
+
+def nearest(name: object, choices: Iterable[str]) -> str:
+    """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near."""
+    close = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``; otherwise raise a ValueError with the nearest one."""
+    options = list(choices)
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(
+        f"{argument} must be one of {', '.join(map(repr, options))}; got {value!r}.{nearest(value, options)}"
+    )
+
+
+def check_count(argument: str, value: SupportsIndex, minimum: int = 1) -> int:
+    """Return ``value`` as an int of at least ``minimum``; TypeError if it is not a whole number."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}.") from None
+    if count < minimum:
+        raise ValueError(f"{argument} must be at least {minimum}; got {count}.")
+    return count
+
+
+def check_real(argument: str, value: Any, *, above: float | None = None, least: float | None = None) -> float:
+    """Return ``value`` as a finite float, optionally ``> above`` or ``>= least``."""
+    if isinstance(value, bool | str):
+        raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{argument} must be finite; got {number}.")
+    if above is not None and number <= above:
+        raise ValueError(f"{argument} must be greater than {above:g}; got {number:g}.")
+    if least is not None and number < least:
+        raise ValueError(f"{argument} must be at least {least:g}; got {number:g}.")
+    return number
+
+
+def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
+    finite = torch.isfinite(tensor)
+    if bool(finite.all()):
+        return tensor
+    where = tuple((~finite).nonzero()[0].tolist())
+    value = tensor[where].item() if where else tensor.item()
+    raise ValueError(
+        f"{argument} must be finite; entry {list(where)} is {value} "
+        f"({int((~finite).sum())} of {tensor.numel()} entries are bad). Remove or impute them first."
+    )

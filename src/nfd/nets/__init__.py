@@ -1,0 +1,1 @@
+"""The paper's networks, with dense or deferred weights."""

@@ -1,0 +1,301 @@
+"""``DeferredLinear``: a linear layer of any width whose Gaussian weights are revealed only where they are asked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.random import check_seed
+from nfd.nets.orthogonal import TOLERANCE
+from nfd.nets.revealed import RevealedMatrix, with_room
+
+Feedback = Literal["shared", "independent", "static"]
+FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent", "static")
+
+
+class Guarded(nn.Parameter):
+    """A parameter that only ``nfd.SGD`` may step; ``accepted`` is the version of its last allowed state."""
+
+    accepted: int = 0
+
+    def accept(self) -> None:
+        """Declare the present value legitimate."""
+        self.accepted = self._version
+
+    def check(self) -> None:
+        """Raise if something else changed the value."""
+        if self._version != self.accepted:
+            raise RuntimeError(
+                "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
+                "only through the products it was asked for, so only rules that act on the matrix as a whole "
+                "are exact; elementwise ones (Adam, sign, clipping by value) are not. Build the optimizer as "
+                "nfd.SGD(net.param_groups(...)), or use weights='dense'."
+            )
+
+
+class DeferredLinear(nn.Module):
+    """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start, never stored.
+
+    After training ``W = scale W_0 + P D Q'`` (see ``nfd.nets.revealed``): ``scale`` is 1 until weight decay acts,
+    ``D`` is the parameter ``update``, small and padded with zeros. The law of everything computed is that of the
+    dense layer of the same width. A step costs O(n r b) and the state O(n r), r being the samples seen so far.
+
+    Queries are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``) the state
+    stays untouched: every call is an exact conditional draw, but different calls are not mutually consistent, and
+    ``update.grad`` receives only the part of a gradient that lies in directions already recorded.
+
+    Args:
+        in_features, out_features: size of ``W``; each at least 1.
+        feedback: ``"shared"``: ``W`` answers the backward pass too (the standard network);
+            ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
+            ``"static"``: an independent copy that is never updated (feedback alignment).
+        seed: of the reveal stream; the same seed and the same queries give the same numbers.
+        tolerance: a direction shorter than this, relative to its query, is dropped; default 1e-5 in float32 and
+            1e-10 in float64.
+        dtype: ``torch.float32`` or ``torch.float64``.
+        device: where the factors live.
+
+    Raises:
+        RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
+            but ``nfd.SGD``.
+
+    Source: 1.3 of the mathematics page (docs/equations.md, "deferred decisions").
+    """
+
+    update: Guarded
+    scale: Guarded
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        feedback: Feedback = "shared",
+        seed: int = 0,
+        tolerance: float | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        if dtype not in TOLERANCE:
+            raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
+        self.in_features = check_count("in_features", in_features)
+        self.out_features = check_count("out_features", out_features)
+        self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        self.matrix = RevealedMatrix(
+            self.in_features,
+            self.out_features,
+            shared=self.feedback == "shared",
+            seed=check_seed(seed),
+            tolerance=TOLERANCE[dtype] if tolerance is None else check_real("tolerance", tolerance, above=0.0),
+            dtype=dtype,
+            device=torch.device(device),
+        )
+        self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=device))
+        self.scale = Guarded(torch.ones((), dtype=dtype, device=device))
+        self._warned = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
+        if x.dtype != self.update.dtype:
+            raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+        self.update.check()
+        self.scale.check()
+        record = self.training and torch.is_grad_enabled()
+        if record and _inside_backward():
+            raise RuntimeError(
+                "DeferredLinear does not support activation checkpointing: recomputing a forward pass would ask the "
+                "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
+            )
+        rows = x.reshape(-1, self.in_features)
+        y = cast(Tensor, _Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
+        return y.view(*x.shape[:-1], self.out_features)
+
+    @torch.no_grad()
+    def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
+        """A dense ``W_0`` [out_features, in_features] drawn given every answer so far.
+
+        With independent or static feedback a pair: the forward matrix and the backward one. Training a dense layer
+        from it repeats this layer's outputs to rounding; a test of the engine, and a way out of it. Memory is
+        O(out_features in_features).
+        """
+        forward, backward = self.matrix.complete(seed)
+        return forward if self.feedback == "shared" else (forward, backward)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Directions revealed so far: (backward, forward)."""
+        return self.matrix.ranks
+
+    def reserve(self, samples: int) -> None:
+        """Make room for this many samples at once, so that growing never copies the factors."""
+        self.matrix.reserve(check_count("samples", samples, minimum=0))
+
+    def extra_repr(self) -> str:
+        backward, forward = self.rank
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, feedback={self.feedback!r}, "
+            f"revealed forward={forward}, backward={backward}"
+        )
+
+    # ---- the two queries -------------------------------------------------------------------------------------
+
+    def _ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
+        self._grow()
+        return answer.value, answer.coefficients
+
+    def _ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+        static = self.feedback == "static"
+        answer = self.matrix.ask(
+            self.matrix.backward,
+            g,
+            scale=1.0 if static else self.scale.data,
+            update=None if static else self.update.data.T,
+            record=record,
+        )
+        self._grow()
+        return answer.value, answer.coefficients
+
+    def _grow(self) -> None:
+        """Give D, and its gradient, room for the directions just revealed."""
+        grad, self.update.grad = self.update.grad, None
+        self.update.data = with_room(self.update.data, *self.rank)
+        if grad is not None:
+            self.update.grad = with_room(grad, *self.update.shape)
+        if not self._warned and max(self.rank) >= min(self.in_features, self.out_features):
+            self._warned = True
+            warnings.warn(
+                f"A DeferredLinear of size {self.out_features} x {self.in_features} has been asked in as many "
+                "directions as it has; it stays exact, but weights='dense' is cheaper from here.",
+                stacklevel=4,
+            )
+
+    def _accumulate(self, left: Tensor, right: Tensor) -> None:
+        """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
+        if not self.update.requires_grad:
+            return
+        if self.update.grad is None:
+            self.update.grad = torch.zeros_like(self.update)
+        if self.scale.grad is None:
+            self.scale.grad = torch.zeros_like(self.scale)  # the loss moves D alone; weight decay moves both
+        self.update.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+
+    # ---- moving, saving and loading --------------------------------------------------------------------------
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DeferredLinear:
+        before = self.update.dtype
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.matrix.map(fn)
+        if self.update.dtype not in TOLERANCE:
+            raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {self.update.dtype}.")
+        if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):
+            self.matrix.tolerance = TOLERANCE[self.update.dtype]
+        self._accept()
+        return self
+
+    def _accept(self) -> None:
+        self.update.accept()
+        self.scale.accept()
+
+    def _identity(self) -> Tensor:
+        """What a saved state must agree with: the sizes, the feedback and the seed."""
+        return torch.tensor([self.out_features, self.in_features, FEEDBACKS.index(self.feedback), self.matrix.seed])
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        m = self.matrix
+        destination[prefix + "identity"] = self._identity()
+        destination[prefix + "scale"] = self.scale.detach().clone()
+        destination[prefix + "update"] = self.update.detach().clone()
+        for side in (m.forward, m.backward):
+            destination[f"{prefix}{side.name}.directions"] = side.directions.rows
+            destination[f"{prefix}{side.name}.drawn"] = side.drawn.rows
+        if m.shared:
+            destination[prefix + "forward.response"] = m.forward.response.clone()
+            destination[prefix + "backward.response"] = m.backward.response.clone()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        expected: dict[str, Any] = {}
+        self._save_to_state_dict(expected, prefix, keep_vars=False)
+        lacking = [key for key in expected if key not in state_dict]
+        missing_keys.extend(lacking)
+        unexpected_keys.extend(k for k in state_dict if k.startswith(prefix) and k not in expected)
+        if lacking:
+            return
+        identity = state_dict[prefix + "identity"].tolist()
+        if identity[:3] != self._identity().tolist()[:3]:
+            error_msgs.append(
+                f"{prefix}identity: the saved layer is {identity[0]} x {identity[1]} with "
+                f"{FEEDBACKS[identity[2]]} feedback; this one is {self.out_features} x {self.in_features} "
+                f"with {self.feedback} feedback."
+            )
+            return
+        self._restore({k.removeprefix(prefix): v for k, v in state_dict.items() if k in expected}, identity[3])
+
+    def _restore(self, state: dict[str, Tensor], seed: int) -> None:
+        m = self.matrix
+        m.seed = seed
+        for side in (m.forward, m.backward):
+            side.directions.replace(state[f"{side.name}.directions"].to(self.update))
+            side.drawn.replace(state[f"{side.name}.drawn"].to(self.update))
+            if m.shared:
+                side.response = state[f"{side.name}.response"].to(self.update, copy=True)
+        with torch.no_grad():
+            self.scale.copy_(state["scale"])
+            self.update.grad = None
+            self.update.data = state["update"].to(self.update, copy=True)
+        self._accept()
+
+
+class _Query(torch.autograd.Function):
+    """Forward is a forward query, backward a backward query; the gradient of D is accumulated by hand.
+
+    D grows between the two, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
+    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
+        value, coefficients = layer._ask_forward(x.detach(), record)
+        ctx.layer, ctx.record, ctx.version = layer, record, update._version
+        ctx.save_for_backward(coefficients)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (g,) = grads
+        layer: DeferredLinear = ctx.layer
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
+                "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
+            )
+        if layer.update._version != ctx.version:
+            raise RuntimeError(
+                "The weights of a DeferredLinear were stepped between a forward pass and its backward pass. Call "
+                "backward() before optimizer.step(), or run the forward pass again."
+            )
+        value, left = layer._ask_backward(g.contiguous(), ctx.record)
+        (right,) = ctx.saved_tensors
+        layer._accumulate(left, right)
+        return value if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def _inside_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)

@@ -1,0 +1,64 @@
+"""``DenseLinear``: the same layer as ``DeferredLinear`` with its weights stored."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.random import generator
+from nfd.nets.deferred import Feedback
+
+
+class DenseLinear(nn.Module):
+    """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start.
+
+    ``feedback`` says which matrix carries gradients backward: W itself (``"shared"``), an independent initial copy
+    that receives the same gradient, so under any optimizer the same data updates (``"independent"``), or a copy
+    that is never updated (``"static"``).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        feedback: Feedback = "shared",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self.feedback = feedback
+
+        def gaussian(name: str) -> Tensor:
+            stream = generator(seed, "init", name, device=device)
+            return torch.randn(out_features, in_features, generator=stream, dtype=dtype, device=device)
+
+        self.weight = nn.Parameter(gaussian("forward"))
+        if feedback != "shared":
+            self.feedback_weight = nn.Parameter(gaussian("backward"), requires_grad=feedback == "independent")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        if self.feedback == "shared":
+            return nn.functional.linear(x, self.weight)
+        return cast(Tensor, _Decoupled.apply(x, self.weight, self.feedback_weight))  # type: ignore[no-untyped-call]
+
+
+class _Decoupled(torch.autograd.Function):
+    """``x W'`` whose input gradient goes through another matrix; both matrices get the gradient of W."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, feedback_weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        x, feedback_weight = ctx.saved_tensors
+        _, weight_needs, feedback_needs = ctx.needs_input_grad
+        update = g.flatten(0, -2).T @ x.flatten(0, -2) if weight_needs or feedback_needs else None
+        return g @ feedback_weight, update, update if feedback_needs else None

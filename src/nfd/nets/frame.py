@@ -1,0 +1,105 @@
+"""A growing stack of vectors in R^n, laid out so that products with it run at the speed of the memory.
+
+Every cost of a deferred network is a product of a few vectors with all the vectors revealed so far. Stored as one
+``[rank, n]`` matrix such a product is too thin for a BLAS to use the machine well. Here the coordinate axis is cut
+into ``p`` tiles of about a thousand: ``[p, capacity, n/p]``. A product is then ``p`` small ones that stay in cache
+and run in parallel (2 to 3 times the speed of the flat layout on a CPU; split-K on a GPU).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+_TILE = 1024
+_FIRST_CAPACITY = 32
+
+
+def tile_shape(n: int) -> tuple[int, int]:
+    """``(p, width)`` of the tiles of R^n, with ``n <= p width < n + p``."""
+    p = max(1, round(n / _TILE))
+    return p, math.ceil(n / p)
+
+
+def tiled(x: Tensor) -> Tensor:
+    """``[b, n]`` as tiles ``[p, b, width]``, padded with zeros; a view when no padding is needed."""
+    b, n = x.shape
+    p, width = tile_shape(n)
+    if p * width != n:
+        x = pad(x, (0, p * width - n))
+    return x.view(b, p, width).transpose(0, 1)
+
+
+def untiled(tiles: Tensor, n: int) -> Tensor:
+    """The inverse of ``tiled``: ``[b, n]``, contiguous."""
+    p, b, width = tiles.shape
+    return tiles.transpose(0, 1).reshape(b, p * width)[:, :n].contiguous()
+
+
+def inner(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products ``[b, k]`` of two tiled blocks of vectors."""
+    return torch.bmm(x, y.transpose(1, 2)).sum(0)
+
+
+def combination(coefficients: Tensor, tiles: Tensor) -> Tensor:
+    """``coefficients @ vectors`` for a tiled block; coefficients ``[b, k]``."""
+    return torch.bmm(coefficients.expand(len(tiles), -1, -1), tiles)
+
+
+def add_combination(onto: Tensor, coefficients: Tensor, tiles: Tensor, alpha: float = 1.0) -> Tensor:
+    """``onto + alpha coefficients @ vectors`` in place on the tiled block ``onto``."""
+    return onto.baddbmm_(coefficients.expand(len(tiles), -1, -1), tiles, alpha=alpha)
+
+
+class Frame:
+    """``rank`` vectors in R^n that can be appended to; ``append`` is amortised O(n) per vector."""
+
+    def __init__(self, n: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        p, width = tile_shape(n)
+        self.n = n
+        self.rank = 0
+        self._store = torch.empty(p, 0, width, dtype=dtype, device=device)
+
+    @property
+    def tiles(self) -> Tensor:
+        """``[p, rank, width]``, a view of the storage."""
+        return self._store[:, : self.rank]
+
+    @property
+    def rows(self) -> Tensor:
+        """The vectors as ``[rank, n]``, a copy."""
+        return untiled(self.tiles, self.n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vectors held (unused capacity is not counted)."""
+        return self.rank * self.n * self._store.element_size()
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for ``capacity`` vectors in all."""
+        p, held, width = self._store.shape
+        if capacity > held:
+            grown = self._store.new_empty(p, capacity, width)
+            grown[:, : self.rank] = self.tiles
+            self._store = grown
+
+    def append(self, tiles: Tensor) -> None:
+        """Add the vectors of a tiled block ``[p, k, width]``."""
+        rank = self.rank + tiles.shape[1]
+        if rank > self._store.shape[1]:
+            self.reserve(max(rank, 2 * self._store.shape[1], _FIRST_CAPACITY))
+        self._store[:, self.rank : rank] = tiles
+        self.rank = rank
+
+    def replace(self, rows: Tensor) -> None:
+        """Hold exactly these ``[rank, n]`` vectors."""
+        self._store = tiled(rows).contiguous()
+        self.rank = len(rows)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device to the storage."""
+        self._store = fn(self._store)

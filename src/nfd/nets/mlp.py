@@ -1,0 +1,59 @@
+"""The vanilla deep network of Fig. 4a: no skip connections."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nfd.nets.deferred import Feedback
+from nfd.nets.network import Network, Regime, Weights, trainable
+from nfd.scaling.rules import Role
+
+
+class MLP(Network):
+    """``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
+
+    Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments as in ``nfd.ResNet``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        width: int,
+        depth: int,
+        *,
+        activation: str = "relu",
+        regime: Regime = "feature",
+        weights: Weights = "dense",
+        feedback: Feedback = "shared",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            width,
+            depth,
+            activation=activation,
+            regime=regime,
+            weights=weights,
+            feedback=feedback,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+        )
+        self.hidden = self._layers("outer")
+
+    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        phi, root = self.activation.phi, math.sqrt(self.width)
+        layers = [self._embed(x)]
+        for W in self.hidden:
+            layers.append(W(phi(layers[-1])) / root)
+        return layers, []
+
+    def _roles(self) -> dict[Role, list[nn.Parameter]]:
+        return {"input": [self.U], "outer": trainable(list(self.hidden)), "readout": [self.V]}

@@ -1,0 +1,194 @@
+"""What every network of the paper shares: input and output maps, streams, and parameter groups with their rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core import activations
+from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.core.random import check_seed, derive, generator
+from nfd.nets.deferred import FEEDBACKS, DeferredLinear, Feedback
+from nfd.nets.dense import DenseLinear
+from nfd.scaling.rules import Role, rule_named
+
+Regime = Literal["feature", "kernel"]
+Weights = Literal["dense", "deferred"]
+Linear = DenseLinear | DeferredLinear
+
+_LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
+
+
+@dataclass
+class Streams:
+    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks), delta.
+
+    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], Theta(1) in width: the paper's g (Eq. 3) weighted by dLoss/df
+    and summed over outputs. It exists after ``loss.backward()``.
+    """
+
+    outputs: Tensor
+    gradient_scale: float
+    layers: list[Tensor] = field(repr=False)
+    inner: list[Tensor] = field(repr=False)
+
+    @property
+    def h(self) -> Tensor:
+        """The residual stream after every block, [L+1, b, n]."""
+        return torch.stack([h.detach() for h in self.layers])
+
+    @property
+    def x_inner(self) -> Tensor | None:
+        """The pre-activation inside every two-layer block, [L, b, n]; None for other networks."""
+        return torch.stack([x.detach() for x in self.inner]) if self.inner else None
+
+    @property
+    def delta(self) -> Tensor:
+        """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
+        if any(h.grad is None for h in self.layers):
+            raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
+        return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
+
+
+class Network(nn.Module):
+    """``h_0 = U x / sqrt(d)``, hidden layers of a subclass, ``f = alpha / sqrt(n) V h_L``; all weights N(0, 1).
+
+    ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime (sections 2 and 4.2).
+    """
+
+    branch_exponent: float = 0.0
+    _inner_role: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        width: int,
+        depth: int,
+        *,
+        activation: str,
+        regime: Regime,
+        weights: Weights,
+        feedback: Feedback,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_count("in_features", in_features)
+        self.out_features = check_count("out_features", out_features)
+        self.width = check_count("width", width)
+        self.depth = check_count("depth", depth)
+        self.activation = activations.activation(activation)
+        self.regime = cast(Regime, check_choice("regime", regime, ("feature", "kernel")))
+        self.weights = cast(Weights, check_choice("weights", weights, _LAYERS))
+        self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        self.seed = check_seed(seed)
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
+        self._factory: dict[str, Any] = {"dtype": dtype, "device": device}
+        self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
+        self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
+
+    @property
+    def alpha(self) -> float:
+        """The output multiplier."""
+        return 1 / math.sqrt(self.width) if self.regime == "feature" else 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, in_features]`` to ``[batch, out_features]``."""
+        return self._read(self._run(self._checked(x))[0][-1])
+
+    def streams(self, x: Tensor) -> Streams:
+        """One pass that keeps every hidden vector; for deferred weights it is a recorded query like any other."""
+        layers, inner = self._run(self._checked(x))
+        for h in layers:
+            if h.requires_grad:
+                h.retain_grad()
+        return Streams(self._read(layers[-1]), math.sqrt(self.width) / self.alpha, layers, inner)
+
+    def param_groups(self, eta_c: float, rule: str = "depth-mup") -> list[dict[str, Any]]:
+        """Parameters by role with their SGD rates: ``eta_c n`` times the rule's depth factor (kernel: no n).
+
+        Args:
+            eta_c: the rate that does not depend on width or depth, > 0.
+            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``.
+
+        Raises:
+            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks.
+        """
+        eta_c = check_real("eta_c", eta_c, least=0.0)
+        chosen = rule_named(rule)
+        self._check_rule(rule)
+        base = eta_c * (self.width if chosen.scales_width and self.regime == "feature" else 1)
+        groups = []
+        for role, parameters in self._roles().items():
+            if parameters:
+                lr = base * chosen.depth_factor(role, self.depth)
+                groups.append({"params": parameters, "lr": lr, "role": role})
+        return groups
+
+    def reserve(self, samples: int) -> None:
+        """Tell deferred layers how many samples they will see, so that growing never copies."""
+        for layer in self.modules():
+            if isinstance(layer, DeferredLinear):
+                layer.reserve(samples)
+
+    # ---- for subclasses --------------------------------------------------------------------------------------
+
+    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The hidden vectors h_0 .. h_L and, for two-layer blocks, x_1 .. x_L."""
+        raise NotImplementedError
+
+    def _roles(self) -> dict[Role, list[nn.Parameter]]:
+        """Trainable parameters by role; ``outer`` writes the stream, ``inner`` is every earlier matrix."""
+        raise NotImplementedError
+
+    def _layer(self, name: str, index: int) -> Linear:
+        seed = derive(self.seed, "init", name, index)
+        return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **self._factory)
+
+    def _layers(self, name: str) -> nn.ModuleList:
+        return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.U) / math.sqrt(self.in_features)
+
+    def _read(self, h: Tensor) -> Tensor:
+        return nn.functional.linear(h, self.V) * (self.alpha / math.sqrt(self.width))
+
+    def _gaussian(self, name: str, *shape: int) -> Tensor:
+        stream = generator(self.seed, "init", name, device=self._factory["device"])
+        return torch.randn(*shape, generator=stream, **self._factory)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.dim() != 2 or x.shape[1] != self.in_features:
+            raise ValueError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
+        if x.dtype != self.U.dtype:
+            raise TypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
+        return check_finite("x", x)
+
+    def _check_rule(self, rule: str) -> None:
+        chosen = rule_named(rule)
+        if rule == "ntk" and self.regime != "kernel":
+            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has regime='feature'. Use 'mup'.")
+        if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
+            raise ValueError(
+                f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
+                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
+            )
+        if chosen.boosts_inner and not self._inner_role:
+            raise ValueError(
+                f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
+                "Build the network with block='two-layer' or use rule='depth-mup'."
+            )
+
+
+def trainable(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Every parameter of these layers that takes a gradient."""
+    return [p for layer in layers for p in layer.parameters() if p.requires_grad]

@@ -1,0 +1,123 @@
+"""The residual networks of the paper (Eqs. 1, 6, 9) in one class."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import check_choice, check_real
+from nfd.nets.deferred import Feedback
+from nfd.nets.network import Network, Regime, Weights, trainable
+from nfd.scaling.rules import Role
+
+Block = Literal["one-layer", "two-layer"]
+Order = Literal["pre", "post"]
+
+
+class ResNet(Network):
+    """A residual network of width n, depth L and horizon T with residual multiplier ``m = sqrt(T) L**-a``.
+
+    ==================  =============================================================  ==========
+    pre, one-layer      ``h_l = h_{l-1} + m W_l phi(h_{l-1}) / sqrt(n)``               Eq. 1
+    pre, two-layer      ``x_l = W_{l,1} h_{l-1} / sqrt(n)``,                           Eqs. 6, 23
+                        ``h_l = h_{l-1} + m W_{l,2} phi(x_l) / sqrt(n)``
+    post, one-layer     ``h_0 = phi(U x / sqrt(d))``,                                  Eq. 9
+                        ``h_l = h_{l-1} + m phi(W_l h_{l-1} / sqrt(n))``
+    ==================  =============================================================  ==========
+
+    Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights start N(0, 1).
+
+    Args:
+        in_features: d.
+        out_features: C.
+        width: n, at least 1.
+        depth: L, the number of blocks, at least 1.
+        horizon: T > 0.
+        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
+        block: ``"one-layer"`` or ``"two-layer"``.
+        order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
+        branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
+        regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
+        weights: ``"dense"``, or ``"deferred"`` for hidden matrices that are revealed only where asked.
+        feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
+            ``"independent"`` (the paper's decoupled one) or ``"static"``.
+        seed: of every weight; dense and deferred networks share U and V for the same seed.
+        dtype, device: of parameters and factors.
+
+    Raises:
+        ValueError, TypeError: naming the argument, for anything outside these ranges.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        width: int,
+        depth: int,
+        *,
+        horizon: float = 1.0,
+        activation: str = "relu",
+        block: Block = "one-layer",
+        order: Order = "pre",
+        branch_exponent: float = 0.5,
+        regime: Regime = "feature",
+        weights: Weights = "dense",
+        feedback: Feedback = "shared",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            width,
+            depth,
+            activation=activation,
+            regime=regime,
+            weights=weights,
+            feedback=feedback,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+        )
+        self.horizon = check_real("horizon", horizon, above=0.0)
+        self.block = cast(Block, check_choice("block", block, ("one-layer", "two-layer")))
+        self.order = cast(Order, check_choice("order", order, ("pre", "post")))
+        self.branch_exponent = check_real("branch_exponent", branch_exponent)
+        if self.order == "post" and self.block == "two-layer":
+            raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
+        self._inner_role = self.block == "two-layer"
+        self.outer = self._layers("outer")
+        self.inner = self._layers("inner") if self.block == "two-layer" else None
+
+    @property
+    def branch(self) -> float:
+        """The residual multiplier ``sqrt(T) L**-a``."""
+        return math.sqrt(self.horizon) * float(self.depth) ** -self.branch_exponent
+
+    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        phi, step, root = self.activation.phi, self.branch, math.sqrt(self.width)
+        h = self._embed(x)
+        layers = [phi(h) if self.order == "post" else h]
+        inner: list[Tensor] = []
+        for index, W in enumerate(self.outer):
+            h = layers[-1]
+            if self.order == "post":  # Eq. 9
+                layers.append(h + step * phi(W(h) / root))
+                continue
+            if self.inner is not None:  # Eq. 6
+                inner.append(self.inner[index](h) / root)
+                h = inner[-1]
+            layers.append(layers[-1] + (step / root) * W(phi(h)))  # Eq. 1
+        return layers, inner
+
+    def _roles(self) -> dict[Role, list[nn.Parameter]]:
+        return {
+            "input": [self.U],
+            "outer": trainable(list(self.outer)),
+            "inner": trainable(list(self.inner)) if self.inner is not None else [],
+            "readout": [self.V],
+        }

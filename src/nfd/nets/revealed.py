@@ -1,0 +1,224 @@
+"""Deferred decisions: an i.i.d. N(0, 1) matrix W_0 revealed only where it is asked.
+
+A product ``W_0 x`` is drawn given every answer already made. Forward queries span orthonormal directions ``Q``,
+backward ones ``P``. For each new direction one fresh Gaussian vector is drawn, ``z`` for ``W_0 q`` and ``y`` for
+``W_0' p``, and the only thing an answer owes to the past is its component along the other side's directions:
+
+    W_0 q  = z + P k,   k = Y' q - P' z          W_0' p = y + Q m,   m = Z' p - Q' y
+
+with ``Z, Y`` the vectors drawn so far. The corrections ``k`` and ``m`` are the response (Onsager) term: with them
+one matrix answers both kinds of query (``shared``), without them two independent ones do (``independent``).
+
+The trained matrix is ``W = s W_0 + P D Q'`` with a scalar ``s`` and a small ``D``, so with ``x = Q c``
+
+    W x = s Z c + P (s K + D) c.
+
+A query passes over six factors: ``Q`` twice (coefficients, residual), ``Y`` and ``P`` once for ``k``, ``Z`` and ``P``
+once for the answer; four when the feedback is independent. Nothing else is of size n. This is the exact law; only
+directions below ``tolerance`` of the query's length are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nfd.core.random import generator
+from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled
+from nfd.nets.orthogonal import expand
+
+
+@dataclass
+class Side:
+    """One kind of query: its directions, the Gaussian vectors drawn in answer, and the response matrix."""
+
+    name: str
+    directions: Frame  # Q, in the space of the queries
+    drawn: Frame  # Z, in the space of the answers
+    response: Tensor  # K, [other rank, rank] with room to grow
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``value`` = W x as ``[b, n]``; ``coefficients`` [b, rank] of the queries in the recorded directions."""
+
+    value: Tensor
+    coefficients: Tensor
+
+
+class RevealedMatrix:
+    """W_0 of shape ``[n_out, n_in]`` with i.i.d. N(0, 1) entries, answered query by query."""
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        shared: bool,
+        seed: int,
+        tolerance: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def side(name: str, queries: int, answers: int) -> Side:
+            return Side(
+                name,
+                directions=Frame(queries, dtype=dtype, device=device),
+                drawn=Frame(answers, dtype=dtype, device=device),
+                response=torch.zeros(0, 0, dtype=dtype, device=device),
+            )
+
+        self.shared = shared
+        self.seed = seed
+        self.tolerance = tolerance
+        self.forward = side("forward", n_in, n_out)
+        self.backward = side("backward", n_out, n_in)
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Directions revealed so far: (backward, forward), the shape of D."""
+        return self.backward.directions.rank, self.forward.directions.rank
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the four factors."""
+        return sum(f.nbytes for f in self._frames())
+
+    def ask(self, side: Side, x: Tensor, *, scale: Tensor | float, update: Tensor | None, record: bool) -> Answer:
+        """``(scale W_0 + P D Q') x`` for the rows of ``x`` [b, n], or its transpose for the backward side.
+
+        ``update`` is D (D' backward) with room to grow, or None for a matrix that carries no update. Rows that
+        are not finite are answered by NaN and reveal nothing. With ``record=False`` the state stays as it was
+        and the draw comes from a stream of its own: an exact conditional sample, consistent with every recorded
+        answer, but not with other unrecorded ones.
+        """
+        length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        finite = torch.isfinite(length)
+        if not bool(finite.all()):
+            x, length = torch.where(finite, x, 0.0), torch.where(finite, length, torch.nan)
+        unit = tiled(x / length.nan_to_num(1.0).clamp_min(torch.finfo(x.dtype).tiny)).contiguous()
+        expansion = expand(side.directions, unit, self.tolerance)
+        known, fresh = expansion.known * length, expansion.fresh * length
+        other = self._other(side)
+        drawn = self._draw(side, fresh.shape[1], record)
+        response = self._response(other, expansion.directions, drawn)
+        along = self._along(side, other, known, fresh, response, scale, update)
+        if record:
+            self._append(side, expansion.directions, drawn, response)
+            known = torch.cat([known, fresh], 1)
+            value = combination(scale * known, side.drawn.tiles)
+        else:
+            value = combination(scale * known, side.drawn.tiles)
+            add_combination(value, scale * fresh, drawn)
+        if other.directions.rank:
+            add_combination(value, along, other.directions.tiles)
+        return Answer(untiled(value, side.drawn.n), known)
+
+    def _response(self, other: Side, directions: Tensor, drawn: Tensor) -> Tensor:
+        """``k = Y' q - P' z`` for new directions q with draws z, ``[other rank, fresh]``."""
+        if not self.shared:
+            return drawn.new_zeros(other.directions.rank, drawn.shape[1])
+        return inner(other.drawn.tiles, directions) - inner(other.directions.tiles, drawn)
+
+    def _along(
+        self,
+        side: Side,
+        other: Side,
+        known: Tensor,
+        fresh: Tensor,
+        response: Tensor,
+        scale: Tensor | float,
+        update: Tensor | None,
+    ) -> Tensor:
+        """Coefficients of the answer along the other side's directions, ``(s K + D) c``, [b, other rank]."""
+        s, r = other.directions.rank, side.directions.rank
+        along = known.new_zeros(len(known), s)
+        if self.shared:
+            along = scale * (known @ side.response[:s, :r].T + fresh @ response.T)
+        if update is not None:
+            along = along + known @ update[:s, :r].T
+        return along
+
+    def _draw(self, side: Side, count: int, record: bool) -> Tensor:
+        """``count`` standard normal vectors, tiled, of the stream that belongs to this rank."""
+        frame = side.drawn
+        like = frame.tiles
+        z = torch.empty(count, frame.n, dtype=like.dtype, device=like.device)
+        if count:
+            stream = "reveal" if record else "evaluate"
+            z.normal_(generator=generator(self.seed, stream, side.name, frame.rank, device=like.device))
+        return tiled(z)
+
+    def _append(self, side: Side, directions: Tensor, drawn: Tensor, response: Tensor) -> None:
+        rank, fresh = side.directions.rank, directions.shape[1]
+        if not fresh:
+            return
+        side.directions.append(directions)
+        side.drawn.append(drawn)
+        if self.shared:
+            side.response = with_room(side.response, len(response), rank + fresh)
+            side.response[: len(response), rank : rank + fresh] = response
+        other = self._other(side)
+        if self.shared:
+            other.response = with_room(other.response, rank + fresh, other.directions.rank)
+
+    def complete(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Dense forward and backward matrices, both ``[n_out, n_in]``, drawn given every answer.
+
+        ``Z Q' + P Y' + P (K - Y' Q) Q' + (I - P P') G (I - Q Q')`` for shared feedback (the same matrix twice);
+        ``Z Q' + G (I - Q Q')`` and ``P Y' + (I - P P') G~`` for independent feedback. O(n_out n_in) memory.
+        """
+        Q, Z, P, Y = (frame.rows for frame in self._frames())
+
+        def fresh(name: str) -> Tensor:
+            stream = generator(seed, "complete", name, device=Q.device)
+            return torch.randn(Z.shape[1], Q.shape[1], dtype=Q.dtype, device=Q.device, generator=stream)
+
+        def off(G: Tensor, rows: Tensor) -> Tensor:
+            return G - (G @ rows.T) @ rows
+
+        if not self.shared:
+            return Z.T @ Q + off(fresh("forward"), Q), P.T @ Y + off(fresh("backward").T, P).T
+        K = self.forward.response[: len(P), : len(Q)]
+        W = Z.T @ Q + P.T @ (Y + (K - Y @ Q.T) @ Q) + off(off(fresh("forward"), Q).T, P).T
+        return W, W
+
+    def reserve(self, rank: int) -> None:
+        """Make room for ``rank`` directions on each side, so that growing never copies."""
+        for frame in self._frames():
+            frame.reserve(min(rank, frame.n))
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device to the state."""
+        for frame in self._frames():
+            frame.map(fn)
+        for side in (self.forward, self.backward):
+            side.response = fn(side.response)
+
+    def _other(self, side: Side) -> Side:
+        return self.backward if side is self.forward else self.forward
+
+    def _frames(self) -> tuple[Frame, Frame, Frame, Frame]:
+        """Q, Z, P, Y."""
+        return (
+            self.forward.directions,
+            self.forward.drawn,
+            self.backward.directions,
+            self.backward.drawn,
+        )
+
+
+def with_room(matrix: Tensor, rows: int, columns: int) -> Tensor:
+    """``matrix`` padded with zeros to at least ``[rows, columns]``, each side at least doubled when it grows."""
+    held = matrix.shape
+    wanted = [
+        max(need, 2 * have, 32) if need > have else have for need, have in zip((rows, columns), held, strict=True)
+    ]
+    if list(held) == wanted:
+        return matrix
+    grown = matrix.new_zeros(wanted)
+    grown[: held[0], : held[1]] = matrix
+    return grown

@@ -1,0 +1,1 @@
+"""How learning rates scale with width and depth."""
