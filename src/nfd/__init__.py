@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nfd.limits.predict import Prediction as Prediction
+    from nfd.limits.predict import predict as predict
     from nfd.nets.deferred import DeferredLinear as DeferredLinear
     from nfd.nets.mlp import MLP as MLP
     from nfd.nets.resnet import ResNet as ResNet
@@ -17,10 +19,12 @@ _PUBLIC = {
     "MLP": "nfd.nets.mlp",
     "SGD": "nfd.nets.sgd",
     "DeferredLinear": "nfd.nets.deferred",
+    "Prediction": "nfd.limits.predict",
     "ResNet": "nfd.nets.resnet",
+    "predict": "nfd.limits.predict",
 }
 
-__all__ = ["MLP", "SGD", "DeferredLinear", "ResNet", "__version__"]
+__all__ = ["MLP", "SGD", "DeferredLinear", "Prediction", "ResNet", "__version__", "predict"]
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,8 @@ class Activation:
 
     @staticmethod
     def _product_mean(closed: _Moment | None, f: _Map, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        a, b, c = torch.broadcast_tensors(*(torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c)))
+        a, b, c = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c))
+        a, b, c = (v + torch.zeros_like(a + b + c) for v in (a, b, c))
         return closed(a, b, c) if closed else gaussian_product_mean(f, a, b, c)
 
 

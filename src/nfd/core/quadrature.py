@@ -46,7 +46,7 @@ def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c
         return (f(sd[:, None] * z) * inner) @ weights
 
     size = max(1, _CHUNK // len(z) ** 2)
-    parts = zip(*(v.flatten().split(size) for v in (a.sqrt(), slope, spread)), strict=True)
+    parts = zip(*(torch.split(v.flatten(), size) for v in (a.sqrt(), slope, spread)), strict=True)
     return torch.cat([pairs(*part) for part in parts]).reshape(a.shape) if a.numel() else a.clone()
 
 

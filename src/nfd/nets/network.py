@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,6 @@ class Network(nn.Module):
     """
 
     branch_exponent: float = 0.0
-    _inner_role: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class Network(nn.Module):
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
                 f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
             )
-        if chosen.boosts_inner and not self._inner_role:
+        if chosen.boosts_inner and not self._roles().get("inner"):
             raise ValueError(
                 f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
                 "Build the network with block='two-layer' or use rule='depth-mup'."

@@ -89,14 +89,13 @@ class ResNet(Network):
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
-        self._inner_role = self.block == "two-layer"
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 
     @property
     def branch(self) -> float:
         """The residual multiplier ``sqrt(T) L**-a``."""
-        return math.sqrt(self.horizon) * float(self.depth) ** -self.branch_exponent
+        return math.sqrt(self.horizon) * math.pow(self.depth, -self.branch_exponent)
 
     def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         phi, step, root = self.activation.phi, self.branch, math.sqrt(self.width)

@@ -17,6 +17,7 @@ rule                a    U, V                      hidden: outer, inner
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,7 +40,7 @@ class Rule:
         if role in ("input", "readout") or not self.scales_depth or self.exponent is None:
             return 1.0
         power = self.exponent if role == "inner" and self.boosts_inner else 2 * self.exponent - 1
-        return float(depth) ** power
+        return math.pow(depth, power)
 
 
 RULES: dict[str, Rule] = {

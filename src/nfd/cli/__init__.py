@@ -1,0 +1,1 @@
+"""The ``nfd`` command: it prints and writes, and computes nothing."""

@@ -1,0 +1,44 @@
+"""A progress bar on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Bar:
+    """Work planned and done, in any unit; shown when it has a screen."""
+
+    def __init__(self, progress: Progress | None = None, task: TaskID | None = None) -> None:
+        self._progress, self._task = progress, task
+        self._planned = 0.0
+
+    def plan(self, work: float, label: str | None = None) -> None:
+        """Add work to be done, and say what it is."""
+        self._planned += work
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, total=self._planned, description=label)
+
+    def advance(self, work: float) -> None:
+        """Count work as done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task, work)
+
+
+@contextmanager
+def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
+    """A ``Bar`` on stderr when that is a terminal, a silent one otherwise."""
+    if not (enabled and sys.stderr.isatty()):
+        yield Bar()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield Bar(progress, progress.add_task(label, total=None))

@@ -1,0 +1,1 @@
+"""Data sets: normalised tensors and deterministic batches."""

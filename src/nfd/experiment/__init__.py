@@ -1,0 +1,1 @@
+"""Experiments: a configuration that runs, and the rows it leaves."""

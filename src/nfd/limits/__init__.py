@@ -1,0 +1,1 @@
+"""The limits of the paper's networks as width and depth grow."""

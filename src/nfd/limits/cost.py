@@ -1,0 +1,88 @@
+"""What a run costs before it is made: memory, seconds, and whether deferred or dense weights are cheaper.
+
+Deferred weights hold four vectors of size n per layer and direction, dense ones n^2 numbers (and as many for the
+gradient). The seconds are a model of a two-core CPU; only their ratio decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from nfd.limits.problem import Problem
+
+_FLOAT = 4
+_PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
+_MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
+_DRAW_RATE = 2.5e8  # normal numbers/s
+_QUERY_SECONDS = 3e-4  # one query of one layer, apart from its products
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def bytes_of(memory: str | int | float) -> int:
+    """``"4 GiB"``, ``"500 MB"`` or a number of bytes, as bytes."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
+    if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
+        raise ValueError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ValueError(f"memory must be positive; got {memory!r}.")
+    return size
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cheaper way to hold the weights of a run, its peak bytes and its predicted seconds."""
+
+    weights: str
+    bytes: int
+    seconds: float
+
+
+def within(problem: Problem, width: int, depth: int, memory: int) -> Cost | None:
+    """The cheaper way that fits into ``memory`` bytes, or None."""
+    ways = [c for c in (_deferred(problem, width, depth), _dense(problem, width, depth)) if c.bytes <= memory]
+    return min(ways, key=lambda c: c.seconds) if ways else None
+
+
+def widest(problem: Problem, depth: int, memory: int) -> int:
+    """The largest power of two whose run fits into ``memory`` bytes, at least 1."""
+    width = 1
+    while within(problem, 2 * width, depth, memory):
+        width *= 2
+    return width
+
+
+def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
+    batch, d = problem.inputs.shape[1:]
+    ends = 3 * n * (d + problem.classes)
+    stream = n * batch * (3 * depth * problem.layers_per_block + 12)
+    return _FLOAT * (ends + stream)
+
+
+def _deferred(problem: Problem, n: int, depth: int) -> Cost:
+    layers, N, batch = depth * problem.layers_per_block, problem.samples, problem.inputs.shape[1]
+    rank = min(N, n)
+    size = layers * (4 * rank * n + 6 * rank * rank) * _FLOAT + _shared_bytes(problem, n, depth)
+    growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
+    products = 2 * 2 * 7 * n * batch * growing
+    draws = 2 * rank * n
+    seconds = products / _PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
+    return Cost("deferred", size, layers * seconds)
+
+
+def _dense(problem: Problem, n: int, depth: int) -> Cost:
+    layers, steps = depth * problem.layers_per_block, problem.inputs.shape[0]
+    matrices = {"shared": 2, "independent": 3, "static": 3}[problem.feedback] + (problem.momentum > 0)
+    size = layers * matrices * n * n * _FLOAT + _shared_bytes(problem, n, depth)
+    passes = 2 * matrices + 2
+    flops = 3 * 2 * n * n * problem.inputs.shape[1]
+    step = passes * n * n * _FLOAT / _MATRIX_RATE + flops / (3 * _PRODUCT_RATE) + 1e-4
+    copies = 1 if problem.feedback == "shared" else 2
+    return Cost("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
+
+
+def power_of_two(at_least: float) -> int:
+    """The smallest power of two that is at least this."""
+    return 1 << max(0, math.ceil(math.log2(max(at_least, 1.0))))

@@ -1,0 +1,78 @@
+"""Independent copies of one training run at one size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nfd.core.random import derive
+from nfd.limits.problem import Problem
+from nfd.nets.network import Network
+from nfd.nets.sgd import SGD
+from nfd.training.loop import train
+from nfd.training.losses import loss_named
+
+_EVAL_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Replicates of a run: outputs [R, steps, b, C], eval outputs [R, n_eval, C]; not-a-number after divergence."""
+
+    width: int
+    depth: int
+    weights: str
+    outputs: Tensor
+    eval_outputs: Tensor
+    diverged_at: int | None
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+
+def ensemble(
+    problem: Problem, width: int, depth: int, weights: str, seeds: range, seed: int, tick: Callable[[], None]
+) -> Ensemble:
+    """Run the replicates numbered ``seeds`` of the stream ``seed``; ``tick`` is called after each."""
+    outputs, evaluations, ends = [], [], []
+    for index in seeds:
+        y, e, end = _replicate(problem, width, depth, weights, derive(seed, "replicate", index))
+        outputs.append(y)
+        evaluations.append(e)
+        ends.append(end)
+        tick()
+    diverged = [end for end in ends if end is not None]
+    return Ensemble(
+        width,
+        depth,
+        weights,
+        torch.stack(outputs),
+        torch.stack(evaluations),
+        min(diverged) if diverged else None,
+    )
+
+
+def _replicate(problem: Problem, width: int, depth: int, weights: str, seed: int) -> tuple[Tensor, Tensor, int | None]:
+    net = problem.network(width, depth, weights, seed)
+    if weights == "deferred":
+        net.reserve(problem.samples)
+    optimizer = SGD(net.param_groups(1.0, problem.rule), momentum=problem.momentum)
+    batches = zip(problem.inputs, problem.targets, strict=True)
+    rows = list(train(net, optimizer, batches, loss_named(problem.loss), rates=problem.eta_c))
+    steps, batch, _ = problem.inputs.shape
+    outputs = problem.inputs.new_full((steps, batch, problem.classes), torch.nan)
+    outputs[: len(rows)] = torch.stack([row.outputs for row in rows])
+    diverged = rows[-1].step if rows[-1].diverged else None
+    return outputs.double(), _evaluate(problem, net, diverged is not None).double(), diverged
+
+
+@torch.no_grad()
+def _evaluate(problem: Problem, net: Network, diverged: bool) -> Tensor:
+    x = problem.eval_inputs
+    if x is None or diverged:
+        return problem.inputs.new_full((0 if x is None else len(x), problem.classes), torch.nan)
+    net.eval()
+    return torch.cat([net(part) for part in torch.split(x, _EVAL_ROWS)])

@@ -1,0 +1,149 @@
+"""A training run whose limit is asked for: data, network and rates, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.nets.network import Network
+from nfd.nets.resnet import ResNet
+from nfd.scaling.rules import exponent_of
+from nfd.training.losses import outputs_needed
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs ``[steps, batch, d]``, targets ``[steps, batch]`` and everything that fixes the run but n, L, seed."""
+
+    inputs: Tensor
+    targets: Tensor
+    eval_inputs: Tensor | None
+    loss: str
+    classes: int
+    horizon: float
+    activation: str
+    block: str
+    eta_c: tuple[float, ...]
+    momentum: float
+    feedback: str
+    rule: str
+    device: torch.device
+
+    @property
+    def samples(self) -> int:
+        """Samples seen in training."""
+        return self.inputs.shape[0] * self.inputs.shape[1]
+
+    @property
+    def layers_per_block(self) -> int:
+        """Hidden matrices in a block."""
+        return 2 if self.block == "two-layer" else 1
+
+    def network(self, width: int, depth: int, weights: str, seed: int) -> Network:
+        """The network of this problem at a size."""
+        return ResNet(
+            self.inputs.shape[2],
+            self.classes,
+            width,
+            depth,
+            horizon=self.horizon,
+            activation=self.activation,
+            block=self.block,  # type: ignore[arg-type]
+            branch_exponent=exponent_of(self.rule),
+            weights=weights,  # type: ignore[arg-type]
+            feedback=self.feedback,  # type: ignore[arg-type]
+            seed=seed,
+            device=self.device,
+        )
+
+    def mean_loss(self, outputs: Tensor) -> Tensor:
+        """The batch-mean loss ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
+        if self.loss == "mse":
+            return 0.5 * (outputs.squeeze(-1) - self.targets).square().mean(-1)
+        chosen = one_hot(self.targets, self.classes).to(outputs)
+        return (outputs.logsumexp(-1) - (outputs * chosen).sum(-1)).mean(-1)
+
+
+def problem(
+    inputs: Any,
+    targets: Any,
+    *,
+    eval_inputs: Any = None,
+    loss: str,
+    classes: int | None,
+    horizon: float,
+    activation: str,
+    block: str,
+    eta_c: float | Sequence[float],
+    momentum: float,
+    feedback: str,
+    rule: str,
+    device: torch.device | str,
+) -> Problem:
+    """Check what ``nfd.predict`` was given and bring it into one shape."""
+    place = torch.device(device)
+    x, y = _with_batches(_tensor("inputs", inputs), _tensor("targets", targets))
+    classes = None if classes is None else check_count("classes", classes)
+    if loss == "cross-entropy" and not y.dtype.is_floating_point:
+        y = y.long()
+    made = Problem(
+        inputs=check_finite("inputs", x.float()).to(place),
+        targets=(y.float() if y.dtype.is_floating_point else y).to(place),
+        eval_inputs=_eval(eval_inputs, x.shape[2], place),
+        loss=loss,
+        classes=outputs_needed(loss, y, classes),
+        horizon=check_real("horizon", horizon, above=0.0),
+        activation=activation,
+        block=check_choice("block", block, ("one-layer", "two-layer")),
+        eta_c=_rates(eta_c, x.shape[0]),
+        momentum=check_real("momentum", momentum, least=0.0),
+        feedback=feedback,
+        rule=rule,
+        device=place,
+    )
+    made.network(1, 1, "dense", 0).param_groups(1.0, rule)  # names of activation, feedback and rule; fit of the rule
+    return made
+
+
+def _tensor(argument: str, value: Any) -> Tensor:
+    try:
+        return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
+    except TypeError:
+        raise TypeError(f"{argument} must be a tensor or an array of numbers; got {type(value).__name__}.") from None
+
+
+def _with_batches(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if x.dim() == 2:
+        x, y = x[:, None], y[:, None] if y.dim() == 1 else y
+    if x.dim() != 3 or 0 in x.shape:
+        raise ValueError(f"inputs must be [steps, batch, d] or [steps, d], none of them 0; got {list(x.shape)}.")
+    if y.shape != x.shape[:2]:
+        raise ValueError(
+            f"targets must be {list(x.shape[:2])}, one for every sample of inputs; got shape {list(y.shape)}."
+        )
+    return x, y
+
+
+def _eval(value: Any, d: int, place: torch.device) -> Tensor | None:
+    if value is None:
+        return None
+    x = _tensor("eval_inputs", value).float()
+    if x.dim() != 2 or x.shape[1] != d:
+        raise ValueError(f"eval_inputs must be [n_eval, {d}]; got shape {list(x.shape)}.")
+    return check_finite("eval_inputs", x).to(place)
+
+
+def _rates(eta_c: float | Sequence[float], steps: int) -> tuple[float, ...]:
+    values = np.asarray(eta_c.cpu() if isinstance(eta_c, Tensor) else eta_c)
+    if values.ndim == 0:
+        return (check_real("eta_c", values.item(), least=0.0),) * steps
+    if values.shape != (steps,):
+        raise ValueError(f"eta_c must be a number or one per step, [{steps}]; got shape {list(values.shape)}.")
+    return tuple(check_real(f"eta_c[{k}]", v, least=0.0) for k, v in enumerate(values.tolist()))

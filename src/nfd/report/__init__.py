@@ -1,0 +1,1 @@
+"""Tables to charts, charts to one offline page."""
