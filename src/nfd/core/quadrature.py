@@ -3,7 +3,8 @@
 ``E f(Z) = h sum_k f(kh) p(kh)``, ``p`` the normal density. For ``f`` analytic in the strip ``|Im z| < d`` the
 error is of order ``exp(-2 pi d / h)``; ``tanh(s z)`` has ``d = pi / (2 s)``, so a step of ``0.27 / s`` reaches
 rounding. Gauss-Hermite nodes converge only like ``exp(-c sqrt(m))`` there (m nodes), which is why they are not
-used: at variance 4 and 64 nodes they leave 1e-6 in E tanh^2, this rule 1e-16 with 134.
+used: at variance 4 they leave 9e-5 in E tanh^2 with 64 nodes and 7e-7 with 128; this rule is exact to rounding with
+135.
 Source: Trefethen & Weideman, "The exponentially convergent trapezoidal rule", SIAM Review 2014.
 """
 

@@ -23,7 +23,7 @@ from nfd.nets.sgd import SGD
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
-FEEDBACKS = {"shared": "infinite width, shared feedback", "independent": "infinite width, independent feedback"}
+FEEDBACKS = {"shared": "infinitely wide", "independent": "infinitely wide, decoupled"}
 Row = dict[str, Any]
 
 
@@ -172,7 +172,7 @@ def _reading(config: StudyConfig, limits: dict[str, Prediction], gaps: list[Row]
         f"The infinitely wide network of depth {config.depth} goes from loss {first:.3f} to {last:.3f} nats in "
         f"{config.steps} steps of {config.batch}.",
         f"Real networks stand above it by, on average over the steps, {apart} (95 % intervals).",
-        f"Training with independent backward weights, the paper's decoupled network, {verdict} the standard one: "
+        f"The decoupled network (independent backward weights, the paper's limit) {verdict} the standard one: "
         f"mean gap {_interval(independent)}{share}.",
         *notes,
     ]

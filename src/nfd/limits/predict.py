@@ -259,14 +259,19 @@ class _Sampler:
     def _run(self, width: int, depth: int, count: int) -> Ensemble:
         key = (width, depth)
         if key not in self._done or len(self._done[key]) < count:
-            chosen = within(self.problem, width, depth, self.memory)
-            weights = chosen.weights if chosen else "deferred"
+            weights = _chosen_weights(self.problem, width, depth, self.memory)
             work = float(width * depth)
             self.bar.plan(work * count, f"predict: {count} networks of width {width}, depth {depth}")
             self._done[key] = ensemble(
                 self.problem, width, depth, weights, range(count), self.seed, lambda: self.bar.advance(work)
             )
         return self._done[key]
+
+
+def _chosen_weights(given: Problem, width: int, depth: int, memory: int) -> str:
+    """Deferred or dense, whichever the cost model finds faster within memory."""
+    way = within(given, width, depth, memory)
+    return way.weights if way else "deferred"
 
 
 def _at(sampler: _Sampler, depth: int) -> _Limit:

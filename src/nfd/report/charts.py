@@ -22,7 +22,9 @@ def loss_curves(rows: Sequence[Row], limits: Sequence[str]) -> alt.LayerChart:
     colour = alt.Color(
         "series:N",
         scale=alt.Scale(domain=[*limits, *real], range=colours),
-        legend=alt.Legend(title=None, orient="top", columns=2, labelLimit=300),
+        legend=alt.Legend(
+            title=None, orient="top", columns=2, labelLimit=300, labelFontSize=12, symbolOpacity=1, symbolType="stroke"
+        ),
     )
     chosen = alt.selection_point(fields=["series"], bind="legend")
     base = alt.Chart(alt.InlineData(values=list(rows))).encode(

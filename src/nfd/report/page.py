@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 60rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.chart { width: 100%; } p.note { color: var(--soft); }
+.chart { width: 100%; overflow-x: auto; } p.note { color: var(--soft); }
 table { border-collapse: collapse; font-size: .92rem; } th, td { text-align: left; padding: .3rem 1rem .3rem 0;
   border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
 code { background: #f3f3f3; padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
@@ -83,4 +83,6 @@ def _script_safe(value: Any) -> str:
 @cache
 def _vega() -> str:
     major_minor = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    return str(vl_convert.javascript_bundle(None, major_minor)).replace("</script", "<\\/script")
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", major_minor)).replace(
+        "</script", "<\\/script"
+    )

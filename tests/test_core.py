@@ -1,0 +1,109 @@
+"""Activations against independent quadrature, random streams, and the messages of the checks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+
+from nfd.core.activations import ACTIVATIONS, activation
+from nfd.core.errors import check_count, check_finite, check_real
+from nfd.core.quadrature import gaussian_mean
+from nfd.core.random import derive, generator
+
+COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
+
+
+def reference(f, a: float, b: float, c: float) -> float:  # type: ignore[no-untyped-def]
+    """E[f(h) f(hbar)] by adaptive integration, split where the integrand has a kink."""
+    slope, spread = c / math.sqrt(a), math.sqrt(b - c * c / a)
+
+    def value(x: float) -> float:
+        return float(f(torch.tensor(x, dtype=torch.float64)))
+
+    def density(z: float) -> float:
+        return math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+
+    def inner(z: float) -> float:
+        kink = min(max(-slope * z / spread, -9.0), 9.0)
+        total = 0.0
+        for low, high in ((-9.0, kink), (kink, 9.0)):
+            t = 0.5 * (high - low) * nodes + 0.5 * (high + low)
+            y = torch.from_numpy(slope * z + spread * t)
+            total += float((f(y).numpy() * np.exp(-0.5 * t * t)) @ weights) * 0.5 * (high - low)
+        return total / math.sqrt(2 * math.pi)
+
+    def outer(z: float) -> float:
+        return value(math.sqrt(a) * z) * inner(z) * density(z)
+
+    return sum(integrate.quad(outer, *ends, epsabs=1e-12, epsrel=1e-11, limit=200)[0] for ends in ((-9, 0), (0, 9)))
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_moments_match_adaptive_integration(name: str, covariance: tuple[float, float, float]) -> None:
+    act = activation(name)
+    a, b, c = (torch.tensor(v, dtype=torch.float64) for v in covariance)
+    assert float(act.moment(a, b, c)) == pytest.approx(reference(act.phi, *covariance), abs=1e-10)
+    assert float(act.slope_moment(a, b, c)) == pytest.approx(reference(act.slope, *covariance), abs=1e-10)
+
+
+@pytest.mark.parametrize("variance", [0.01, 1.0, 4.0, 30.0])
+def test_the_trapezoidal_rule_is_exact_to_rounding(variance: float) -> None:
+    def f(z: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(math.sqrt(variance) * z) ** 2
+
+    z = torch.linspace(-12, 12, 400001, dtype=torch.float64)
+    fine = float((f(z) * torch.exp(-0.5 * z * z)).sum() * 24 / 400000 / math.sqrt(2 * math.pi))
+    assert float(gaussian_mean(f, variance)) == pytest.approx(fine, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_slope_is_the_derivative(name: str) -> None:
+    act = activation(name)
+    x = torch.linspace(-3, 3, 50, dtype=torch.float64).requires_grad_()
+    (grad,) = torch.autograd.grad(act.phi(x).sum(), x)
+    torch.testing.assert_close(act.slope(x.detach()), grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_hermite_coefficients_give_the_moment_by_mehlers_formula(name: str) -> None:
+    act = activation(name)
+    variance, rho = 1.7, 0.6
+    squares = act.hermite(60, variance) ** 2 * rho ** torch.arange(61, dtype=torch.float64)
+    v = torch.tensor(variance, dtype=torch.float64)
+    assert float(squares.sum()) == pytest.approx(float(act.moment(v, v, rho * v)), abs=1e-9)
+
+
+def test_zero_variance_is_defined() -> None:
+    zero, one = torch.zeros(()), torch.ones(())
+    for name in ("relu", "tanh", "erf", "gelu", "identity"):
+        assert float(activation(name).moment(zero, one, zero)) == pytest.approx(0.0, abs=1e-15)
+
+
+def test_streams_depend_on_seed_and_names_only() -> None:
+    assert torch.equal(torch.randn(5, generator=generator(3, "a", 1)), torch.randn(5, generator=generator(3, "a", 1)))
+    seeds = {derive(seed, *names) for seed in range(20) for names in (("a",), ("b",), ("a", 1), ("a", "1"), ("a1",))}
+    assert len(seeds) == 100
+
+
+def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"activation must be one of .*got 'rellu'\. Did you mean 'relu'\?"):
+        activation("rellu")
+    with pytest.raises(ValueError, match="depth must be at least 1; got 0"):
+        check_count("depth", 0)
+    with pytest.raises(TypeError, match=r"depth must be a whole number; got 2\.5 of type float"):
+        check_count("depth", 2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="seed must be a whole number; got True"):
+        check_count("seed", True)
+    with pytest.raises(ValueError, match="horizon must be greater than 0; got -1"):
+        check_real("horizon", -1, above=0.0)
+    with pytest.raises(ValueError, match="horizon must be finite"):
+        check_real("horizon", math.nan)
+    with pytest.raises(ValueError, match=r"x must be finite; entry \[1, 0\] is nan \(1 of 4"):
+        check_finite("x", torch.tensor([[1.0, 2.0], [math.nan, 1.0]]))

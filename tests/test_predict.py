@@ -1,0 +1,228 @@
+"""The limit: reference trajectories, the exact first step, extrapolation, accuracy on demand, bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.core.activations import activation
+from nfd.data.digits import digits
+from nfd.limits.cost import bytes_of, widest, within
+from nfd.limits.problem import problem
+from nfd.nets.deferred import Feedback
+
+REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
+
+
+def parity_rows(first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Rows of scikit-learn's digits as data/8 - 1, +1 for even digits and -1 for odd ones."""
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    x, y = raw.data[first:last] / 8 - 1, np.where(raw.target[first:last] % 2 == 0, 1.0, -1.0)
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize("case", REFERENCE, ids=lambda c: f"{c['name']}-{c['activation']}-{c['feedback']}")
+def test_reference_trajectories(case: dict[str, Any]) -> None:
+    x, y = parity_rows(*case["rows"])
+    kwargs = {key: case[key] for key in ("depth", "horizon", "activation", "eta_c", "feedback")}
+    p = nfd.predict(x, y, loss="mse", width=4096, replicates=12, seed=1, **kwargs)
+    error = (torch.tensor(case["stderr"]) ** 2 + p.outputs_stderr[:, 0, 0] ** 2).sqrt()
+    z = (p.outputs[:, 0, 0] - torch.tensor(case["mean"])) / error
+    assert float(z.abs().max()) < 4
+
+
+def first_step_kernel(x: Tensor, y: Tensor, name: str, L: int, T: float, feedback: Feedback) -> float:
+    """NTK of the depth-L network of infinite width (weight P = 1 for independent feedback), by its recursion."""
+    act, tau = activation(name), T / L
+    C = torch.stack([x @ x, y @ y, x @ y]) / len(x)
+    start = float(C[2])
+    moments, slopes = [], []
+    for _ in range(L):
+        a, b, c = C
+        moments.append(float(act.moment(a, b, c)))
+        slopes.append(float(act.slope_moment(a, b, c)))
+        C = C + tau * torch.stack([act.moment(a, a, a), act.moment(b, b, b), act.moment(a, b, c)])
+    P = [1.0]
+    for slope in reversed(slopes):
+        P.insert(0, P[0] * (1 + tau * slope) if feedback == "shared" else 1.0)
+    return float(C[2]) + tau * sum(m * p for m, p in zip(moments, P[1:], strict=True)) + start * P[0]
+
+
+@pytest.mark.parametrize("feedback", ["shared", "independent"])
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+@pytest.mark.parametrize("weights", ["dense", "deferred"])
+def test_the_first_step_is_governed_by_the_exact_kernel(feedback: Feedback, name: str, weights: str) -> None:
+    """[f(x1; theta1) - f(x1; theta0)] / eta_c -> -Lp0 K(x0, x1), both outputs of the same network."""
+    eta_c, L, n = 1e-3, 8, 1024
+    x = torch.randn(2, 6, generator=torch.Generator().manual_seed(2))
+    x = x / x.square().mean(1, keepdim=True).sqrt()
+    measured = []
+    for seed in range(12):
+        net = nfd.ResNet(6, 1, n, L, activation=name, feedback=feedback, weights=weights, seed=seed).double()
+        optimizer = nfd.SGD(net.param_groups(eta_c))
+        before = net(x.double())
+        (0.5 * (before[0, 0] - 1).square()).backward()
+        optimizer.step()
+        measured.append((net(x.double()) - before).detach()[:, 0] / eta_c / (1 - before[0, 0].detach()))
+    samples = torch.stack(measured)
+    mean, error = samples.mean(0), samples.std(0) / math.sqrt(len(samples))
+    expected = torch.tensor([first_step_kernel(x[0].double(), v.double(), name, L, 1.0, feedback) for v in x])
+    assert float(((mean - expected) / error).abs().max()) < 4
+    assert float((error / expected[0]).max()) < 0.02  # sharp enough to tell the two feedbacks apart
+
+
+def test_the_kernel_recursion_reaches_the_exact_values() -> None:
+    x = torch.ones(4, dtype=torch.float64)
+    assert first_step_kernel(x, x, "relu", 4096, 1.0, "shared") == pytest.approx(4.121803, rel=2e-4)
+    assert first_step_kernel(x, x, "relu", 4096, 1.0, "independent") == pytest.approx(3.297443, rel=2e-4)
+
+
+@pytest.fixture(scope="module")
+def batches() -> tuple[Tensor, Tensor]:
+    return digits().batches(4, 5, 0)
+
+
+def test_accuracy_is_reached_on_demand(batches: tuple[Tensor, Tensor]) -> None:
+    p = nfd.predict(*batches, depth=4, eta_c=0.3, rtol=0.1, classes=10)
+    rms = float(p.outputs.square().mean().sqrt())
+    assert float(p.outputs_stderr.square().mean().sqrt()) < 0.1 * rms
+    assert p.converged
+    assert p.depths == (4,)
+    assert p.replicates >= 8
+    assert p.outputs.shape == (5, 4, 10)
+    assert p.eval_outputs is None
+    assert abs(p.bias) < 0.1 * rms
+    assert p.weights in ("deferred", "dense")
+
+
+def test_depth_is_extrapolated_when_it_converges(batches: tuple[Tensor, Tensor]) -> None:
+    p = nfd.predict(*batches, eta_c=0.1, rtol=0.3, width=256, replicates=8, classes=10)
+    assert p.converged
+    assert p.depths == (32, 64)
+    deep = nfd.predict(*batches, depth=128, eta_c=0.1, width=256, replicates=8, classes=10)
+    assert float(((p.loss - deep.loss) / (p.loss_stderr**2 + deep.loss_stderr**2).sqrt()).abs().max()) < 4
+
+
+def test_equation_8_has_no_infinite_depth_limit_and_predict_says_so(batches: tuple[Tensor, Tensor]) -> None:
+    p = nfd.predict(
+        *batches, eta_c=1.0, block="two-layer", rule="depth-mup-inner", rtol=0.05, width=128, replicates=8, classes=10
+    )
+    assert not p.converged
+    assert "limit" in p.note or "diverged" in p.note
+    assert len(p.depths) >= 3
+
+
+def test_minibatches_momentum_rates_and_evaluation(batches: tuple[Tensor, Tensor]) -> None:
+    x, y = batches
+    fixed = {"depth": 3, "width": 64, "replicates": 4, "classes": 10, "momentum": 0.9, "eval_inputs": x[0]}
+    p = nfd.predict(x, y, eta_c=[0.1] * 5, **fixed)
+    q = nfd.predict(x, y, eta_c=0.1, **fixed)
+    assert torch.equal(p.outputs, q.outputs)
+    assert p.eval_outputs is not None
+    assert p.eval_outputs.shape == (4, 10)
+    frozen = nfd.predict(x, y, eta_c=[0.0] * 5, **fixed)
+    torch.testing.assert_close(frozen.eval_outputs, frozen.outputs[0], rtol=0, atol=1e-3)
+    assert not torch.allclose(p.loss, frozen.loss)
+
+
+def test_predictions_repeat_bitwise(batches: tuple[Tensor, Tensor]) -> None:
+    kwargs: dict[str, Any] = {"depth": 3, "width": 64, "replicates": 3, "classes": 10}
+    assert torch.equal(nfd.predict(*batches, **kwargs).outputs, nfd.predict(*batches, **kwargs).outputs)
+    assert not torch.equal(nfd.predict(*batches, **kwargs).outputs, nfd.predict(*batches, seed=1, **kwargs).outputs)
+
+
+def test_dense_and_deferred_weights_predict_the_same(
+    batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for weights in ("dense", "deferred"):
+        monkeypatch.setattr("nfd.limits.predict._chosen_weights", lambda *_, weights=weights: weights)
+        found[weights] = nfd.predict(*batches, depth=4, eta_c=0.3, width=256, replicates=16, classes=10)
+        assert found[weights].weights == weights
+    a, b = found["dense"], found["deferred"]
+    assert float(((a.outputs - b.outputs) / (a.outputs_stderr**2 + b.outputs_stderr**2).sqrt()).abs().max()) < 4.5
+
+
+def test_long_runs_of_narrow_networks_choose_dense_weights() -> None:
+    x, y = digits().batches(16, 300, 0)
+    p = nfd.predict(x, y, depth=2, width=64, replicates=2, classes=10)
+    assert p.weights == "dense"
+    assert p.loss[-20:].mean() < 0.7
+
+
+def test_divergence_is_reported_with_its_step(batches: tuple[Tensor, Tensor]) -> None:
+    p = nfd.predict(*batches, depth=4, eta_c=1e6, width=64, replicates=2, classes=10)
+    assert not p.converged
+    assert "diverged at step" in p.note
+    assert math.isfinite(float(p.loss[0]))
+    assert math.isnan(float(p.loss[-1]))
+
+
+def test_memory_is_a_bound_and_text_is_understood() -> None:
+    assert bytes_of("4 GiB") == 4 * 2**30
+    assert bytes_of("500MB") == 500_000_000
+    assert bytes_of(1000) == 1000
+    for bad in ("lots", "-1 GB", "0", "1 XB", "."):
+        with pytest.raises(ValueError, match="memory must be"):
+            bytes_of(bad)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"inputs": torch.zeros(0, 3)}, ValueError, "inputs must be"),
+    ({"inputs": torch.full((2, 3), math.nan)}, ValueError, "inputs must be finite"),
+    ({"inputs": "text"}, TypeError, "inputs must be a tensor"),
+    ({"targets": torch.tensor([0, 1, 2])}, ValueError, r"targets must be \[2, 1\]"),
+    ({"targets": torch.tensor([0.5, 1.0])}, TypeError, "integer class ids"),
+    ({"targets": torch.tensor([0, 7]), "classes": 3}, ValueError, r"class ids in 0\.\.2"),
+    ({"depth": 0}, ValueError, "depth must be at least 1"),
+    ({"depth": 2.5}, TypeError, "depth must be a whole number"),
+    ({"horizon": 0}, ValueError, "horizon must be greater"),
+    ({"activation": "tanhh"}, ValueError, "Did you mean 'tanh'"),
+    ({"feedback": "decoupled"}, ValueError, "feedback must be one of"),
+    ({"rule": "depth-mup-inner"}, ValueError, "needs inner and outer roles"),
+    ({"eta_c": [0.1]}, ValueError, r"one per step, \[2\]"),
+    ({"eta_c": math.nan}, ValueError, "eta_c must be finite"),
+    ({"width": 0}, ValueError, "width must be at least 1"),
+    ({"width": "wide"}, TypeError, "width must be a whole number"),
+    ({"replicates": 1}, ValueError, "replicates must be at least 2"),
+    ({"rtol": 0}, ValueError, "rtol must be greater"),
+    ({"memory": "1 KB", "width": 4096}, ValueError, "does not fit into memory"),
+    ({"eval_inputs": torch.zeros(2, 5)}, ValueError, r"eval_inputs must be \[n_eval, 3\]"),
+    ({"loss": "hinge"}, ValueError, "loss must be one of"),
+    ({"block": "two"}, ValueError, "block must be one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD)
+def test_bad_input_is_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"inputs": torch.ones(2, 3), "targets": torch.tensor([0, 1]), "depth": 2, "width": 8, "replicates": 2}
+    with pytest.raises(error, match=message):
+        nfd.predict(**(given | arguments))
+
+
+def test_predicted_memory_covers_what_the_factors_need() -> None:
+    x, y = digits().batches(8, 6, 0)
+    given = problem(
+        x, y, loss="cross-entropy", classes=10, horizon=1.0, activation="relu", block="one-layer", eta_c=0.1,
+        momentum=0.0, feedback="shared", rule="depth-mup", device="cpu",
+    )  # fmt: skip
+    net = given.network(512, 3, "deferred", 0)
+    for k in range(6):
+        net(x[k]).square().sum().backward()
+    held = sum(m.matrix.nbytes for m in net.modules() if isinstance(m, nfd.DeferredLinear))
+    cost = within(given, 512, 3, 2**40)
+    assert cost is not None
+    assert held <= cost.bytes <= 6 * held
+    n = widest(given, 3, cost.bytes)
+    assert within(given, n, 3, cost.bytes)
+    assert not within(given, 2 * n, 3, cost.bytes)
