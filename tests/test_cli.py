@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,7 @@ import pytest
 from nfd import __version__
 from nfd.cli.main import main
 
-SMALL = (
-    "--depth 2 --steps 3 --batch 4 --widths 8 16 --seeds 2 --limit-width 32 --replicates 2"  # a second in all
-).split(" ")
+SMALL = shlex.split("--depth 2 --steps 3 --batch 4 --widths 8 16 --seeds 2 --limit-width 32 --replicates 2")
 
 
 @pytest.fixture(scope="module")

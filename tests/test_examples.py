@@ -1,0 +1,20 @@
+"""Every example runs at a small size."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_million_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["million_wide.py", "--widths", "16", "64", "--steps", "2", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(str(EXAMPLES / "million_wide.py"), run_name="__main__")
+    assert "width        64" in capsys.readouterr().out
+    assert (tmp_path / "million.png").stat().st_size > 5000
+    assert len((tmp_path / "million.csv").read_text().splitlines()) == 5
