@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_million_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["million_wide.py", "--widths", "16", "64", "--steps", "2", "--out", str(tmp_path)]
+    arguments = ["million_wide.py", "--widths", "32", "64", "--steps", "2", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(EXAMPLES / "million_wide.py"), run_name="__main__")
     assert "width        64" in capsys.readouterr().out
