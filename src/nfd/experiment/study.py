@@ -104,6 +104,7 @@ def _limit(config: StudyConfig, x: Tensor, y: Tensor, feedback: str, progress: b
         classes=10,
         feedback=feedback,
         width=config.limit_width,
+        rtol=0.05,
         replicates=config.replicates,
         seed=config.seed,
         progress=progress,

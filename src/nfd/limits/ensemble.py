@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,16 @@ class Ensemble:
 
     def __len__(self) -> int:
         return len(self.outputs)
+
+    def joined(self, more: Ensemble) -> Ensemble:
+        """This ensemble and further replicates of it."""
+        ends = [end for end in (self.diverged_at, more.diverged_at) if end is not None]
+        return replace(
+            self,
+            outputs=torch.cat([self.outputs, more.outputs]),
+            eval_outputs=torch.cat([self.eval_outputs, more.eval_outputs]),
+            diverged_at=min(ends) if ends else None,
+        )
 
 
 def ensemble(

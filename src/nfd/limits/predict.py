@@ -176,34 +176,35 @@ class _Sampler:
         self.problem, self.rtol, self.memory, self.seed = given, rtol, memory, seed
         self.width, self.replicates = width, replicates
         self.bar = Bar()
-        self.note = ""
         self._done: dict[tuple[int, int], Ensemble] = {}
         self._narrow: Ensemble | None = None
 
     def settle(self, depth: int, amplification: float) -> None:
-        """Fix width and replicates from a narrow pilot, which also serves to measure the width bias."""
+        """Fix width and replicates; a narrow pilot gives the spread, and later the width bias.
+
+        ``amplification`` is the factor by which extrapolation in depth enlarges a standard error.
+        """
         widest_here = widest(self.problem, 2 * depth if amplification > 1 else depth, self.memory)
         if self.width is not None:
             self._require_memory(self.width, depth)
+        free = self.replicates is None
         pilot_width = min(_PILOT_WIDTH, widest_here) if self.width is None else max(1, self.width // 4)
-        pilot = self._run(pilot_width, depth, self.replicates or _PILOT_REPLICATES)
-        self._narrow = pilot
-        spread = float(pilot.outputs.std(0).nan_to_num().max()) * amplification
-        wanted = self.rtol * _rms(pilot.outputs.mean(0))
-        needed = (spread / wanted) ** 2 * pilot_width if wanted > 0 else 0.0  # width times replicates
-        if not math.isfinite(needed):
-            needed = 0.0
+        self._narrow = self._run(pilot_width, depth, self.replicates or _PILOT_REPLICATES)
+        needed = self._needed(self._narrow, amplification)
         if self.width is None:
-            target = power_of_two(needed / (self.replicates or _REPLICATES))
-            self.width = min(max(target, 2 * pilot_width), widest_here)
-        if self.replicates is None:
-            count = math.ceil(needed / self.width)
-            self.replicates = min(max(count, _REPLICATES), _MOST_REPLICATES)
-            if count > _MOST_REPLICATES:
-                self.note = (
-                    f"rtol={self.rtol:g} would need {count} replicates of width {self.width}; {_MOST_REPLICATES} ran. "
-                    "Raise memory or rtol."
-                )
+            wanted = power_of_two(needed / (self.replicates or _REPLICATES))
+            self.width = min(max(wanted, 2 * pilot_width), widest_here)
+        if free:
+            self.replicates = max(_REPLICATES, min(math.ceil(needed / self.width), _MOST_REPLICATES))
+            refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
+            self.replicates = max(self.replicates, min(refined, 2 * self.replicates, _MOST_REPLICATES))
+
+    def _needed(self, seen: Ensemble, amplification: float) -> float:
+        """Width times replicates at which the largest standard error is ``rtol`` times the RMS of the outputs."""
+        error = self.rtol * _rms(seen.outputs.mean(0))
+        spread = amplification * float(seen.outputs.std(0).max())
+        needed = (spread / error) ** 2 * seen.width if error > 0 else math.nan
+        return needed if math.isfinite(needed) else 0.0
 
     def at(self, depth: int) -> Ensemble:
         """The ensemble at a depth, narrower where memory does not allow the width."""
@@ -246,7 +247,17 @@ class _Sampler:
             growth=limit.growth,
             weights=last.weights,
             seconds=seconds,
-            note=" ".join(filter(None, (limit.note, self.note))),
+            note=" ".join(filter(None, (limit.note, self._accuracy(limit.outputs)))),
+        )
+
+    def _accuracy(self, samples: Tensor) -> str:
+        """What to say when the standard error stayed above rtol; empty when it did not."""
+        reached = _rms(_stderr(samples)) / _rms(samples.mean(0))
+        if not reached > self.rtol:
+            return ""
+        return (
+            f"The standard error is {reached:.2g} of the RMS of the outputs, above rtol={self.rtol:g}: width "
+            f"{self.width} and {len(samples)} replicates were what was asked for, or what memory allows."
         )
 
     def _require_memory(self, width: int, depth: int) -> None:
@@ -258,13 +269,14 @@ class _Sampler:
 
     def _run(self, width: int, depth: int, count: int) -> Ensemble:
         key = (width, depth)
-        if key not in self._done or len(self._done[key]) < count:
+        have = self._done.get(key)
+        missing = range(len(have) if have else 0, count)
+        if missing:
             weights = _chosen_weights(self.problem, width, depth, self.memory)
             work = float(width * depth)
-            self.bar.plan(work * count, f"predict: {count} networks of width {width}, depth {depth}")
-            self._done[key] = ensemble(
-                self.problem, width, depth, weights, range(count), self.seed, lambda: self.bar.advance(work)
-            )
+            self.bar.plan(work * len(missing), f"predict: {len(missing)} networks of width {width}, depth {depth}")
+            more = ensemble(self.problem, width, depth, weights, missing, self.seed, lambda: self.bar.advance(work))
+            self._done[key] = have.joined(more) if have else more
         return self._done[key]
 
 
