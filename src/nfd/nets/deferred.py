@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.random import check_seed
+from nfd.nets.frame import with_room
 from nfd.nets.orthogonal import TOLERANCE
-from nfd.nets.revealed import RevealedMatrix, with_room
+from nfd.nets.revealed import RevealedMatrix
 
 Feedback = Literal["shared", "independent", "static"]
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent", "static")
@@ -216,6 +217,7 @@ class DeferredLinear(nn.Module):
         destination[prefix + "update"] = self.update.detach().clone()
         for side in (m.forward, m.backward):
             destination[f"{prefix}{side.name}.directions"] = side.directions.rows
+            destination[f"{prefix}{side.name}.gram"] = side.directions.gram.clone()
             destination[f"{prefix}{side.name}.drawn"] = side.drawn.rows
         if m.shared:
             destination[prefix + "forward.response"] = m.forward.response.clone()
@@ -252,7 +254,7 @@ class DeferredLinear(nn.Module):
         m = self.matrix
         m.seed = seed
         for side in (m.forward, m.backward):
-            side.directions.replace(state[f"{side.name}.directions"].to(self.update))
+            side.directions.restore(state[f"{side.name}.directions"], state[f"{side.name}.gram"])
             side.drawn.replace(state[f"{side.name}.drawn"].to(self.update))
             if m.shared:
                 side.response = state[f"{side.name}.response"].to(self.update, copy=True)

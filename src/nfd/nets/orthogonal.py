@@ -4,14 +4,18 @@ Given orthonormal ``Q`` and a block ``x``, find new orthonormal directions ``q``
 
     x = Q c + q d        up to ``tolerance ||x||`` per vector.
 
-Block classical Gram-Schmidt: project, factor the residual by pivoted Cholesky of its Gram matrix, and project and
-factor once more where rounding could have spoiled the result ("twice is enough": Giraud, Langou & Rozloznik 2005).
-The Gram matrix sees a direction only to the square root of precision, so each round accepts the well-conditioned
-part alone; what remains is projected on that part and goes to the next round. Almost always one round is enough.
+Block classical Gram-Schmidt: project, and factor the residual by pivoted Cholesky of its Gram matrix. Rounding leaves
+an overlap ``Q'q`` of a few units; it is not removed but known: the product that gives ``Q'x`` for the next block also
+gives it for the last directions (delayed as in Bielich et al. 2022), and ``c = (2 I - Q'Q) Q'x`` accounts for it to
+second order, so that nothing accumulates. Only where normalising magnifies rounding beyond that is a block projected
+a second time ("twice is enough": Giraud, Langou & Rozloznik 2005). The Gram matrix sees a direction only to the square
+root of precision, so each round accepts the well-conditioned part alone; what remains is projected on that part and
+goes to the next round. Almost always one round, two passes over ``Q``, is enough.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +24,66 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf, dtrtri
 from torch import Tensor
 
-from nfd.nets.frame import Frame, add_combination, combination, inner
+from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, with_room
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 _WELL_CONDITIONED = {torch.float32: 1e-2, torch.float64: 1e-4}  # smallest pivot a round accepts
 _SAFE_PIVOT = 0.3  # a Gram matrix with smaller pivots is factored a second time
-_ORTHOGONALITY = {torch.float32: 2e-6, torch.float64: 1e-14}  # overlap with earlier directions left as it is
+_SAFE_GAIN = 20.0  # directions that magnify rounding more than this are projected a second time
 _SHRUNK = 0.5  # a direction that loses half its length in the second projection was rounding noise
 
 Matrix = NDArray[np.float64]
+
+
+class Basis(Frame):
+    """A frame of orthonormal vectors Q that knows its Gram matrix, but for the vectors appended last."""
+
+    def __init__(self, n: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(n, dtype=dtype, device=device)
+        self.measured = 0
+        self._gram = torch.zeros(0, 0, dtype=dtype, device=device)
+
+    @property
+    def gram(self) -> Tensor:
+        """``Q'Q`` of the measured vectors."""
+        return self._gram[: self.measured, : self.measured]
+
+    def project(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """``c = (2 I - Q'Q) Q'u`` and the residual ``u - Q c`` of ``u = x / length``, tiled: two passes over Q.
+
+        The first also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
+        """
+        Q, rank, measured = self.tiles, self.rank, self.measured
+        p, late, width = len(Q), rank - measured, Q.shape[2]
+        block = x.new_empty(p, late + len(x), width)
+        block[:, :late] = Q[:, measured:]
+        unit = torch.div(tiled(x), length, out=block[:, late:])
+        products = inner(block, Q)
+        overlap, known = products[:late], products[late:]
+        self._gram = with_room(self._gram, rank, rank)
+        self._gram[measured:rank, :rank] = overlap
+        self._gram[:rank, measured:rank] = overlap.T
+        known = torch.addmm(known, known, self._gram[:rank, :rank], beta=2, alpha=-1)
+        return known, torch.baddbmm(unit, known.expand(p, -1, -1), Q, alpha=-1)
+
+    def extend(self, tiles: Tensor) -> None:
+        """Append orthonormal directions just found by ``expand``, all earlier ones being measured."""
+        self.measured = self.rank
+        self.append(tiles)
+
+    def restore(self, rows: Tensor, gram: Tensor) -> None:
+        """Hold exactly these vectors, the first of them with this Gram matrix unless it is of another precision."""
+        self.replace(rows.to(self._gram))
+        self.measured = len(gram) if gram.dtype == self._gram.dtype else 0
+        self._gram = gram.to(self._gram, copy=True)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device; in another precision the Gram matrix is measured afresh."""
+        before = self._gram.dtype
+        super().map(fn)
+        self._gram = fn(self._gram)
+        if self._gram.dtype != before:
+            self.measured = 0
 
 
 @dataclass(frozen=True)
@@ -40,26 +95,22 @@ class Expansion:
     directions: Tensor
 
 
-def expand(frame: Frame, unit: Tensor, tolerance: float) -> Expansion:
-    """Expand a tiled block of unit (or zero) vectors in ``frame`` and the directions it lacks; overwrites ``unit``."""
-    known = inner(unit, frame.tiles)
-    residual = add_combination(unit, known, frame.tiles, alpha=-1)
-    directions = [frame.tiles]
+def expand(basis: Basis, x: Tensor, length: Tensor, tolerance: float) -> Expansion:
+    """Expand the rows of ``x / length``, of length one or zero, in ``basis`` and the directions it lacks."""
+    known, residual = basis.project(x, length)
+    directions = [basis.tiles]
     fresh: list[Matrix] = []
     while True:
-        room = frame.n - sum(d.shape[1] for d in directions)
+        room = basis.n - sum(d.shape[1] for d in directions)
         found, coefficients, finished = _well_conditioned(residual, directions, room, tolerance)
         directions.append(found)
         fresh.append(coefficients)
         if finished:
             break
         _project_out(residual, found)
-    new = directions[1:]
-    return Expansion(
-        known,
-        torch.from_numpy(np.concatenate(fresh, 1)).to(unit),
-        new[0] if len(new) == 1 else torch.cat(new, 1),
-    )
+    if len(fresh) == 1:
+        return Expansion(known, torch.from_numpy(fresh[0]).to(x), found)
+    return Expansion(known, torch.from_numpy(np.concatenate(fresh, 1)).to(x), torch.cat(directions[1:], 1))
 
 
 def _well_conditioned(
@@ -71,32 +122,28 @@ def _well_conditioned(
     """
     gram = _gram(residual)
     length = np.sqrt(gram.diagonal())
-    alive = np.flatnonzero(length > tolerance)
-    if not alive.size or room <= 0:
+    alive = length > tolerance
+    most = min(int(alive.sum()), room)
+    if most <= 0:
         return residual[:, :0], np.zeros((len(gram), 0)), True
-    scale = 1 / length[alive]
-    threshold = _WELL_CONDITIONED[residual.dtype]
-    factor, pivot = _whiten(gram[np.ix_(alive, alive)] * np.outer(scale, scale), threshold, room)
-    transform = np.zeros((len(factor), len(gram)))
-    transform[:, alive] = factor * scale
+    scale = np.divide(1, length, out=np.zeros_like(length), where=alive)
+    factor, pivot = _whiten(gram * scale * scale[:, None], _WELL_CONDITIONED[residual.dtype], most)
+    transform = factor * scale
     directions = _apply(transform, residual)
-    overlap = max(_project_out(directions, e) for e in earlier)
-    if overlap > 1e-3 or pivot < _SAFE_PIVOT:
-        polish, _ = _whiten(_gram(directions), _SHRUNK, room)
+    magnified = np.abs(transform).sum(1).max() > _SAFE_GAIN
+    if magnified:
+        for vectors in earlier:
+            _project_out(directions, vectors)
+    if magnified or pivot < _SAFE_PIVOT:
+        polish, _ = _whiten(_gram(directions), _SHRUNK, most)
         directions = _apply(polish, directions)
         transform = polish @ transform
-    return directions, gram @ transform.T, len(factor) == min(len(alive), room)
+    return directions, gram @ transform.T, len(factor) == most
 
 
-def _project_out(vectors: Tensor, directions: Tensor) -> float:
-    """Make ``vectors`` orthogonal to ``directions``, in place where rounding left an overlap; returns the largest."""
-    if not directions.shape[1]:
-        return 0.0
-    overlap = inner(vectors, directions)
-    largest = float(overlap.abs().max())
-    if largest > _ORTHOGONALITY[vectors.dtype]:
-        add_combination(vectors, overlap, directions, alpha=-1)
-    return largest
+def _project_out(x: Tensor, directions: Tensor) -> None:
+    """``x - Q Q'x`` in place on a tiled block."""
+    add_combination(x, inner(x, directions), directions, alpha=-1)
 
 
 def _gram(tiles: Tensor) -> Matrix:

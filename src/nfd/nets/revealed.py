@@ -20,6 +20,7 @@ directions below ``tolerance`` of the query's length are dropped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,8 +28,8 @@ import torch
 from torch import Tensor
 
 from nfd.core.random import generator
-from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled
-from nfd.nets.orthogonal import expand
+from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
+from nfd.nets.orthogonal import Basis, expand
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Side:
     """One kind of query: its directions, the Gaussian vectors drawn in answer, and the response matrix."""
 
     name: str
-    directions: Frame  # Q, in the space of the queries
+    directions: Basis  # Q, in the space of the queries
     drawn: Frame  # Z, in the space of the answers
     response: Tensor  # K, [other rank, rank] with room to grow
 
@@ -66,7 +67,7 @@ class RevealedMatrix:
         def side(name: str, queries: int, answers: int) -> Side:
             return Side(
                 name,
-                directions=Frame(queries, dtype=dtype, device=device),
+                directions=Basis(queries, dtype=dtype, device=device),
                 drawn=Frame(answers, dtype=dtype, device=device),
                 response=torch.zeros(0, 0, dtype=dtype, device=device),
             )
@@ -95,52 +96,29 @@ class RevealedMatrix:
         and the draw comes from a stream of its own: an exact conditional sample, consistent with every recorded
         answer, but not with other unrecorded ones.
         """
-        length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        finite = torch.isfinite(length)
-        if not bool(finite.all()):
-            x, length = torch.where(finite, x, 0.0), torch.where(finite, length, torch.nan)
-        unit = tiled(x / length.nan_to_num(1.0).clamp_min(torch.finfo(x.dtype).tiny)).contiguous()
-        expansion = expand(side.directions, unit, self.tolerance)
-        known, fresh = expansion.known * length, expansion.fresh * length
-        other = self._other(side)
-        drawn = self._draw(side, fresh.shape[1], record)
-        response = self._response(other, expansion.directions, drawn)
-        along = self._along(side, other, known, fresh, response, scale, update)
+        x, length, divisor = _lengths(x)
+        expansion = expand(side.directions, x, divisor, self.tolerance)
+        other, rank, directions = self._other(side), side.directions.rank, expansion.directions
+        coefficients = torch.cat([expansion.known, expansion.fresh], 1).mul_(length)
+        scaled = coefficients * scale
+        drawn = self._draw(side, directions.shape[1], record)
         if record:
-            self._append(side, expansion.directions, drawn, response)
-            known = torch.cat([known, fresh], 1)
-            value = combination(scale * known, side.drawn.tiles)
+            side.directions.extend(directions)
+            side.drawn.append(drawn)
+            value = combination(scaled, side.drawn.tiles)
         else:
-            value = combination(scale * known, side.drawn.tiles)
-            add_combination(value, scale * fresh, drawn)
-        if other.directions.rank:
-            add_combination(value, along, other.directions.tiles)
-        return Answer(untiled(value, side.drawn.n), known)
-
-    def _response(self, other: Side, directions: Tensor, drawn: Tensor) -> Tensor:
-        """``k = Y' q - P' z`` for new directions q with draws z, ``[other rank, fresh]``."""
-        if not self.shared:
-            return drawn.new_zeros(other.directions.rank, drawn.shape[1])
-        return inner(other.drawn.tiles, directions) - inner(other.directions.tiles, drawn)
-
-    def _along(
-        self,
-        side: Side,
-        other: Side,
-        known: Tensor,
-        fresh: Tensor,
-        response: Tensor,
-        scale: Tensor | float,
-        update: Tensor | None,
-    ) -> Tensor:
-        """Coefficients of the answer along the other side's directions, ``(s K + D) c``, [b, other rank]."""
-        s, r = other.directions.rank, side.directions.rank
-        along = known.new_zeros(len(known), s)
+            value = combination(scaled[:, :rank], side.drawn.tiles)
+            add_combination(value, scaled[:, rank:], drawn)
+        P = other.directions.tiles
+        s = P.shape[1]
+        along = scaled.new_zeros(len(x), s) if update is None else coefficients[:, :rank] @ update[:s, :rank].T
         if self.shared:
-            along = scale * (known @ side.response[:s, :r].T + fresh @ response.T)
-        if update is not None:
-            along = along + known @ update[:s, :r].T
-        return along
+            response = inner(other.drawn.tiles, directions) - inner(P, drawn)
+            along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response.T)
+            if record:
+                self._respond(side, other, rank, response)
+        add_combination(value, along, P)
+        return Answer(untiled(value, side.drawn.n), coefficients if record else expansion.known * length)
 
     def _draw(self, side: Side, count: int, record: bool) -> Tensor:
         """``count`` standard normal vectors, tiled, of the stream that belongs to this rank."""
@@ -152,18 +130,12 @@ class RevealedMatrix:
             z.normal_(generator=generator(self.seed, stream, side.name, frame.rank, device=like.device))
         return tiled(z)
 
-    def _append(self, side: Side, directions: Tensor, drawn: Tensor, response: Tensor) -> None:
-        rank, fresh = side.directions.rank, directions.shape[1]
-        if not fresh:
-            return
-        side.directions.append(directions)
-        side.drawn.append(drawn)
-        if self.shared:
-            side.response = with_room(side.response, len(response), rank + fresh)
-            side.response[: len(response), rank : rank + fresh] = response
-        other = self._other(side)
-        if self.shared:
-            other.response = with_room(other.response, rank + fresh, other.directions.rank)
+    def _respond(self, side: Side, other: Side, rank: int, response: Tensor) -> None:
+        """Record the response of the directions from ``rank`` on."""
+        rows, fresh = response.shape
+        side.response = with_room(side.response, rows, rank + fresh)
+        side.response[:rows, rank : rank + fresh] = response
+        other.response = with_room(other.response, rank + fresh, rows)
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
         """Dense forward and backward matrices, both ``[n_out, n_in]``, drawn given every answer.
@@ -211,14 +183,14 @@ class RevealedMatrix:
         )
 
 
-def with_room(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """``matrix`` padded with zeros to at least ``[rows, columns]``, each side at least doubled when it grows."""
-    held = matrix.shape
-    wanted = [
-        max(need, 2 * have, 32) if need > have else have for need, have in zip((rows, columns), held, strict=True)
-    ]
-    if list(held) == wanted:
-        return matrix
-    grown = matrix.new_zeros(wanted)
-    grown[: held[0], : held[1]] = matrix
-    return grown
+def _lengths(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``x``, the lengths ``[b, 1]`` of its rows, and what to divide them by.
+
+    Rows that are not finite are set to zero and have length NaN, so that their answer is NaN.
+    """
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    if math.isfinite(float(length.sum())):
+        return x, length, length.clamp_min(torch.finfo(x.dtype).tiny)
+    finite = torch.isfinite(length)
+    x, length = torch.where(finite, x, 0.0), torch.where(finite, length, torch.nan)
+    return x, length, length.nan_to_num(1.0).clamp_min(torch.finfo(x.dtype).tiny)

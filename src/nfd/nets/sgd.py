@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nfd.nets.deferred import Guarded
-from nfd.nets.revealed import with_room
+from nfd.nets.frame import with_room
 
 
 class SGD(torch.optim.SGD):
