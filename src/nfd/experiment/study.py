@@ -168,7 +168,7 @@ def _reading(config: StudyConfig, limits: dict[str, Prediction], gaps: list[Row]
     share = f", {abs(independent['gap']) / progress:.0%} of the progress made" if progress > 0 else ""
     same = independent["low"] <= 0 <= independent["high"]
     verdict = "cannot be told apart from" if same else "differs from"
-    notes = [f"{FEEDBACKS[name].capitalize()}: {p.note}" for name, p in limits.items() if p.note]
+    notes = [f"{FEEDBACKS[name].capitalize()}: {p.note}" for name, p in limits.items() if not p.converged]
     return [
         f"The infinitely wide network of depth {config.depth} goes from loss {first:.3f} to {last:.3f} nats in "
         f"{config.steps} steps of {config.batch}.",
