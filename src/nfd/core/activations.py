@@ -7,7 +7,7 @@ For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``,
 * ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
 
 relu, erf and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997); tanh
-and gelu use the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-12 (tests/test_core.py).
+and gelu use the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-10 (tests/test_core.py).
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Activation:
     slope: _Map
     _moment: _Moment | None = None
     _slope_moment: _Moment | None = None
+
+    def __reduce__(self) -> tuple[Callable[[str], Activation], tuple[str]]:
+        return activation, (self.name,)
 
     def moment(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """``E[phi(h) phi(hbar)]``, elementwise over broadcast float64 ``a, b, c``."""
@@ -66,7 +69,7 @@ class Activation:
 
 
 def _angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The angle between two vectors with squared norms ``a, b`` and product ``c``, exact near 0 and pi."""
+    """The angle between two vectors with squared norms ``a, b`` and product ``c``."""
     cross = (a * b - c * c).clamp_min(0).sqrt()
     return torch.atan2(cross, c)
 

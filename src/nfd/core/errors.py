@@ -11,10 +11,6 @@ from typing import Any, SupportsIndex
 import torch
 
 
-class DivergedError(ArithmeticError):
-    """A computation left the range of floating-point numbers where a finite answer was required."""
-
-
 def nearest(name: object, choices: Iterable[str]) -> str:
     """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near."""
     close = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.5)
@@ -44,8 +40,10 @@ def check_count(argument: str, value: SupportsIndex, minimum: int = 1) -> int:
     return count
 
 
-def check_real(argument: str, value: Any, *, above: float | None = None, least: float | None = None) -> float:
-    """Return ``value`` as a finite float, optionally ``> above`` or ``>= least``."""
+def check_real(
+    argument: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
+) -> float:
+    """Return ``value`` as a finite float, optionally ``> above``, ``>= least``, ``< below``."""
     if isinstance(value, bool | str):
         raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.")
     try:
@@ -58,6 +56,8 @@ def check_real(argument: str, value: Any, *, above: float | None = None, least: 
         raise ValueError(f"{argument} must be greater than {above:g}; got {number:g}.")
     if least is not None and number < least:
         raise ValueError(f"{argument} must be at least {least:g}; got {number:g}.")
+    if below is not None and number >= below:
+        raise ValueError(f"{argument} must be less than {below:g}; got {number:g}.")
     return number
 
 

@@ -1,7 +1,7 @@
 """What a run costs before it is made: memory, seconds, and whether deferred or dense weights are cheaper.
 
 Deferred weights hold four vectors of size n per layer and direction, dense ones n^2 numbers (and as many for the
-gradient). The seconds are a model of a two-core CPU; only their ratio decides anything.
+gradient). The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
 _MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
 _DRAW_RATE = 2.5e8  # normal numbers/s
 _QUERY_SECONDS = 3e-4  # one query of one layer, apart from its products
+_PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -55,7 +56,7 @@ def widest(problem: Problem, depth: int, memory: int) -> int:
 
 
 def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
-    batch, d = problem.inputs.shape[1:]
+    batch, d = max(problem.inputs.shape[1], 16), problem.inputs.shape[2]
     ends = 3 * n * (d + problem.classes)
     stream = n * batch * (3 * depth * problem.layers_per_block + 12)
     return _FLOAT * (ends + stream)
@@ -64,9 +65,9 @@ def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
 def _deferred(problem: Problem, n: int, depth: int) -> Cost:
     layers, N, batch = depth * problem.layers_per_block, problem.samples, problem.inputs.shape[1]
     rank = min(N, n)
-    size = layers * (4 * rank * n + 6 * rank * rank) * _FLOAT + _shared_bytes(problem, n, depth)
+    size = layers * (4 * rank * n + 24 * rank * rank) * _FLOAT + _shared_bytes(problem, n, depth)
     growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
-    products = 2 * 2 * 7 * n * batch * growing
+    products = 2 * 2 * _PASSES * n * batch * growing
     draws = 2 * rank * n
     seconds = products / _PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
     return Cost("deferred", size, layers * seconds)
@@ -74,12 +75,13 @@ def _deferred(problem: Problem, n: int, depth: int) -> Cost:
 
 def _dense(problem: Problem, n: int, depth: int) -> Cost:
     layers, steps = depth * problem.layers_per_block, problem.inputs.shape[0]
-    matrices = {"shared": 2, "independent": 3, "static": 3}[problem.feedback] + (problem.momentum > 0)
+    copies = 1 if problem.feedback == "shared" else 2
+    trained = 2 if problem.feedback == "independent" else 1
+    matrices = copies + trained * (2 if problem.momentum > 0 else 1)  # weights, gradients, momentum
     size = layers * matrices * n * n * _FLOAT + _shared_bytes(problem, n, depth)
     passes = 2 * matrices + 2
     flops = 3 * 2 * n * n * problem.inputs.shape[1]
     step = passes * n * n * _FLOAT / _MATRIX_RATE + flops / (3 * _PRODUCT_RATE) + 1e-4
-    copies = 1 if problem.feedback == "shared" else 2
     return Cost("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
 
 

@@ -15,7 +15,7 @@ from nfd.nets.sgd import SGD
 from nfd.training.loop import train
 from nfd.training.losses import loss_named
 
-_EVAL_ROWS = 256
+_EVAL_ROWS = 16  # at least; more when training batches are larger, which memory was counted for
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def ensemble(
     """Run the replicates numbered ``seeds`` of the stream ``seed``; ``tick`` is called after each."""
     outputs, evaluations, ends = [], [], []
     for index in seeds:
-        y, e, end = _replicate(problem, width, depth, weights, derive(seed, "replicate", index))
+        y, e, end = _replicate(problem, width, depth, weights, derive(seed, "replicate", width, index))
         outputs.append(y)
         evaluations.append(e)
         ends.append(end)
@@ -81,8 +81,9 @@ def _replicate(problem: Problem, width: int, depth: int, weights: str, seed: int
 
 @torch.no_grad()
 def _evaluate(problem: Problem, net: Network, diverged: bool) -> Tensor:
+    """Outputs on the evaluation inputs, in parts; rows of different parts are not jointly consistent draws."""
     x = problem.eval_inputs
     if x is None or diverged:
         return problem.inputs.new_full((0 if x is None else len(x), problem.classes), torch.nan)
     net.eval()
-    return torch.cat([net(part) for part in torch.split(x, _EVAL_ROWS)])
+    return torch.cat([net(part) for part in torch.split(x, max(_EVAL_ROWS, problem.inputs.shape[1]))])

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from nfd.core.errors import check_choice, check_count, check_finite, check_real
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.rules import exponent_of
-from nfd.training.losses import outputs_needed
+from nfd.training.losses import loss_named, outputs_needed
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,7 @@ class Problem:
 
     def mean_loss(self, outputs: Tensor) -> Tensor:
         """The batch-mean loss ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
-        if self.loss == "mse":
-            return 0.5 * (outputs.squeeze(-1) - self.targets).square().mean(-1)
-        chosen = one_hot(self.targets, self.classes).to(outputs)
-        return (outputs.logsumexp(-1) - (outputs * chosen).sum(-1)).mean(-1)
+        return loss_named(self.loss)(outputs, self.targets)
 
 
 def problem(
@@ -103,7 +99,7 @@ def problem(
         activation=activation,
         block=check_choice("block", block, ("one-layer", "two-layer")),
         eta_c=_rates(eta_c, x.shape[0]),
-        momentum=check_real("momentum", momentum, least=0.0),
+        momentum=check_real("momentum", momentum, least=0.0, below=1.0),
         feedback=feedback,
         rule=rule,
         device=place,

@@ -23,6 +23,16 @@ class Guarded(nn.Parameter):
     """A parameter that only ``nfd.SGD`` may step; ``accepted`` is the version of its last allowed state."""
 
     accepted: int = 0
+    generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
+        self.check()
+        memo[id(self)] = copied = Guarded(self.data.clone(), self.requires_grad)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.check()
+        return Guarded, (self.data, self.requires_grad)
 
     def accept(self) -> None:
         """Declare the present value legitimate."""
@@ -34,7 +44,7 @@ class Guarded(nn.Parameter):
             raise RuntimeError(
                 "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
                 "only through the products it was asked for, so only rules that act on the matrix as a whole "
-                "are exact; elementwise ones (Adam, sign, clipping by value) are not. Build the optimizer as "
+                "are exact; elementwise ones (Adam, sign) are not. Build the optimizer as "
                 "nfd.SGD(net.param_groups(...)), or use weights='dense'."
             )
 
@@ -47,17 +57,22 @@ class DeferredLinear(nn.Module):
     dense layer of the same width. A step costs O(n r b) and the state O(n r), r being the samples seen so far.
 
     Queries are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``) the state
-    stays untouched: every call is an exact conditional draw, but different calls are not mutually consistent, and
-    ``update.grad`` receives only the part of a gradient that lies in directions already recorded.
+    stays untouched: every call is an exact conditional draw, but different calls are not mutually consistent. That
+    includes an unrecorded forward pass and its own backward pass: measure gradients of new inputs in training mode.
+    Their ``update.grad`` holds only the part that lies in directions already recorded.
+
+    With independent feedback a dense layer holds two parameters and this one a single update, which is what global
+    gradient clipping then sees. The layer is not safe to use from several threads at once.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
         feedback: ``"shared"``: ``W`` answers the backward pass too (the standard network);
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
-        seed: of the reveal stream; the same seed and the same queries give the same numbers.
-        tolerance: a direction shorter than this, relative to its query, is dropped; default 1e-5 in float32 and
-            1e-10 in float64.
+        seed: of the reveal stream; the same seed and the same queries give the same numbers, so layers that are
+            to be independent need different seeds.
+        tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
+            float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where the factors live.
 
@@ -93,7 +108,9 @@ class DeferredLinear(nn.Module):
             self.out_features,
             shared=self.feedback == "shared",
             seed=check_seed(seed),
-            tolerance=TOLERANCE[dtype] if tolerance is None else check_real("tolerance", tolerance, above=0.0),
+            tolerance=TOLERANCE[dtype]
+            if tolerance is None
+            else check_real("tolerance", tolerance, above=0.0, below=1.0),
             dtype=dtype,
             device=torch.device(device),
         )
@@ -103,12 +120,18 @@ class DeferredLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
-        if x.shape[-1] != self.in_features:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
             raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
-        self.update.check()
-        self.scale.check()
+        self._check()
+        if torch.is_autocast_enabled(x.device.type):
+            raise RuntimeError(
+                "DeferredLinear does not support autocast: its directions must be orthonormal to full precision. "
+                "Leave it outside, under torch.autocast(..., enabled=False)."
+            )
         record = self.training and torch.is_grad_enabled()
         if record and _inside_backward():
             raise RuntimeError(
@@ -116,6 +139,9 @@ class DeferredLinear(nn.Module):
                 "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
             )
         rows = x.reshape(-1, self.in_features)
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return self._ask_forward(rows, False)[0].view(*x.shape[:-1], self.out_features)
         y = cast(Tensor, _Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], self.out_features)
 
@@ -151,7 +177,7 @@ class DeferredLinear(nn.Module):
     def _ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
         self._grow()
-        return answer.value, answer.coefficients
+        return answer.value, answer.products
 
     def _ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         static = self.feedback == "static"
@@ -163,7 +189,7 @@ class DeferredLinear(nn.Module):
             record=record,
         )
         self._grow()
-        return answer.value, answer.coefficients
+        return answer.value, answer.products
 
     def _grow(self) -> None:
         """Give D, and its gradient, room for the directions just revealed."""
@@ -181,8 +207,6 @@ class DeferredLinear(nn.Module):
 
     def _accumulate(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
-        if not self.update.requires_grad:
-            return
         if self.update.grad is None:
             self.update.grad = torch.zeros_like(self.update)
         if self.scale.grad is None:
@@ -192,11 +216,13 @@ class DeferredLinear(nn.Module):
     # ---- moving, saving and loading --------------------------------------------------------------------------
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DeferredLinear:
+        self._check()
         before = self.update.dtype
+        after = fn(self.update.new_empty(0)).dtype
+        if after not in TOLERANCE:
+            raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.matrix.map(fn)
-        if self.update.dtype not in TOLERANCE:
-            raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {self.update.dtype}.")
         if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):
             self.matrix.tolerance = TOLERANCE[self.update.dtype]
         self._accept()
@@ -205,12 +231,18 @@ class DeferredLinear(nn.Module):
     def _accept(self) -> None:
         self.update.accept()
         self.scale.accept()
+        self.update.generation += 1
+
+    def _check(self) -> None:
+        self.update.check()
+        self.scale.check()
 
     def _identity(self) -> Tensor:
         """What a saved state must agree with: the sizes, the feedback and the seed."""
         return torch.tensor([self.out_features, self.in_features, FEEDBACKS.index(self.feedback), self.matrix.seed])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        self._check()
         m = self.matrix
         destination[prefix + "identity"] = self._identity()
         destination[prefix + "scale"] = self.scale.detach().clone()
@@ -248,7 +280,30 @@ class DeferredLinear(nn.Module):
                 f"with {self.feedback} feedback."
             )
             return
-        self._restore({k.removeprefix(prefix): v for k, v in state_dict.items() if k in expected}, identity[3])
+        state = {k.removeprefix(prefix): v for k, v in state_dict.items() if k in expected}
+        wrong = self._misshapen(state)
+        if wrong:
+            error_msgs.append(f"{prefix}{wrong}: its shape does not fit the other tensors of the saved layer.")
+            return
+        self._restore(state, identity[3])
+
+    def _misshapen(self, state: dict[str, Tensor]) -> str:
+        """The first tensor of a saved state whose shape contradicts the others; empty when none does."""
+        s, r = len(state["backward.directions"]), len(state["forward.directions"])
+        exact = {
+            "forward.directions": (r, self.in_features),
+            "forward.drawn": (r, self.out_features),
+            "backward.directions": (s, self.out_features),
+            "backward.drawn": (s, self.in_features),
+        }
+        least = {"update": (s, r), "forward.response": (s, r), "backward.response": (r, s)}
+        wrong = [key for key, shape in exact.items() if state[key].shape != shape]
+        wrong += [
+            key
+            for key, (rows, columns) in least.items()
+            if key in state and (state[key].dim() != 2 or len(state[key]) < rows or state[key].shape[1] < columns)
+        ]
+        return wrong[0] if wrong else ""
 
     def _restore(self, state: dict[str, Tensor], seed: int) -> None:
         m = self.matrix
@@ -275,7 +330,7 @@ class _Query(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
         value, coefficients = layer._ask_forward(x.detach(), record)
-        ctx.layer, ctx.record, ctx.version = layer, record, update._version
+        ctx.layer, ctx.record, ctx.state = layer, record, (update._version, update.generation)
         ctx.save_for_backward(coefficients)
         return value
 
@@ -288,14 +343,16 @@ class _Query(torch.autograd.Function):
                 "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
                 "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
             )
-        if layer.update._version != ctx.version:
+        if (layer.update._version, layer.update.generation) != ctx.state:
             raise RuntimeError(
-                "The weights of a DeferredLinear were stepped between a forward pass and its backward pass. Call "
-                "backward() before optimizer.step(), or run the forward pass again."
+                "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
+                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
         value, left = layer._ask_backward(g.contiguous(), ctx.record)
         (right,) = ctx.saved_tensors
-        layer._accumulate(left, right)
+        accumulator = ctx.next_functions[1][0]
+        if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
+            layer._accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 
 

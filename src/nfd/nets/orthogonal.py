@@ -7,10 +7,11 @@ Given orthonormal ``Q`` and a block ``x``, find new orthonormal directions ``q``
 Block classical Gram-Schmidt: project, and factor the residual by pivoted Cholesky of its Gram matrix. Rounding leaves
 an overlap ``Q'q`` of a few units; it is not removed but known: the product that gives ``Q'x`` for the next block also
 gives it for the last directions (delayed as in Bielich et al. 2022), and ``c = (2 I - Q'Q) Q'x`` accounts for it to
-second order, so that nothing accumulates. Only where normalising magnifies rounding beyond that is a block projected
-a second time ("twice is enough": Giraud, Langou & Rozloznik 2005). The Gram matrix sees a direction only to the square
-root of precision, so each round accepts the well-conditioned part alone; what remains is projected on that part and
-goes to the next round. Almost always one round, two passes over ``Q``, is enough.
+second order, so that nothing accumulates; ``P D Q'x`` needs ``Q'x`` itself, which is kept beside c. Only where
+normalising magnifies rounding beyond that is a block projected a second time ("twice is enough": Giraud, Langou &
+Rozloznik 2005). The Gram matrix sees a direction only to the square root of precision, so each round accepts the
+well-conditioned part alone; what remains is projected on that part and goes to the next round. Almost always one
+round, two passes over ``Q``, is enough.
 """
 
 from __future__ import annotations
@@ -48,23 +49,22 @@ class Basis(Frame):
         """``Q'Q`` of the measured vectors."""
         return self._gram[: self.measured, : self.measured]
 
-    def project(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """``c = (2 I - Q'Q) Q'u`` and the residual ``u - Q c`` of ``u = x / length``, tiled: two passes over Q.
+    def project(self, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``Q'u``, ``c = (2 I - Q'Q) Q'u`` and the residual ``u - Q c``, tiled, of rows u: two passes over Q.
 
         The first also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
         """
         Q, rank, measured = self.tiles, self.rank, self.measured
         p, late, width = len(Q), rank - measured, Q.shape[2]
-        block = x.new_empty(p, late + len(x), width)
+        block = unit.new_empty(p, late + len(unit), width)
         block[:, :late] = Q[:, measured:]
-        unit = torch.div(tiled(x), length, out=block[:, late:])
-        products = inner(block, Q)
-        overlap, known = products[:late], products[late:]
+        block[:, late:] = tiled(unit)
+        overlap, products = torch.split(inner(block, Q), [late, len(unit)])
         self._gram = with_room(self._gram, rank, rank)
         self._gram[measured:rank, :rank] = overlap
         self._gram[:rank, measured:rank] = overlap.T
-        known = torch.addmm(known, known, self._gram[:rank, :rank], beta=2, alpha=-1)
-        return known, torch.baddbmm(unit, known.expand(p, -1, -1), Q, alpha=-1)
+        known = torch.addmm(products, products, self._gram[:rank, :rank], beta=2, alpha=-1)
+        return products, known, torch.baddbmm(block[:, late:], known.expand(p, -1, -1), Q, alpha=-1)
 
     def extend(self, tiles: Tensor) -> None:
         """Append orthonormal directions just found by ``expand``, all earlier ones being measured."""
@@ -90,14 +90,15 @@ class Basis(Frame):
 class Expansion:
     """A block in an orthonormal frame: ``x = known Q + fresh q``; ``directions`` q are tiled ``[p, k, width]``."""
 
+    products: Tensor  # Q'x, [b, rank]
     known: Tensor  # [b, rank]
     fresh: Tensor  # [b, k]
     directions: Tensor
 
 
-def expand(basis: Basis, x: Tensor, length: Tensor, tolerance: float) -> Expansion:
-    """Expand the rows of ``x / length``, of length one or zero, in ``basis`` and the directions it lacks."""
-    known, residual = basis.project(x, length)
+def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
+    """Expand rows of length one or zero in ``basis`` and the directions it lacks."""
+    products, known, residual = basis.project(unit)
     directions = [basis.tiles]
     fresh: list[Matrix] = []
     while True:
@@ -105,12 +106,13 @@ def expand(basis: Basis, x: Tensor, length: Tensor, tolerance: float) -> Expansi
         found, coefficients, finished = _well_conditioned(residual, directions, room, tolerance)
         directions.append(found)
         fresh.append(coefficients)
-        if finished:
+        if finished or not found.shape[1]:
             break
         _project_out(residual, found)
     if len(fresh) == 1:
-        return Expansion(known, torch.from_numpy(fresh[0]).to(x), found)
-    return Expansion(known, torch.from_numpy(np.concatenate(fresh, 1)).to(x), torch.cat(directions[1:], 1))
+        return Expansion(products, known, torch.from_numpy(fresh[0]).to(unit), found)
+    together = torch.from_numpy(np.concatenate(fresh, 1)).to(unit)
+    return Expansion(products, known, together, torch.cat(directions[1:], 1))
 
 
 def _well_conditioned(
@@ -156,10 +158,10 @@ def _apply(transform: Matrix, tiles: Tensor) -> Tensor:
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
     """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and the smallest of them."""
+    if gram.diagonal().max() <= threshold**2:  # LAPACK tests every pivot but the first
+        return np.zeros((0, len(gram))), 1.0
     factor, order, k, _ = dpstrf(gram, tol=threshold**2)
     k = min(k, most)
-    if k == 0:
-        return np.zeros((0, len(gram))), 1.0
     inverse, _ = dtrtri(factor[:k, :k])
     transform = np.zeros((k, len(gram)))
     transform[:, order[:k] - 1] = np.triu(inverse).T

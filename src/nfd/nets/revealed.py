@@ -44,10 +44,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Answer:
-    """``value`` = W x as ``[b, n]``; ``coefficients`` [b, rank] of the queries in the recorded directions."""
+    """``value`` = W x as ``[b, n]``; ``products`` Q'x of the queries with the recorded directions, [b, rank]."""
 
     value: Tensor
-    coefficients: Tensor
+    products: Tensor
 
 
 class RevealedMatrix:
@@ -96,10 +96,11 @@ class RevealedMatrix:
         and the draw comes from a stream of its own: an exact conditional sample, consistent with every recorded
         answer, but not with other unrecorded ones.
         """
-        x, length, divisor = _lengths(x)
-        expansion = expand(side.directions, x, divisor, self.tolerance)
+        unit, length = _unit_rows(x)
+        expansion = expand(side.directions, unit, self.tolerance)
         other, rank, directions = self._other(side), side.directions.rank, expansion.directions
         coefficients = torch.cat([expansion.known, expansion.fresh], 1).mul_(length)
+        products = expansion.products.mul_(length)
         scaled = coefficients * scale
         drawn = self._draw(side, directions.shape[1], record)
         if record:
@@ -111,14 +112,17 @@ class RevealedMatrix:
             add_combination(value, scaled[:, rank:], drawn)
         P = other.directions.tiles
         s = P.shape[1]
-        along = scaled.new_zeros(len(x), s) if update is None else coefficients[:, :rank] @ update[:s, :rank].T
+        along = scaled.new_zeros(len(x), s) if update is None else products @ update[:s, :rank].T
         if self.shared:
             response = inner(other.drawn.tiles, directions) - inner(P, drawn)
             along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response.T)
             if record:
                 self._respond(side, other, rank, response)
         add_combination(value, along, P)
-        return Answer(untiled(value, side.drawn.n), coefficients if record else expansion.known * length)
+        answer = untiled(value, side.drawn.n)
+        if math.isnan(float(length.sum())):
+            answer.masked_fill_(length.isnan(), torch.nan)
+        return Answer(answer, torch.cat([products, coefficients[:, rank:]], 1) if record else products)
 
     def _draw(self, side: Side, count: int, record: bool) -> Tensor:
         """``count`` standard normal vectors, tiled, of the stream that belongs to this rank."""
@@ -126,8 +130,9 @@ class RevealedMatrix:
         like = frame.tiles
         z = torch.empty(count, frame.n, dtype=like.dtype, device=like.device)
         if count:
-            stream = "reveal" if record else "evaluate"
-            z.normal_(generator=generator(self.seed, stream, side.name, frame.rank, device=like.device))
+            names = (side.name, frame.rank)
+            reveal = generator(self.seed, "reveal", *names, device=like.device) if record else None
+            z.normal_(generator=reveal or generator(self.seed, "evaluate", *names, device=like.device))
         return tiled(z)
 
     def _respond(self, side: Side, other: Side, rank: int, response: Tensor) -> None:
@@ -183,14 +188,15 @@ class RevealedMatrix:
         )
 
 
-def _lengths(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``x``, the lengths ``[b, 1]`` of its rows, and what to divide them by.
+def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of length one, or zero, and the lengths ``[b, 1]``, free of overflow and underflow.
 
-    Rows that are not finite are set to zero and have length NaN, so that their answer is NaN.
+    Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if math.isfinite(float(length.sum())):
-        return x, length, length.clamp_min(torch.finfo(x.dtype).tiny)
-    finite = torch.isfinite(length)
-    x, length = torch.where(finite, x, 0.0), torch.where(finite, length, torch.nan)
-    return x, length, length.nan_to_num(1.0).clamp_min(torch.finfo(x.dtype).tiny)
+    peak = x.abs().amax(1, keepdim=True)
+    if not math.isfinite(float(peak.sum())):
+        finite = torch.isfinite(peak)
+        x, peak = torch.where(finite, x, 0.0), torch.where(finite, peak, torch.nan)
+    scaled = x / torch.where(peak > 0, peak, 1.0)
+    norm = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+    return scaled.div_(norm.clamp_min(1.0)), peak * norm

@@ -36,10 +36,29 @@ class SGD(torch.optim.SGD):
         guarded = [p for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)]
         for p in guarded:
             p.check()
-            momentum = self.state[p].get("momentum_buffer") if p in self.state else None
-            if momentum is not None and momentum.shape != p.shape:
-                self.state[p]["momentum_buffer"] = with_room(momentum, *p.shape)
+            self._pad_momentum(p)
         super().step()
         for p in guarded:
             p.accept()
+            self.state[p]["generation"] = p.generation
         return loss
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load a saved state; it belongs to the layers as they are now, so load theirs first."""
+        super().load_state_dict(state_dict)
+        for p, state in self.state.items():
+            if isinstance(p, Guarded):
+                state["generation"] = p.generation
+
+    def _pad_momentum(self, p: Guarded) -> None:
+        state = self.state.get(p, {})
+        momentum = state.get("momentum_buffer")
+        if momentum is None:
+            return
+        if state["generation"] != p.generation:
+            raise RuntimeError(
+                "A DeferredLinear was loaded or converted after this optimizer gathered momentum, which refers to the "
+                "directions it had before. Load the optimizer's state too, or build a new nfd.SGD."
+            )
+        if momentum.shape != p.shape:
+            state["momentum_buffer"] = with_room(momentum, *p.shape)

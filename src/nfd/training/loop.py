@@ -34,27 +34,32 @@ def train(
     *,
     rates: Sequence[float] | None = None,
 ) -> Iterator[Row]:
-    """Step once per batch and yield a row each; end at the first row that diverged.
+    """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
     Args:
         net: any module from ``[b, d]`` to ``[b, C]``.
         optimizer: its optimizer.
         batches: pairs (inputs, targets).
         loss: from (outputs, targets) to a scalar, a batch mean.
-        rates: factors on every group's learning rate, one per step; None for 1.
+        rates: factors on every group's learning rate, one per step, undone at the end; None to leave rates alone.
     """
     base = [group["lr"] for group in optimizer.param_groups]
-    for step, (inputs, targets) in enumerate(batches):
+    try:
+        for step, (inputs, targets) in enumerate(batches):
+            if rates is not None:
+                for group, lr in zip(optimizer.param_groups, base, strict=True):
+                    group["lr"] = lr * rates[step]
+            optimizer.zero_grad()
+            outputs = net(inputs)
+            value = loss(outputs, targets)
+            row = Row(step, float(value.detach()), outputs.detach())
+            if not row.diverged:
+                value.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            yield row
+            if row.diverged:
+                return
+    finally:
         if rates is not None:
             for group, lr in zip(optimizer.param_groups, base, strict=True):
-                group["lr"] = lr * rates[step]
-        optimizer.zero_grad()
-        outputs = net(inputs)
-        value = loss(outputs, targets)
-        row = Row(step, float(value.detach()), outputs.detach())
-        if not row.diverged:
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        yield row
-        if row.diverged:
-            return
+                group["lr"] = lr

@@ -13,13 +13,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of ``[b, C]`` logits and ``[b]`` class ids, in nats."""
-    return torch.nn.functional.cross_entropy(outputs, targets)
+    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in nats."""
+    chosen = outputs.gather(-1, targets.expand(outputs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+    return (outputs.logsumexp(-1) - chosen).mean(-1)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``mean (f - y)^2 / 2`` for ``[b, 1]`` outputs and ``[b]`` real targets, so that dLoss/df = f - y."""
-    return 0.5 * (outputs.squeeze(-1) - targets).square().mean()
+    """``mean (f - y)^2 / 2`` for ``[..., b, 1]`` outputs and ``[b]`` real targets, so that dLoss/df = f - y."""
+    return 0.5 * (outputs.squeeze(-1) - targets).square().mean(-1)
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": mse}
@@ -45,6 +46,8 @@ def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
             f"targets for loss='cross-entropy' must be integer class ids; got {targets.dtype}. "
             "Call targets.long(), or use loss='mse' for real targets."
         )
+    if classes is not None and classes < 2:
+        raise ValueError(f"classes must be at least 2 for loss='cross-entropy'; got {classes}.")
     low, high = int(targets.min()), int(targets.max())
     needed = high + 1 if classes is None else classes
     if low < 0 or high >= needed:
