@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from contextlib import nullcontext
 
 import pytest
@@ -313,7 +314,7 @@ def test_bad_arguments_are_named() -> None:
         layer(torch.zeros(2, 3, dtype=F64))
 
 
-def test_rows_that_are_not_finite_answer_nan_and_revealnullcontext() -> None:
+def test_rows_that_are_not_finite_answer_nan_and_reveal_nothing() -> None:
     layer = nfd.DeferredLinear(10, 10)
     x = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
     x[1, 4] = torch.inf
@@ -322,3 +323,89 @@ def test_rows_that_are_not_finite_answer_nan_and_revealnullcontext() -> None:
     assert torch.isfinite(y[[0, 2]]).all()
     assert layer.rank == (0, 2)
     assert torch.isfinite(layer(x[[0, 2]])).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_bad_first_query_answers_nan_too(dtype: torch.dtype) -> None:
+    layer = nfd.DeferredLinear(6, 6, dtype=dtype)
+    assert torch.isnan(layer(torch.full((2, 6), torch.nan, dtype=dtype))).all()
+    assert layer.rank == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e-30), (torch.float32, 1e30), (F64, 1e-200), (F64, 1e200)]
+)
+def test_extreme_scales_neither_overflow_nor_reveal_rounding(dtype: torch.dtype, scale: float) -> None:
+    layer = nfd.DeferredLinear(200, 180, dtype=dtype)
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(10, 200, dtype=dtype, generator=stream)
+    y = ask(layer, x)
+    for _ in range(4):
+        torch.testing.assert_close(ask(layer, scale * x) / scale, y, rtol=1e-4, atol=1e-4)
+        layer(x).backward(scale * torch.randn(10, 180, dtype=dtype, generator=stream))
+    assert layer.rank[1] == 10
+    Q = layer.matrix.backward.directions.rows.double()
+    assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 1e-5
+
+
+def test_gradients_asked_for_the_input_alone_leave_the_weights_alone() -> None:
+    layer = nfd.DeferredLinear(6, 6, dtype=F64)
+    x = batches(1, d=6)[0].requires_grad_()
+    torch.autograd.grad(layer(x).sum(), x)
+    assert layer.update.grad is None
+    layer(x).sum().backward()
+    assert layer.update.grad is not None
+
+
+def test_inference_mode_evaluates_and_training_goes_on() -> None:
+    layer = nfd.DeferredLinear(16, 16, dtype=F64)
+    x = batches(1, d=16)[0]
+    y = ask(layer, x)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), y, rtol=0, atol=1e-10)
+    ask(layer, x + 1)
+
+
+def test_a_state_loaded_between_forward_and_backward_or_under_momentum_is_refused() -> None:
+    layer, other = nfd.DeferredLinear(20, 20, dtype=F64), nfd.DeferredLinear(20, 20, seed=4, dtype=F64)
+    ask(other, batches(1, d=20)[0])
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    ask(layer, batches(1, d=20)[0])
+    optimizer.step()
+    y = layer(batches(1, d=20)[0])
+    layer.load_state_dict(other.state_dict())
+    with pytest.raises(RuntimeError, match="loaded or converted between"):
+        y.sum().backward()
+    ask(layer, batches(1, d=20)[0])
+    with pytest.raises(RuntimeError, match="Load the optimizer's state too"):
+        optimizer.step()
+
+
+def test_a_state_that_contradicts_itself_is_refused_and_nothing_is_lost() -> None:
+    layer = nfd.DeferredLinear(8, 8)
+    x = batches(1, d=8)[0].float()
+    y = ask(layer, x)
+    state = layer.state_dict()
+    state["forward.drawn"] = torch.zeros(2, 3)
+    with pytest.raises(RuntimeError, match=r"forward\.drawn: its shape does not fit"):
+        layer.load_state_dict(state)
+    torch.testing.assert_close(layer(x).detach(), y, rtol=1e-5, atol=1e-5)
+
+
+def test_networks_survive_pickling() -> None:
+    net = nfd.ResNet(5, 2, 16, 2, weights="deferred")
+    x = batches(1)[0].float()
+    net(x).sum().backward()
+    twin = pickle.loads(pickle.dumps(net))
+    assert torch.equal(twin(x), net(x))
+
+
+def test_half_precision_and_autocast_are_refused_and_nothing_is_lost() -> None:
+    layer = nfd.DeferredLinear(6, 6)
+    x = batches(1, d=6)[0].float()
+    y = ask(layer, x)
+    with pytest.raises(TypeError, match="bfloat16"):
+        layer.to(torch.bfloat16)
+    with pytest.raises(RuntimeError, match="autocast"), torch.autocast("cpu", dtype=torch.bfloat16):
+        layer(x)
+    torch.testing.assert_close(layer(x).detach(), y, rtol=1e-5, atol=1e-5)

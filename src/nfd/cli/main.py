@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -28,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args=given or ["--help"],
     )
     try:
-        command.run(" ".join(["nfd", *given]))
-    except (ValueError, TypeError, OSError) as error:
+        command.run(shlex.join(["nfd", *given]))
+    except BrokenPipeError:  # the reader of our output left; the results are written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
         print(f"nfd: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("nfd: interrupted; nothing was written.", file=sys.stderr)
+        print("nfd: interrupted; files written so far are whole, the rest is missing.", file=sys.stderr)
         return 130
     return 0
 

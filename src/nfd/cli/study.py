@@ -32,9 +32,9 @@ class StudyCommand:
     """widths of the real networks"""
     seeds: int = 5
     """real networks of each width"""
-    limit_width: int = 2048
+    limit_width: int = 4096
     """width of the networks that stand for the infinitely wide one"""
-    replicates: int = 8
+    replicates: int = 6
     """how many of those are averaged"""
     seed: int = 0
     """seed of everything random"""

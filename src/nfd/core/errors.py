@@ -61,6 +61,17 @@ def check_real(
     return number
 
 
+def check_device(device: torch.device | str) -> torch.device:
+    """Return ``device`` if a tensor can be made there; otherwise say why not."""
+    try:
+        place = torch.device(device)
+        torch.zeros((), device=place).item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device must be one that PyTorch can use here; got {device!r} ({reason}).") from None
+    return place
+
+
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
     finite = torch.isfinite(tensor)

@@ -10,14 +10,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 import nfd
+from nfd.core.activations import ACTIVATIONS
 from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.progress import Bar, bar
 from nfd.core.random import check_seed, derive
 from nfd.data.digits import digits
 from nfd.limits.predict import Prediction, predict
+from nfd.nets.network import MAX_ETA_C
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
 from nfd.training.loop import train
@@ -25,6 +28,7 @@ from nfd.training.losses import cross_entropy
 
 FEEDBACKS = {"shared": "infinitely wide", "independent": "infinitely wide, decoupled"}
 Row = dict[str, Any]
+_WIDEST_DENSE = 16384
 
 
 @dataclass(frozen=True)
@@ -40,21 +44,23 @@ class StudyConfig:
     batch: int = 16
     widths: tuple[int, ...] = (64, 256, 1024)
     seeds: int = 5
-    limit_width: int = 2048
-    replicates: int = 8
+    limit_width: int = 4096
+    replicates: int = 6
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_choice("data", self.data, ("digits",))
-        check_choice("activation", self.activation, ("relu", "tanh", "erf", "gelu", "identity"))
+        check_choice("activation", self.activation, ACTIVATIONS)
         for name in ("depth", "steps", "batch", "limit_width"):
             check_count(name, getattr(self, name))
         for name in ("seeds", "replicates"):
             check_count(name, getattr(self, name), minimum=2)
         for width in self.widths or (0,):
             check_count("widths", width)
+            if width > _WIDEST_DENSE:
+                raise ValueError(f"widths must be at most {_WIDEST_DENSE}, as these hold dense weights; got {width}.")
         check_real("horizon", self.horizon, above=0.0)
-        check_real("eta_c", self.eta_c, least=0.0)
+        check_real("eta_c", self.eta_c, least=0.0, below=MAX_ETA_C)
         check_seed(self.seed)
 
 
@@ -143,21 +149,29 @@ def _real_rows(series: str, losses: Tensor) -> Iterator[Row]:
 
 
 def _gaps(limits: dict[str, Prediction], losses: dict[int, Tensor]) -> list[Row]:
-    """Mean over steps of the loss above the infinitely wide network's, with a 95 % interval."""
+    """Mean over steps of the loss above the infinitely wide network's, with a 95 % interval (Student's t).
+
+    The error of the prediction's mean is bounded by the RMS of its errors, as if all steps erred together.
+    """
     shared, independent = limits["shared"], limits["independent"]
     own = float(shared.loss_stderr.square().mean().sqrt())
     rows = []
     for width, values in losses.items():
         each = (values - shared.loss).mean(1)
-        spread = math.hypot(float(each.std()) / math.sqrt(len(each)), own)
-        rows.append(_gap(f"width {width}", float(each.mean()), spread))
-    both = math.hypot(own, float(independent.loss_stderr.square().mean().sqrt()))
-    rows.append(_gap(FEEDBACKS["independent"], float((independent.loss - shared.loss).mean()), both))
+        half = math.hypot(_t(len(each)) * float(each.std()) / math.sqrt(len(each)), _t(shared.replicates) * own)
+        rows.append(_gap(f"width {width}", float(each.mean()), half))
+    half = _t(shared.replicates) * math.hypot(own, float(independent.loss_stderr.square().mean().sqrt()))
+    rows.append(_gap(FEEDBACKS["independent"], float((independent.loss - shared.loss).mean()), half))
     return rows
 
 
-def _gap(series: str, value: float, error: float) -> Row:
-    return {"series": series, "gap": value, "low": value - 1.96 * error, "high": value + 1.96 * error}
+def _t(count: int) -> float:
+    """The 97.5 % quantile of Student's t for the mean of ``count`` values."""
+    return float(stats.t.ppf(0.975, count - 1))
+
+
+def _gap(series: str, value: float, half: float) -> Row:
+    return {"series": series, "gap": value, "low": value - half, "high": value + half}
 
 
 def _reading(config: StudyConfig, limits: dict[str, Prediction], gaps: list[Row]) -> list[str]:
@@ -166,13 +180,13 @@ def _reading(config: StudyConfig, limits: dict[str, Prediction], gaps: list[Row]
     apart = "; ".join(f"{g['series']}: {_interval(g)}" for g in real)
     progress = first - last
     share = f", {abs(independent['gap']) / progress:.0%} of the progress made" if progress > 0 else ""
-    same = independent["low"] <= 0 <= independent["high"]
-    verdict = "cannot be told apart from" if same else "differs from"
+    apart_from_zero = independent["low"] > 0 or independent["high"] < 0
+    verdict = "differs from" if apart_from_zero else "cannot be told apart from"
     notes = [f"{FEEDBACKS[name].capitalize()}: {p.note}" for name, p in limits.items() if not p.converged]
     return [
-        f"The infinitely wide network of depth {config.depth} goes from loss {first:.3f} to {last:.3f} nats in "
-        f"{config.steps} steps of {config.batch}.",
-        f"Real networks stand above it by, on average over the steps, {apart} (95 % intervals).",
+        f"The infinitely wide network of depth {config.depth} (width {config.limit_width} stands for it) goes from "
+        f"loss {first:.3f} to {last:.3f} nats in {config.steps} steps of {config.batch}.",
+        f"The loss of real networks minus its loss, on average over the steps: {apart} (95 % intervals).",
         f"The decoupled network (independent backward weights, the paper's limit) {verdict} the standard one: "
         f"mean gap {_interval(independent)}{share}.",
         *notes,

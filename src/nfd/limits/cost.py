@@ -26,10 +26,10 @@ def bytes_of(memory: str | int | float) -> int:
     match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
     if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
         raise ValueError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
-    if size <= 0:
-        raise ValueError(f"memory must be positive; got {memory!r}.")
-    return size
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < 2**63:
+        raise ValueError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
+    return int(size)
 
 
 @dataclass(frozen=True)

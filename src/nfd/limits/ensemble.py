@@ -76,7 +76,10 @@ def _replicate(problem: Problem, width: int, depth: int, weights: str, seed: int
     outputs = problem.inputs.new_full((steps, batch, problem.classes), torch.nan)
     outputs[: len(rows)] = torch.stack([row.outputs for row in rows])
     diverged = rows[-1].step if rows[-1].diverged else None
-    return outputs.double(), _evaluate(problem, net, diverged is not None).double(), diverged
+    evaluated = _evaluate(problem, net, diverged is not None)
+    if diverged is None and not bool(torch.isfinite(evaluated).all()):
+        diverged = rows[-1].step
+    return outputs.double(), evaluated.double(), diverged
 
 
 @torch.no_grad()

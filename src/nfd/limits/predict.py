@@ -141,7 +141,7 @@ def predict(
         seed=check_seed(seed),
     )
     deepest = 2 * FIRST_DEPTH if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
-    with bar("predict", enabled=progress) as sampler.bar:
+    with torch.inference_mode(False), torch.enable_grad(), bar("predict", enabled=progress) as sampler.bar:
         if depth == math.inf:
             sampler.settle(FIRST_DEPTH, deepest, AMPLIFICATION)
             limit = to_infinity(sampler)
@@ -177,9 +177,10 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
 
 def _accuracy(sampler: Sampler, limit: Limit) -> str:
     """What to say when the standard error stayed above rtol; empty when it did not."""
-    reached = rms(stderr(limit.outputs)) / rms(limit.outputs.mean(0))
-    if not reached > sampler.rtol:
+    noise, signal = rms(stderr(limit.outputs)), rms(limit.outputs.mean(0))
+    if not noise > sampler.rtol * signal:
         return ""
+    reached = noise / signal
     return (
         f"The standard error is {reached:.2g} of the RMS of the outputs, above rtol={sampler.rtol:g}: width "
         f"{sampler.width} and {sampler.replicates} replicates are what was asked for, or what memory allows."

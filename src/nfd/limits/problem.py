@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_count, check_finite, check_real
-from nfd.nets.network import Network
+from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
+from nfd.nets.network import MAX_ETA_C, Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.rules import exponent_of
 from nfd.training.losses import loss_named, outputs_needed
@@ -84,17 +84,16 @@ def problem(
     device: torch.device | str,
 ) -> Problem:
     """Check what ``nfd.predict`` was given and bring it into one shape."""
-    place = torch.device(device)
+    place = check_device(device)
     x, y = _with_batches(_tensor("inputs", inputs), _tensor("targets", targets))
     classes = None if classes is None else check_count("classes", classes)
-    if loss == "cross-entropy" and not y.dtype.is_floating_point:
-        y = y.long()
+    outputs = outputs_needed(loss, y, classes)
     made = Problem(
         inputs=check_finite("inputs", x.float()).to(place),
-        targets=(y.float() if y.dtype.is_floating_point else y).to(place),
+        targets=(check_finite("targets", y.float()) if loss == "mse" else y.long()).to(place),
         eval_inputs=_eval(eval_inputs, x.shape[2], place),
         loss=loss,
-        classes=outputs_needed(loss, y, classes),
+        classes=outputs,
         horizon=check_real("horizon", horizon, above=0.0),
         activation=activation,
         block=check_choice("block", block, ("one-layer", "two-layer")),
@@ -104,15 +103,20 @@ def problem(
         rule=rule,
         device=place,
     )
-    made.network(1, 1, "dense", 0).param_groups(1.0, rule)  # names of activation, feedback and rule; fit of the rule
+    made.network(1, 1, "dense", 0).param_groups(1.0, rule)  # the network knows its own names and rules
     return made
 
 
 def _tensor(argument: str, value: Any) -> Tensor:
     try:
-        return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
-    except TypeError:
-        raise TypeError(f"{argument} must be a tensor or an array of numbers; got {type(value).__name__}.") from None
+        tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{argument} must be a tensor or a rectangular array of numbers; got {type(value).__name__} ({error})."
+        ) from None
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise TypeError(f"{argument} must be a dense array of real numbers; got {tensor.dtype}, {tensor.layout}.")
+    return tensor
 
 
 def _with_batches(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,9 +141,10 @@ def _eval(value: Any, d: int, place: torch.device) -> Tensor | None:
 
 
 def _rates(eta_c: float | Sequence[float], steps: int) -> tuple[float, ...]:
-    values = np.asarray(eta_c.cpu() if isinstance(eta_c, Tensor) else eta_c)
-    if values.ndim == 0:
-        return (check_real("eta_c", values.item(), least=0.0),) * steps
-    if values.shape != (steps,):
+    if isinstance(eta_c, int | float):
+        return (check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),) * steps
+    values = _tensor("eta_c", eta_c)
+    if values.shape not in ((), (steps,)):
         raise ValueError(f"eta_c must be a number or one per step, [{steps}]; got shape {list(values.shape)}.")
-    return tuple(check_real(f"eta_c[{k}]", v, least=0.0) for k, v in enumerate(values.tolist()))
+    each = values.expand(steps).tolist()
+    return tuple(check_real(f"eta_c[{k}]", v, least=0.0, below=MAX_ETA_C) for k, v in enumerate(each))

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.errors import check_choice, check_count, check_device, check_real
 from nfd.core.random import check_seed
 from nfd.nets.frame import with_room
 from nfd.nets.orthogonal import TOLERANCE
@@ -32,7 +32,7 @@ class Guarded(nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return Guarded, (self.data, self.requires_grad)
+        return _rebuilt, (self.data, self.requires_grad)
 
     def accept(self) -> None:
         """Declare the present value legitimate."""
@@ -47,6 +47,12 @@ class Guarded(nn.Parameter):
                 "are exact; elementwise ones (Adam, sign) are not. Build the optimizer as "
                 "nfd.SGD(net.param_groups(...)), or use weights='dense'."
             )
+
+
+def _rebuilt(data: Tensor, requires_grad: bool) -> Guarded:
+    parameter = Guarded(data, requires_grad)
+    parameter.accept()
+    return parameter
 
 
 class DeferredLinear(nn.Module):
@@ -103,6 +109,7 @@ class DeferredLinear(nn.Module):
         self.in_features = check_count("in_features", in_features)
         self.out_features = check_count("out_features", out_features)
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        place = check_device(device)
         self.matrix = RevealedMatrix(
             self.in_features,
             self.out_features,
@@ -112,10 +119,10 @@ class DeferredLinear(nn.Module):
             if tolerance is None
             else check_real("tolerance", tolerance, above=0.0, below=1.0),
             dtype=dtype,
-            device=torch.device(device),
+            device=place,
         )
-        self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=device))
-        self.scale = Guarded(torch.ones((), dtype=dtype, device=device))
+        self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
+        self.scale = Guarded(torch.ones((), dtype=dtype, device=place))
         self._warned = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -231,7 +238,6 @@ class DeferredLinear(nn.Module):
     def _accept(self) -> None:
         self.update.accept()
         self.scale.accept()
-        self.update.generation += 1
 
     def _check(self) -> None:
         self.update.check()
@@ -317,6 +323,7 @@ class DeferredLinear(nn.Module):
             self.scale.copy_(state["scale"])
             self.update.grad = None
             self.update.data = state["update"].to(self.update, copy=True)
+            self.update.generation += 1
         self._accept()
 
 
@@ -330,7 +337,7 @@ class _Query(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
         value, coefficients = layer._ask_forward(x.detach(), record)
-        ctx.layer, ctx.record, ctx.state = layer, record, (update._version, update.generation)
+        ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
         ctx.save_for_backward(coefficients)
         return value
 
@@ -343,7 +350,7 @@ class _Query(torch.autograd.Function):
                 "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
                 "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
             )
-        if (layer.update._version, layer.update.generation) != ctx.state:
+        if _state(layer.update) != ctx.state:
             raise RuntimeError(
                 "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
@@ -354,6 +361,10 @@ class _Query(torch.autograd.Function):
         if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
             layer._accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def _state(update: Guarded) -> tuple[int, int, torch.dtype]:
+    return update._version, update.generation, update.dtype
 
 
 def _inside_backward() -> bool:

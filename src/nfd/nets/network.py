@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
-from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
 from nfd.core.random import check_seed, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear, Feedback
 from nfd.nets.dense import DenseLinear
@@ -20,6 +20,8 @@ from nfd.scaling.rules import Role, rule_named
 Regime = Literal["feature", "kernel"]
 Weights = Literal["dense", "deferred"]
 Linear = DenseLinear | DeferredLinear
+
+MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
 
@@ -62,6 +64,7 @@ class Network(nn.Module):
     """
 
     branch_exponent: float = 0.0
+    default_rule: ClassVar[str] = "mup"
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class Network(nn.Module):
         self.seed = check_seed(seed)
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
-        self._factory: dict[str, Any] = {"dtype": dtype, "device": device}
+        self._factory: dict[str, Any] = {"dtype": dtype, "device": check_device(device)}
         self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
         self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
 
@@ -104,24 +107,29 @@ class Network(nn.Module):
         return self._read(self._run(self._checked(x))[0][-1])
 
     def streams(self, x: Tensor) -> Streams:
-        """One pass that keeps every hidden vector; for deferred weights it is a recorded query like any other."""
+        """One pass that keeps every hidden vector.
+
+        For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
+        """
         layers, inner = self._run(self._checked(x))
         for h in layers:
             if h.requires_grad:
                 h.retain_grad()
         return Streams(self._read(layers[-1]), math.sqrt(self.width) / self.alpha, layers, inner)
 
-    def param_groups(self, eta_c: float, rule: str = "depth-mup") -> list[dict[str, Any]]:
+    def param_groups(self, eta_c: float, rule: str | None = None) -> list[dict[str, Any]]:
         """Parameters by role with their SGD rates: ``eta_c n`` times the rule's depth factor (kernel: no n).
 
         Args:
-            eta_c: the rate that does not depend on width or depth, > 0.
-            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``.
+            eta_c: the rate that does not depend on width or depth, at least 0.
+            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``. Default
+                ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
 
         Raises:
             ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks.
         """
-        eta_c = check_real("eta_c", eta_c, least=0.0)
+        eta_c = check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C)
+        rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
         self._check_rule(rule)
         base = eta_c * (self.width if chosen.scales_width and self.regime == "feature" else 1)
@@ -166,6 +174,8 @@ class Network(nn.Module):
         return torch.randn(*shape, generator=stream, **self._factory)
 
     def _checked(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
         if x.dim() != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
         if x.dtype != self.U.dtype:
@@ -175,7 +185,7 @@ class Network(nn.Module):
     def _check_rule(self, rule: str) -> None:
         chosen = rule_named(rule)
         if rule == "ntk" and self.regime != "kernel":
-            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has regime='feature'. Use 'mup'.")
+            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
             raise ValueError(
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "

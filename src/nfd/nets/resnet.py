@@ -51,6 +51,8 @@ class ResNet(Network):
         ValueError, TypeError: naming the argument, for anything outside these ranges.
     """
 
+    default_rule = "depth-mup"
+
     def __init__(
         self,
         in_features: int,

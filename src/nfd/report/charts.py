@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ _REAL_COLOURS = ["#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00"]
 
 def loss_curves(rows: Sequence[Row], limits: Sequence[str]) -> alt.LayerChart:
     """Loss against step: predictions as lines, real networks as lines in their bands."""
+    rows = [row for row in rows if all(math.isfinite(row[k]) for k in ("loss", "low", "high"))]  # drop divergence
     names = list(dict.fromkeys(row["series"] for row in rows))
     real = [name for name in names if name not in limits]
     colours = [*_LIMIT_COLOURS[: len(limits)], *(_REAL_COLOURS[k % len(_REAL_COLOURS)] for k in range(len(real)))]

@@ -19,13 +19,15 @@ def write_study(done: Study, directory: Path, command: str) -> list[Path]:
     """Write report.html, result.json, curves.csv, gaps.csv and the chart as PDF and PNG; returns the paths."""
     chart = loss_curves(done.curves, list(FEEDBACKS.values()))
     still = chart.properties(width=640).to_json()
+    pdf, png = vl_convert.vegalite_to_pdf(still), vl_convert.vegalite_to_png(still, scale=2)
+    html = page(_TITLE, _sections(done, chart, command))
     return [
         write_json(directory / "result.json", done.result() | {"command": command}),
         write_csv(directory / "curves.csv", done.curves),
         write_csv(directory / "gaps.csv", done.gaps),
-        write_bytes(directory / "curves.pdf", vl_convert.vegalite_to_pdf(still)),
-        write_bytes(directory / "curves.png", vl_convert.vegalite_to_png(still, scale=2)),
-        write_text(directory / "report.html", page(_TITLE, _sections(done, chart, command))),
+        write_bytes(directory / "curves.pdf", pdf),
+        write_bytes(directory / "curves.png", png),
+        write_text(directory / "report.html", html),
     ]
 
 

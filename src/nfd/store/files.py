@@ -14,7 +14,9 @@ from typing import Any
 
 
 def prepare_directory(path: str | Path) -> Path:
-    """Create ``path`` if needed and prove that a file can be written there; OSError that says what to do."""
+    """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
+    if not str(path).strip():
+        raise ValueError("out must name a directory; got an empty string.")
     directory = Path(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from nfd.core.errors import check_choice, check_finite
 
+_MOST_CLASSES = 10**6
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -52,4 +54,6 @@ def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
     needed = high + 1 if classes is None else classes
     if low < 0 or high >= needed:
         raise ValueError(f"targets must be class ids in 0..{needed - 1}; got values from {low} to {high}.")
+    if needed > _MOST_CLASSES:
+        raise ValueError(f"targets must be class ids in 0..C-1 with C at most {_MOST_CLASSES}; got {high}.")
     return max(needed, 2)
