@@ -17,7 +17,7 @@ import torch
 import nfd
 from benchmarks.dense import DenseBaseline
 from nfd.data.digits import digits
-from nfd.nets.frame import Frame, add_combination, inner, tiled
+from nfd.nets.revealed import RevealedMatrix
 
 Row = dict[str, Any]
 ETA_C = 0.1
@@ -79,27 +79,32 @@ def against_dense(width: int, repeat: int) -> Row:
     return {"width": width, "deferred_s": deferred, "dense_s": dense, "ratio": dense / deferred, "ratios": ratios}
 
 
-def products(width: int, rank: int, batch: int) -> Row:
-    """The two thin products that every pass over a factor is, against what bounds them."""
-    frame = Frame(width, dtype=torch.float32, device=torch.device("cpu"))
-    frame.append(tiled(torch.randn(rank, width)))
-    x = tiled(torch.randn(batch, width)).contiguous()
-    c = torch.randn(batch, rank)
-    limits = machine()
-    flop, size = 2.0 * width * rank * batch, 4.0 * width * rank
-    bound = max(flop / limits["matmul_GFLOP_per_s"], size / limits["read_GB_per_s"]) / 1e9
-    repeat = max(5, int(2e10 / flop))
-    read, write = (
-        best(lambda: inner(x, frame.tiles), repeat),
-        best(lambda: add_combination(x, c, frame.tiles, alpha=1e-9), repeat),
+def query(width: int, rank: int, batch: int) -> Row:
+    """One whole query at a given rank against what bounds its passes over the factors.
+
+    A query passes six times over factors of ``4 n r`` bytes, ``2 n r b`` operations each, the first with twice the
+    rows. The bound is the larger of the bytes at the measured bandwidth and the operations at the measured rate.
+    """
+    matrix = RevealedMatrix(
+        width, width, shared=True, seed=0, tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
     )
+    while min(matrix.ranks) < rank:
+        for side in (matrix.forward, matrix.backward):
+            matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
+    x = torch.randn(batch, width)
+    limits = machine()
+    memory = 6 * 4e-9 * width * rank / limits["read_GB_per_s"]
+    products = 7 * 2e-9 * width * rank * batch / limits["matmul_GFLOP_per_s"]
+    repeat = max(5, int(1e10 / (width * rank * batch)))
+    seconds = best(lambda: matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False), repeat)
     return {
         "width": width,
         "rank": rank,
         "batch": batch,
-        "inner_fraction_of_bound": bound / read,
-        "combination_fraction_of_bound": bound / write,
-        "bound": "matrix products" if bound == flop / limits["matmul_GFLOP_per_s"] / 1e9 else "memory",
+        "milliseconds": 1e3 * seconds,
+        "bound_ms": 1e3 * max(memory, products),
+        "fraction_of_bound": max(memory, products) / seconds,
+        "bound_by": "matrix products" if products > memory else "memory",
     }
 
 
@@ -130,9 +135,7 @@ def reference_problem() -> Row:
     x, y = raw.data[:12] / 8 - 1, np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)
 
     def solve() -> nfd.Prediction:
-        return nfd.predict(
-            x, y, depth=16, activation="tanh", eta_c=0.3, loss="mse", width=16384, replicates=8, memory="4 GiB"
-        )
+        return nfd.predict(x, y, depth=16, activation="tanh", eta_c=0.3, loss="mse", width=32768, replicates=4)
 
     solve()
     runs = [solve() for _ in range(3)]
@@ -148,12 +151,12 @@ def reference_problem() -> Row:
 def growth(repeat: int = 3) -> Row:
     """Exponents of the time in width, depth and samples seen, from the two largest sizes of each."""
 
-    def exponent(axis: str, sizes: tuple[int, int], run: Callable[[int], float]) -> float:
+    def exponent(sizes: tuple[int, int], run: Callable[[int], float]) -> float:
         small, large = (min(run(size) for _ in range(repeat)) for size in sizes)
         return math.log(large / small) / math.log(sizes[1] / sizes[0])
 
     return {
-        "width": exponent("width", (16384, 65536), lambda n: deferred_run(n, 2, 10, 8)),
-        "depth": exponent("depth", (8, 32), lambda L: deferred_run(4096, L, 5, 8)),
-        "samples": exponent("samples", (800, 1600), lambda N: deferred_run(8192, 1, N // 16, 16)),
+        "width": exponent((16384, 65536), lambda n: deferred_run(n, 2, 10, 8)),
+        "depth": exponent((8, 32), lambda L: deferred_run(4096, L, 5, 8)),
+        "samples": exponent((800, 1600), lambda N: deferred_run(8192, 1, N // 16, 16)),
     }

@@ -26,7 +26,9 @@ def everything(quick: bool) -> dict[str, list[Row]]:
         "deferred against dense": [
             measure.against_dense(n, repeat) for n, repeat in ((4096, 3),) + (() if quick else ((8192, 2),))
         ],
-        "thin products": [measure.products(n, 100, 8) for n in (4096, 65536)],
+        "one query against its bound": [
+            measure.query(n, r, b) for n, r, b in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))
+        ],
         "large networks": [measure.alone(*size) for size in large],
         "reference problem A": [measure.reference_problem()],
         "exponents of growth": [measure.growth()],

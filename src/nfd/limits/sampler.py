@@ -36,8 +36,8 @@ class Sampler:
         """
         widest_here = widest(self.problem, deepest, self.memory)
         self._require_memory(deepest, widest_here)
-        pilot_width = max(1, self.width // 4) if self.width else min(_PILOT_WIDTH, widest_here // 2)
-        self._narrow = self._run(pilot_width, depth, self.replicates or _PILOT_REPLICATES)
+        pilot_width = max(1, min(_PILOT_WIDTH, (self.width or widest_here) // 2))
+        self._narrow = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
         needed = self._needed(self._narrow, amplification)
         if not self.width:
             wanted = power_of_two(needed / (self.replicates or _REPLICATES))

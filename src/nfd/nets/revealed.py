@@ -20,7 +20,6 @@ directions below ``tolerance`` of the query's length are dropped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +29,8 @@ from torch import Tensor
 from nfd.core.random import generator
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
 from nfd.nets.orthogonal import Basis, expand
+
+_SMALL, _LARGE = 1e-12, 1e12  # lengths whose squares are far from the limits of float32
 
 
 @dataclass
@@ -96,7 +97,7 @@ class RevealedMatrix:
         and the draw comes from a stream of its own: an exact conditional sample, consistent with every recorded
         answer, but not with other unrecorded ones.
         """
-        unit, length = _unit_rows(x)
+        unit, length, bad = _unit_rows(x)
         expansion = expand(side.directions, unit, self.tolerance)
         other, rank, directions = self._other(side), side.directions.rank, expansion.directions
         coefficients = torch.cat([expansion.known, expansion.fresh], 1).mul_(length)
@@ -120,7 +121,7 @@ class RevealedMatrix:
                 self._respond(side, other, rank, response)
         add_combination(value, along, P)
         answer = untiled(value, side.drawn.n)
-        if math.isnan(float(length.sum())):
+        if bad:
             answer.masked_fill_(length.isnan(), torch.nan)
         return Answer(answer, torch.cat([products, coefficients[:, rank:]], 1) if record else products)
 
@@ -188,15 +189,18 @@ class RevealedMatrix:
         )
 
 
-def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of length one, or zero, and the lengths ``[b, 1]``, free of overflow and underflow.
+def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Rows of length one, or zero, the lengths ``[b, 1]``, free of overflow and underflow, and whether any is bad.
 
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.
     """
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    if all(_SMALL < value < _LARGE for value in length.flatten().tolist()):
+        return x / length, length, False
     peak = x.abs().amax(1, keepdim=True)
-    if not math.isfinite(float(peak.sum())):
-        finite = torch.isfinite(peak)
-        x, peak = torch.where(finite, x, 0.0), torch.where(finite, peak, torch.nan)
+    finite = torch.isfinite(peak)
+    bad = not bool(finite.all())
+    x, peak = torch.where(finite, x, 0.0), torch.where(finite, peak, torch.nan)
     scaled = x / torch.where(peak > 0, peak, 1.0)
     norm = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    return scaled.div_(norm.clamp_min(1.0)), peak * norm
+    return scaled.div_(norm.clamp_min(1.0)), peak * norm, bad
