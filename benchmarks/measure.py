@@ -111,9 +111,8 @@ def query(width: int, rank: int, batch: int) -> Row:
 def alone(width: int, depth: int, steps: int, batch: int) -> Row:
     """Seconds and peak memory of one large run in a process of its own."""
     code = (
-        "import json, resource; from benchmarks.measure import deferred_run; "
-        f"s = deferred_run({width}, {depth}, {steps}, {batch}); "
-        "print(json.dumps([s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20]))"
+        "import json; from benchmarks.measure import deferred_run; from nfd.core.machine import peak_memory; "
+        f"s = deferred_run({width}, {depth}, {steps}, {batch}); print(json.dumps([s, peak_memory() / 2**30]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, peak = json.loads(done.stdout)

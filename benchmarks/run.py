@@ -16,6 +16,7 @@ from benchmarks import measure
 from nfd.store.files import write_json
 
 Row = dict[str, Any]
+_QUERIES = ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))  # width, rank, batch
 
 
 def everything(quick: bool) -> dict[str, list[Row]]:

@@ -23,6 +23,19 @@ def test_every_object_and_test_exists(row: str) -> None:
         assert f"def {test}(" in (ROOT / path).read_text(), test
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/equations.md", "docs/paper-notes.md", "docs/benchmarks.md"])
+def test_relative_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert link.startswith("http") or (path.parent / link).exists(), link
+
+
+@pytest.mark.slow
+def test_the_code_of_the_readme_runs() -> None:
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
+
+
 def test_the_table_is_not_empty() -> None:
     assert len(MAPPED) >= 10
 

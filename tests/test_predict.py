@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +256,23 @@ def test_predicted_memory_covers_what_the_factors_need() -> None:
     n = widest(given, 3, cost.bytes)
     assert within(given, n, 3, cost.bytes)
     assert not within(given, 2 * n, 3, cost.bytes)
+
+
+@pytest.mark.slow
+def test_the_memory_model_bounds_the_measured_peak() -> None:
+    code = """
+from nfd.core.machine import peak_memory as peak
+from nfd.data.digits import digits
+from nfd.limits.cost import within
+from nfd.limits.problem import problem
+x, y = digits().batches(8, 12, 0)
+given = problem(x, y, loss="cross-entropy", classes=10, horizon=1.0, activation="relu", block="one-layer", eta_c=0.1,
+                momentum=0.0, feedback="shared", rule="depth-mup", device="cpu")
+from nfd.limits.ensemble import ensemble
+ensemble(given, 64, 4, "deferred", range(1), 0, lambda: None)
+before = peak()
+ensemble(given, 65536, 4, "deferred", range(1), 0, lambda: None)
+print((peak() - before) / within(given, 65536, 4, 2**40).bytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.4 < float(done.stdout) < 1.1  # a bound that is neither broken nor useless

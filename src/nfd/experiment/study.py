@@ -16,6 +16,7 @@ from torch import Tensor
 import nfd
 from nfd.core.activations import ACTIVATIONS
 from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.machine import peak_memory
 from nfd.core.progress import Bar, bar
 from nfd.core.random import check_seed, derive
 from nfd.data.digits import digits
@@ -200,7 +201,7 @@ def _interval(row: Row) -> str:
 def _facts(p: Prediction, seconds: float) -> Row:
     return {
         "seconds": round(seconds, 1),
-        "peak_memory_gib": round(_peak_memory() / 2**30, 2),
+        "peak_memory_gib": round(peak_memory() / 2**30, 2),
         "limit_width": p.width,
         "limit_replicates": p.replicates,
         "limit_weights": p.weights,
@@ -210,12 +211,3 @@ def _facts(p: Prediction, seconds: float) -> Row:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
     }
-
-
-def _peak_memory() -> float:
-    try:
-        import resource
-    except ImportError:  # not on this operating system
-        return math.nan
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
