@@ -126,7 +126,7 @@ def test_depth_is_extrapolated_when_it_converges(batches: tuple[Tensor, Tensor])
 
 def test_equation_8_has_no_infinite_depth_limit_and_predict_says_so(batches: tuple[Tensor, Tensor]) -> None:
     """With the same noise and tolerance, uniform rates converge and depth-aware ones do not."""
-    kwargs: dict[str, Any] = {"eta_c": 0.6, "block": "two-layer", "rtol": 0.15, "width": 128, "replicates": 32}
+    kwargs: dict[str, Any] = {"eta_c": 0.6, "block": "two-layer", "rtol": 0.15, "width": 256, "replicates": 16}
     uniform = nfd.predict(*batches, rule="depth-mup", classes=10, **kwargs)
     assert uniform.converged
     aware = nfd.predict(*batches, rule="depth-mup-inner", classes=10, **kwargs)

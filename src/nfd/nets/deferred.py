@@ -12,47 +12,13 @@ from torch import Tensor, nn
 from nfd.core.errors import check_choice, check_count, check_device, check_real
 from nfd.core.random import check_seed
 from nfd.nets.frame import with_room
+from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.revealed import RevealedMatrix
+from nfd.nets.saved import factors, misfit, restore
 
 Feedback = Literal["shared", "independent", "static"]
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent", "static")
-
-
-class Guarded(nn.Parameter):
-    """A parameter that only ``nfd.SGD`` may step; ``accepted`` is the version of its last allowed state."""
-
-    accepted: int = 0
-    generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
-        self.check()
-        memo[id(self)] = copied = Guarded(self.data.clone(), self.requires_grad)
-        return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        self.check()
-        return _rebuilt, (self.data, self.requires_grad)
-
-    def accept(self) -> None:
-        """Declare the present value legitimate."""
-        self.accepted = self._version
-
-    def check(self) -> None:
-        """Raise if something else changed the value."""
-        if self._version != self.accepted:
-            raise RuntimeError(
-                "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
-                "only through the products it was asked for, so only rules that act on the matrix as a whole "
-                "are exact; elementwise ones (Adam, sign) are not. Build the optimizer as "
-                "nfd.SGD(net.param_groups(...)), or use weights='dense'."
-            )
-
-
-def _rebuilt(data: Tensor, requires_grad: bool) -> Guarded:
-    parameter = Guarded(data, requires_grad)
-    parameter.accept()
-    return parameter
 
 
 class DeferredLinear(nn.Module):
@@ -249,17 +215,10 @@ class DeferredLinear(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
-        m = self.matrix
         destination[prefix + "identity"] = self._identity()
         destination[prefix + "scale"] = self.scale.detach().clone()
         destination[prefix + "update"] = self.update.detach().clone()
-        for side in (m.forward, m.backward):
-            destination[f"{prefix}{side.name}.directions"] = side.directions.rows
-            destination[f"{prefix}{side.name}.gram"] = side.directions.gram.clone()
-            destination[f"{prefix}{side.name}.drawn"] = side.drawn.rows
-        if m.shared:
-            destination[prefix + "forward.response"] = m.forward.response.clone()
-            destination[prefix + "backward.response"] = m.backward.response.clone()
+        destination.update({prefix + key: tensor for key, tensor in factors(self.matrix).items()})
 
     def _load_from_state_dict(
         self,
@@ -287,38 +246,15 @@ class DeferredLinear(nn.Module):
             )
             return
         state = {k.removeprefix(prefix): v for k, v in state_dict.items() if k in expected}
-        wrong = self._misshapen(state)
+        wrong = misfit(self.matrix, state)
         if wrong:
             error_msgs.append(f"{prefix}{wrong}: its shape does not fit the other tensors of the saved layer.")
             return
         self._restore(state, identity[3])
 
-    def _misshapen(self, state: dict[str, Tensor]) -> str:
-        """The first tensor of a saved state whose shape contradicts the others; empty when none does."""
-        s, r = len(state["backward.directions"]), len(state["forward.directions"])
-        exact = {
-            "forward.directions": (r, self.in_features),
-            "forward.drawn": (r, self.out_features),
-            "backward.directions": (s, self.out_features),
-            "backward.drawn": (s, self.in_features),
-        }
-        least = {"update": (s, r), "forward.response": (s, r), "backward.response": (r, s)}
-        wrong = [key for key, shape in exact.items() if state[key].shape != shape]
-        wrong += [
-            key
-            for key, (rows, columns) in least.items()
-            if key in state and (state[key].dim() != 2 or len(state[key]) < rows or state[key].shape[1] < columns)
-        ]
-        return wrong[0] if wrong else ""
-
     def _restore(self, state: dict[str, Tensor], seed: int) -> None:
-        m = self.matrix
-        m.seed = seed
-        for side in (m.forward, m.backward):
-            side.directions.restore(state[f"{side.name}.directions"], state[f"{side.name}.gram"])
-            side.drawn.replace(state[f"{side.name}.drawn"].to(self.update))
-            if m.shared:
-                side.response = state[f"{side.name}.response"].to(self.update, copy=True)
+        self.matrix.seed = seed
+        restore(self.matrix, state)
         with torch.no_grad():
             self.scale.copy_(state["scale"])
             self.update.grad = None

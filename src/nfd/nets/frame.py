@@ -3,7 +3,7 @@
 Every cost of a deferred network is a product of a few vectors with all the vectors revealed so far. Stored as one
 ``[rank, n]`` matrix such a product is too thin for a BLAS to use the machine well. Here the coordinate axis is cut
 into ``p`` tiles of about five hundred: ``[p, capacity, n/p]``. A product is then ``p`` small ones that stay in cache
-and run in parallel (2 to 3 times the speed of the flat layout on a CPU; split-K on a GPU).
+and run in parallel (1.5 to 3 times the speed of the flat layout on a CPU; split-K on a GPU).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from nfd.nets.deferred import Guarded
 from nfd.nets.frame import with_room
+from nfd.nets.guarded import Guarded
 
 
 class SGD(torch.optim.SGD):
