@@ -32,8 +32,8 @@ class Guarded(nn.Parameter):
             raise RuntimeError(
                 "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
                 "only through the products it was asked for, so only rules that act on the matrix as a whole "
-                "are exact; elementwise ones (Adam, sign) are not. Build the optimizer as "
-                "nfd.SGD(net.param_groups(...)), or use weights='dense'."
+                "are exact; elementwise ones (Adam, sign) are not. Use nfd.SGD, which takes the options of "
+                "torch.optim.SGD and knows how the layer grows, or dense weights for another optimizer."
             )
 
 

@@ -47,7 +47,7 @@ def _sections(done: Study, chart: object, command: str) -> list[Section]:
         ),
         Section(
             "What was run",
-            [f"Repeat it with: {command}"],
+            [f"Repeat it in the same environment with: {command}"],
             table=[{"setting": k, "value": v} for k, v in (settings | done.run).items()],
         ),
     ]
