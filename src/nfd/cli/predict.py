@@ -74,10 +74,11 @@ class Predict:
         first, last = rows[0], rows[-1]
         print(
             f"Loss {first['loss']:.4f} +- {first['stderr']:.4f} at step 0, {last['loss']:.4f} +- "
-            f"{last['stderr']:.4f} at step {last['step']} (depths {', '.join(map(str, p.depths))}; width {p.width}, "
+            f"{last['stderr']:.4f} at step {last['step']} (depth {', '.join(map(str, p.depths))}; width {p.width}, "
             f"{p.replicates} replicates, {p.weights} weights; width bias {p.bias:.1e})."
         )
-        print(p.note or ("The limit in depth was reached." if self.depth == math.inf else "At this depth."))
+        if p.note or self.depth == math.inf:
+            print(p.note or "The limit in depth was reached.")
         print(f"Result: {path}")
 
 
