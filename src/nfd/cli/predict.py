@@ -9,20 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict the training loss of an infinitely wide, and by default infinitely deep, residual network on digits.
+    """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network on digits.
 
     Writes result.json and predict.csv (step, loss, standard error) to OUT.
     """
 
     out: str = "out/predict"
     """directory for the results"""
-    depth: float = math.inf
+    depth: float = 16.0
     """number of residual blocks, or inf"""
     steps: int = 12
     """steps of SGD"""
     batch: int = 8
     """samples per step"""
-    eta_c: float = 0.1
+    eta_c: float = 0.3
     """learning rate that depends on neither width nor depth"""
     horizon: float = 1.0
     """time horizon T"""
