@@ -75,7 +75,7 @@ class Predict:
         print(
             f"Loss {first['loss']:.4f} +- {first['stderr']:.4f} at step 0, {last['loss']:.4f} +- "
             f"{last['stderr']:.4f} at step {last['step']} (depth {', '.join(map(str, p.depths))}; width {p.width}, "
-            f"{p.replicates} replicates, {p.weights} weights; width bias {p.bias:.1e})."
+            f"{p.replicates} replicates, {p.weights} weights; width bias {p.bias:.1e} +- {p.bias_stderr:.1e})."
         )
         if p.note or self.depth == math.inf:
             print(p.note or "The limit in depth was reached.")
