@@ -16,6 +16,7 @@ import torch
 
 import nfd
 from benchmarks.dense import DenseBaseline
+from nfd.core.random import Increment
 from nfd.data.digits import digits
 from nfd.nets.revealed import RevealedMatrix
 
@@ -86,7 +87,7 @@ def query(width: int, rank: int, batch: int) -> Row:
     rows. The bound is the larger of the bytes at the measured bandwidth and the operations at the measured rate.
     """
     matrix = RevealedMatrix(
-        width, width, shared=True, seed=0, tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
+        width, width, shared=True, source=Increment(0), tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
     )
     while min(matrix.ranks) < rank:
         for side in (matrix.forward, matrix.backward):

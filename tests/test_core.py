@@ -12,7 +12,7 @@ from scipy import integrate
 from nfd.core.activations import ACTIVATIONS, activation
 from nfd.core.errors import check_count, check_finite, check_real
 from nfd.core.quadrature import gaussian_mean
-from nfd.core.random import derive, generator
+from nfd.core.random import Increment, derive, generator
 
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
 
@@ -107,3 +107,22 @@ def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
         check_real("horizon", math.nan)
     with pytest.raises(ValueError, match=r"x must be finite; entry \[1, 0\] is nan \(1 of 4"):
         check_finite("x", torch.tensor([[1.0, 2.0], [math.nan, 1.0]]))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 6, 8, 12])
+def test_increments_of_a_path_are_orthogonal_sums_of_fresh_normals(depth: int) -> None:
+    """The layers of one network are i.i.d. N(0, 1) exactly: their weights on fresh normals are orthonormal rows."""
+    terms = [{seed: weight for weight, seed in Increment(7, i, depth)._terms()} for i in range(depth)]
+    seeds = sorted({seed for term in terms for seed in term})
+    M = torch.tensor([[term.get(seed, 0.0) for seed in seeds] for term in terms], dtype=torch.float64)
+    torch.testing.assert_close(M @ M.T, torch.eye(depth, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_halved_increments_add_up(depth: int) -> None:
+    def z(index: int, count: int) -> torch.Tensor:
+        return Increment(7, index, count).normal_(torch.empty(50, dtype=torch.float64), "init")
+
+    for i in range(depth):
+        halves = (z(2 * i, 2 * depth) + z(2 * i + 1, 2 * depth)) / math.sqrt(2)
+        torch.testing.assert_close(halves, z(i, depth), rtol=0, atol=1e-12)

@@ -42,8 +42,9 @@ def test_the_table_is_not_empty() -> None:
 
 def test_every_random_stream_is_listed() -> None:
     listed = (ROOT / "docs/equations.md").read_text()
+    calls = r"(?:generator|derive)\([\w.]*seed, \"(\w+)\"|normal_\([^\n]*?\"(\w+)\"(?: if record else \"(\w+)\")?"
     used: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
-        used |= set(re.findall(r"(?:generator|derive)\([\w.]*seed, \"(\w+)\"", path.read_text()))
-    assert used
+        used |= {name for names in re.findall(calls, path.read_text()) for name in names if name}
+    assert {"reveal", "evaluate", "halving"} <= used
     assert all(f"`{name}`" in listed for name in used), used

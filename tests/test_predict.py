@@ -20,6 +20,8 @@ from nfd.data.digits import digits
 from nfd.limits.cost import bytes_of, widest, within
 from nfd.limits.problem import problem
 from nfd.nets.deferred import Feedback
+from nfd.training.loop import train
+from nfd.training.losses import cross_entropy
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
@@ -119,9 +121,27 @@ def test_accuracy_is_reached_on_demand(batches: tuple[Tensor, Tensor]) -> None:
 def test_depth_is_extrapolated_when_it_converges(batches: tuple[Tensor, Tensor]) -> None:
     p = nfd.predict(*batches, eta_c=0.1, rtol=0.6, width=256, replicates=8, classes=10)
     assert p.converged
-    assert p.depths == (32, 64)
+    assert p.depths == (8, 16, 32)
     deep = nfd.predict(*batches, depth=128, eta_c=0.1, width=256, replicates=8, classes=10)
     assert float(((p.loss - deep.loss) / (p.loss_stderr**2 + deep.loss_stderr**2).sqrt()).abs().max()) < 4
+
+
+@pytest.mark.parametrize("weights", ["dense", "deferred"])
+def test_coupled_networks_converge_sample_by_sample(batches: tuple[Tensor, Tensor], weights: str) -> None:
+    """Depths L and 2L of one path differ by little, and ever less; uncoupled ones by all that is random in W."""
+    x, y = batches
+
+    def trained(depth: int, seed: int, coupled: bool) -> Tensor:
+        net = nfd.ResNet(64, 10, 256, depth, weights=weights, seed=seed, coupled=coupled)  # type: ignore[arg-type]
+        rows = train(net, nfd.SGD(net.param_groups(0.3)), zip(x, y, strict=True), cross_entropy)
+        return torch.stack([row.outputs for row in rows])
+
+    def difference(depth: int, coupled: bool) -> float:
+        both = [trained(2 * depth, s, coupled) - trained(depth, s, coupled) for s in range(3)]
+        return float(torch.stack(both).square().mean().sqrt())
+
+    assert difference(4, coupled=True) < 0.5 * difference(4, coupled=False)
+    assert difference(16, coupled=True) < 0.7 * difference(4, coupled=True)
 
 
 def test_equation_8_has_no_infinite_depth_limit_and_predict_says_so(batches: tuple[Tensor, Tensor]) -> None:
@@ -244,7 +264,7 @@ def test_predicted_memory_covers_what_the_factors_need() -> None:
     x, y = digits().batches(8, 6, 0)
     given = problem(
         x, y, loss="cross-entropy", classes=10, horizon=1.0, activation="relu", block="one-layer", eta_c=0.1,
-        momentum=0.0, feedback="shared", rule="depth-mup", device="cpu",
+        momentum=0.0, feedback="shared", rule="depth-mup", device="cpu", coupled=False,
     )  # fmt: skip
     net = given.network(512, 3, "deferred", 0)
     for k in range(6):

@@ -8,8 +8,11 @@ in ``docs/equations.md``.
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nfd.core.errors import check_count
 
@@ -28,6 +31,42 @@ def derive(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream ``names`` of ``seed``; distinct names give unrelated seeds."""
     text = "\x1f".join([str(seed), *(f"{type(name).__name__}:{name}" for name in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") & MAX_SEED
+
+
+@dataclass(frozen=True)
+class Increment:
+    """Increment ``index`` of a Brownian path of matrices cut into ``count`` equal steps, scaled to N(0, 1) entries.
+
+    A step is halved as Levy does: its halves are ``(z + y) / sqrt(2)`` and ``(z - y) / sqrt(2)``, y fresh. So for
+    every ``count`` the increments are i.i.d. N(0, 1), and those of ``2 count`` add up to those of ``count``: layers
+    of networks with L and 2L blocks that are seeded by the same path converge, sample by sample, as L grows.
+    """
+
+    seed: int
+    index: int = 0
+    count: int = 1
+
+    def normal_(self, out: Tensor, *names: str | int) -> Tensor:
+        """Fill ``out`` with the normal numbers that this increment has in the stream ``names``."""
+        (weight, seed), *halvings = self._terms()
+        out.normal_(generator=generator(seed, *names, device=out.device)).mul_(weight)
+        for weight, seed in halvings:
+            fresh = torch.empty_like(out).normal_(generator=generator(seed, *names, device=out.device))
+            out.add_(fresh, alpha=weight)
+        return out
+
+    def _terms(self) -> list[tuple[float, int]]:
+        """Weights and seeds of the independent normals that this increment is the sum of; squares add up to 1."""
+        odd = self.count // (self.count & -self.count)
+        levels = (self.count // odd).bit_length() - 1
+        root = self.seed if odd == 1 else derive(self.seed, "step", odd, self.index >> levels)
+        terms = [(math.pow(2, -levels / 2), root)]
+        for level in range(1, levels + 1):
+            later = levels - level
+            sign = -1 if (self.index >> later) & 1 else 1
+            halved = derive(self.seed, "halving", odd << (level - 1), self.index >> (later + 1))
+            terms.append((sign * math.pow(2, -(later + 1) / 2), halved))
+        return terms
 
 
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -2,8 +2,9 @@
 
 Width: a network of large width n, R independent replicates; their spread gives the standard error. It does not see
 the O(1/n) bias, which is measured against a narrower ensemble. Depth: see ``nfd.limits.depth``. Replicates at
-different depths share U and V, which makes the standard error of ``2 f_2L - f_L``, taken from the replicates
-themselves, smaller; replicates at different widths share nothing.
+different depths share U, V and, in one-layer blocks, the Brownian path whose increments their layers are, so that the
+standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is hardly larger than that of ``f_2L``;
+replicates at different widths share nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nfd.core.errors import check_count, check_real
 from nfd.core.progress import bar
 from nfd.core.random import check_seed
 from nfd.limits.cost import bytes_of
-from nfd.limits.depth import AMPLIFICATION, FIRST_DEPTH, Limit, at_depth, to_infinity
+from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, to_infinity
 from nfd.limits.problem import problem
 from nfd.limits.sampler import Sampler
 from nfd.limits.statistics import jackknife, rms, stderr
@@ -131,6 +132,7 @@ def predict(
         feedback=feedback,
         rule=rule,
         device=device,
+        coupled=depth == math.inf and block == "one-layer",
     )
     sampler = Sampler(
         given,
@@ -140,14 +142,14 @@ def predict(
         memory=bytes_of(memory),
         seed=check_seed(seed),
     )
-    deepest = 2 * FIRST_DEPTH if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
+    finite = None if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
     with torch.inference_mode(False), torch.enable_grad(), bar("predict", enabled=progress) as sampler.bar:
-        if depth == math.inf:
-            sampler.settle(FIRST_DEPTH, deepest, AMPLIFICATION)
+        if finite is None:
+            sampler.settle(DEPTHS[0], DEPTHS[2], amplification(given))
             limit = to_infinity(sampler)
         else:
-            sampler.settle(deepest, deepest, 1.0)
-            limit = at_depth(sampler, deepest)
+            sampler.settle(finite, finite, 1.0)
+            limit = at_depth(sampler, finite)
     return _summary(sampler, limit, time.perf_counter() - start)
 
 

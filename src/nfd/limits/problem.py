@@ -19,7 +19,10 @@ from nfd.training.losses import loss_named, outputs_needed
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs ``[steps, batch, d]``, targets ``[steps, batch]`` and everything that fixes the run but n, L, seed."""
+    """Inputs ``[steps, batch, d]``, targets ``[steps, batch]`` and everything that fixes the run but n, L, seed.
+
+    ``coupled``: whether networks of one seed at depths L and 2L are one Brownian path (see ``nfd.ResNet``).
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -34,6 +37,7 @@ class Problem:
     feedback: str
     rule: str
     device: torch.device
+    coupled: bool
 
     @property
     def samples(self) -> int:
@@ -59,6 +63,7 @@ class Problem:
             weights=weights,  # type: ignore[arg-type]
             feedback=self.feedback,  # type: ignore[arg-type]
             seed=seed,
+            coupled=self.coupled,
             device=self.device,
         )
 
@@ -82,6 +87,7 @@ def problem(
     feedback: str,
     rule: str,
     device: torch.device | str,
+    coupled: bool,
 ) -> Problem:
     """Check what ``nfd.predict`` was given and bring it into one shape."""
     place = check_device(device)
@@ -102,6 +108,7 @@ def problem(
         feedback=feedback,
         rule=rule,
         device=place,
+        coupled=coupled,
     )
     made.network(1, 1, "dense", 0).param_groups(1.0, rule)  # the network knows its own names and rules
     return made

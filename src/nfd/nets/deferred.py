@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_count, check_device, check_real
-from nfd.core.random import check_seed
+from nfd.core.random import Increment, check_seed
 from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
@@ -42,7 +42,8 @@ class DeferredLinear(nn.Module):
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
         seed: of the reveal stream; the same seed and the same queries give the same numbers, so layers that are
-            to be independent need different seeds.
+            to be independent need different seeds. Layers with ``nfd.core.random.Increment``s of one path are
+            independent, too, and add up to the layers of a coarser cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -64,7 +65,7 @@ class DeferredLinear(nn.Module):
         out_features: int,
         *,
         feedback: Feedback = "shared",
-        seed: int = 0,
+        seed: int | Increment = 0,
         tolerance: float | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -80,7 +81,7 @@ class DeferredLinear(nn.Module):
             self.in_features,
             self.out_features,
             shared=self.feedback == "shared",
-            seed=check_seed(seed),
+            source=seed if isinstance(seed, Increment) else Increment(check_seed(seed)),
             tolerance=TOLERANCE[dtype]
             if tolerance is None
             else check_real("tolerance", tolerance, above=0.0, below=1.0),
@@ -210,8 +211,9 @@ class DeferredLinear(nn.Module):
         self.scale.check()
 
     def _identity(self) -> Tensor:
-        """What a saved state must agree with: the sizes, the feedback and the seed."""
-        return torch.tensor([self.out_features, self.in_features, FEEDBACKS.index(self.feedback), self.matrix.seed])
+        """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
+        feedback, source = FEEDBACKS.index(self.feedback), self.matrix.source
+        return torch.tensor([self.out_features, self.in_features, feedback, source.seed, source.index, source.count])
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
@@ -250,10 +252,10 @@ class DeferredLinear(nn.Module):
         if wrong:
             error_msgs.append(f"{prefix}{wrong}: its shape does not fit the other tensors of the saved layer.")
             return
-        self._restore(state, identity[3])
+        self._restore(state, Increment(*identity[3:]))
 
-    def _restore(self, state: dict[str, Tensor], seed: int) -> None:
-        self.matrix.seed = seed
+    def _restore(self, state: dict[str, Tensor], source: Increment) -> None:
+        self.matrix.source = source
         restore(self.matrix, state)
         with torch.no_grad():
             self.scale.copy_(state["scale"])

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.random import generator
+from nfd.core.random import Increment
 from nfd.nets.deferred import Feedback
 
 
@@ -25,16 +25,16 @@ class DenseLinear(nn.Module):
         out_features: int,
         *,
         feedback: Feedback = "shared",
-        seed: int = 0,
+        seed: int | Increment = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         self.feedback = feedback
+        source = seed if isinstance(seed, Increment) else Increment(seed)
 
         def gaussian(name: str) -> Tensor:
-            stream = generator(seed, "init", name, device=device)
-            return torch.randn(out_features, in_features, generator=stream, dtype=dtype, device=device)
+            return source.normal_(torch.empty(out_features, in_features, dtype=dtype, device=device), "init", name)
 
         self.weight = nn.Parameter(gaussian("forward"))
         if feedback != "shared":

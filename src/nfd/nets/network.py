@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nfd.core import activations
 from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
-from nfd.core.random import check_seed, derive, generator
+from nfd.core.random import Increment, check_seed, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear, Feedback
 from nfd.nets.dense import DenseLinear
 from nfd.scaling.rules import Role, rule_named
@@ -64,6 +64,7 @@ class Network(nn.Module):
     """
 
     branch_exponent: float = 0.0
+    coupled: bool = False
     default_rule: ClassVar[str] = "mup"
 
     def __init__(
@@ -157,7 +158,8 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def _layer(self, name: str, index: int) -> Linear:
-        seed = derive(self.seed, "init", name, index)
+        path = Increment(derive(self.seed, "init", name), index, self.depth)
+        seed = path if self.coupled else derive(self.seed, "init", name, index)
         return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **self._factory)
 
     def _layers(self, name: str) -> nn.ModuleList:

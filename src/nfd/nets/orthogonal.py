@@ -157,7 +157,11 @@ def _apply(transform: Matrix, tiles: Tensor) -> Tensor:
 
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
-    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and the smallest of them."""
+    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and the smallest of them.
+
+    T is turned so that coefficients are triangular in the order of the vectors, not of the pivots: the directions,
+    and what is drawn for them, then change continuously with the vectors.
+    """
     if gram.diagonal().max() <= threshold**2:  # LAPACK tests every pivot but the first
         return np.zeros((0, len(gram))), 1.0
     factor, order, k, _ = dpstrf(gram, tol=threshold**2)
@@ -165,4 +169,5 @@ def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
     inverse, _ = dtrtri(factor[:k, :k])
     transform = np.zeros((k, len(gram)))
     transform[:, order[:k] - 1] = np.triu(inverse).T
-    return transform, float(factor[k - 1, k - 1])
+    turn, triangle = np.linalg.qr(transform @ gram)
+    return (turn * np.where(triangle.diagonal() < 0, -1.0, 1.0)).T @ transform, float(factor[k - 1, k - 1])

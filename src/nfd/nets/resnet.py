@@ -45,6 +45,8 @@ class ResNet(Network):
         feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
             ``"independent"`` (the paper's decoupled one) or ``"static"``.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
+        coupled: whether the layers are increments of one Brownian path, so that networks of one seed and width with
+            L, 2L, 4L, ... blocks are that path cut ever finer; the law of each is the same either way.
         dtype, device: of parameters and factors.
 
     Raises:
@@ -69,6 +71,7 @@ class ResNet(Network):
         weights: Weights = "dense",
         feedback: Feedback = "shared",
         seed: int = 0,
+        coupled: bool = False,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -91,6 +94,7 @@ class ResNet(Network):
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
+        self.coupled = coupled
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 

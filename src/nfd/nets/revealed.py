@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.random import generator
+from nfd.core.random import Increment, generator
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
 from nfd.nets.orthogonal import Basis, expand
 
@@ -60,7 +60,7 @@ class RevealedMatrix:
         n_out: int,
         *,
         shared: bool,
-        seed: int,
+        source: Increment,
         tolerance: float,
         dtype: torch.dtype,
         device: torch.device,
@@ -74,7 +74,7 @@ class RevealedMatrix:
             )
 
         self.shared = shared
-        self.seed = seed
+        self.source = source
         self.tolerance = tolerance
         self.forward = side("forward", n_in, n_out)
         self.backward = side("backward", n_out, n_in)
@@ -131,9 +131,7 @@ class RevealedMatrix:
         like = frame.tiles
         z = torch.empty(count, frame.n, dtype=like.dtype, device=like.device)
         if count:
-            names = (side.name, frame.rank)
-            reveal = generator(self.seed, "reveal", *names, device=like.device) if record else None
-            z.normal_(generator=reveal or generator(self.seed, "evaluate", *names, device=like.device))
+            self.source.normal_(z, "reveal" if record else "evaluate", side.name, frame.rank)
         return tiled(z)
 
     def _respond(self, side: Side, other: Side, rank: int, response: Tensor) -> None:
