@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
-from nfd.store.files import write_json
+from nfd.core.files import write_json
 
 Row = dict[str, Any]
 _QUERIES = ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))  # width, rank, batch

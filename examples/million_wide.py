@@ -13,9 +13,9 @@ from pathlib import Path
 import vl_convert
 
 import nfd
+from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
 from nfd.report.charts import loss_curves
-from nfd.store.files import prepare_directory, write_bytes, write_csv
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nfd.core.files import prepare_directory, write_bytes, write_csv, write_json
 from nfd.report.charts import loss_curves
 from nfd.report.page import Section, page
-from nfd.store.files import prepare_directory, write_bytes, write_csv, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nfd.store.files.os.fsync", full)
+    monkeypatch.setattr("nfd.core.files.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_bytes(path, b"half")
     assert json.loads(path.read_text()) == {"value": 1}

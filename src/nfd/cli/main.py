@@ -6,15 +6,17 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Union, cast
 
 import tyro
 
 from nfd import __version__
-from nfd.cli.predict import Predict
+from nfd.cli.data import DataCommand
+from nfd.cli.options import Options
+from nfd.cli.predict import PredictCommand
 from nfd.cli.study import StudyCommand
 
-_Command = Annotated[StudyCommand, tyro.conf.subcommand("study")] | Annotated[Predict, tyro.conf.subcommand("predict")]
+_COMMANDS: dict[str, type[Options]] = {"study": StudyCommand, "predict": PredictCommand, "data": DataCommand}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,14 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["--version"]:
         print(f"nfd {__version__}")
         return 0
-    command = tyro.cli(
-        _Command,
-        prog="nfd",
-        description="Neural Feature Dynamics: deep networks at any width and depth, and their limits.",
-        args=given or ["--help"],
-    )
     try:
-        command.run(shlex.join(["nfd", *given]))
+        return int(_parsed(given or ["--help"]).run(shlex.join(["nfd", *given])))
     except BrokenPipeError:  # the reader of our output left; the results are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -38,9 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nfd: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("nfd: interrupted; files written so far are whole, the rest is missing.", file=sys.stderr)
+        print("nfd: interrupted; nothing was written.", file=sys.stderr)
         return 130
-    return 0
+
+
+def _parsed(given: list[str]) -> Any:
+    """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
+    commands = [
+        Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(given[1:] if given[0] == name else ()))]
+        for name, kind in _COMMANDS.items()
+    ]
+    return tyro.cli(
+        cast(Any, Union[*commands]),
+        prog="nfd",
+        description="Neural Feature Dynamics: deep networks at any width and depth, and their limits.",
+        args=given,
+    )
 
 
 if __name__ == "__main__":

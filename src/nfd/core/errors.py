@@ -6,9 +6,12 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-import torch
+if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
+    import torch
+
+MAX_SEED = 2**63 - 1
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
@@ -40,6 +43,14 @@ def check_count(argument: str, value: SupportsIndex, minimum: int = 1) -> int:
     return count
 
 
+def check_seed(seed: int) -> int:
+    """Return ``seed`` as an int in [0, 2**63 - 1], or raise."""
+    value = check_count("seed", seed, minimum=0)
+    if value > MAX_SEED:
+        raise ValueError(f"seed must be at most 2**63 - 1; got {value}.")
+    return value
+
+
 def check_real(
     argument: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
 ) -> float:
@@ -63,6 +74,8 @@ def check_real(
 
 def check_device(device: torch.device | str) -> torch.device:
     """Return ``device`` if a tensor can be made there; otherwise say why not."""
+    import torch
+
     try:
         place = torch.device(device)
         torch.zeros((), device=place).item()
@@ -74,7 +87,7 @@ def check_device(device: torch.device | str) -> torch.device:
 
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
-    finite = torch.isfinite(tensor)
+    finite = tensor.isfinite()
     if bool(finite.all()):
         return tensor
     where = tuple((~finite).nonzero()[0].tolist())

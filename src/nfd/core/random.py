@@ -14,17 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_count
-
-MAX_SEED = 2**63 - 1
-
-
-def check_seed(seed: int) -> int:
-    """Return ``seed`` as an int in [0, 2**63 - 1], or raise."""
-    value = check_count("seed", seed, minimum=0)
-    if value > MAX_SEED:
-        raise ValueError(f"seed must be at most 2**63 - 1; got {value}.")
-    return value
+from nfd.core.errors import MAX_SEED
 
 
 def derive(seed: int, *names: str | int) -> int:

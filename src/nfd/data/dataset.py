@@ -1,9 +1,12 @@
-"""A labelled data set in memory, split, normalised, and served in a deterministic order."""
+"""A labelled image data set in memory: bytes, split, statistics, and batches in a deterministic order."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,17 +14,101 @@ from torch import Tensor
 from nfd.core.errors import check_count
 from nfd.core.random import generator
 
+_LEVELS = 256
+_TEST_SHARE = 5  # one in five images, where a data set brings no test part
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pixels ``[N, channels, height, width]`` uint8 and labels ``[N]`` int64."""
+
+    pixels: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Tensor) -> Images:
+        return Images(self.pixels[index], self.labels[index])
+
+    def split(self, seed: int) -> tuple[Images, Images]:
+        """Training and test parts: a random fifth, decided by ``seed``, is the test part."""
+        order, tests = torch.randperm(len(self), generator=generator(seed, "split")), math.ceil(len(self) / _TEST_SHARE)
+        return self[order[tests:]], self[order[:tests]]
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs ``[N, d]`` float32, normalised per channel on the training part; labels ``[N]`` int64."""
+    """Images with a training and a test part, normalised per channel with the statistics of the training part.
+
+    Attributes:
+        name: what to call it in reports. source: where it came from, and whether it is the official file.
+        official: True when a checksum says so, False when it says otherwise, None when there is none to compare.
+        notes: what was left out or could not be done while loading.
+    """
 
     name: str
     classes: tuple[str, ...]
-    inputs: Tensor = field(repr=False)
-    labels: Tensor = field(repr=False)
-    test_inputs: Tensor = field(repr=False)
-    test_labels: Tensor = field(repr=False)
+    train: Images
+    test: Images
+    source: str = ""
+    official: bool | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(channels, height, width)."""
+        return tuple(self.train.pixels.shape[1:])
+
+    @cached_property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of every channel of the training pixels, exact, ``[channels]`` float64."""
+        channels = self.train.pixels.flatten(2).unbind(1)
+        counts = torch.stack([torch.bincount(c.flatten(), minlength=_LEVELS) for c in channels]).double()
+        values, total = torch.arange(_LEVELS, dtype=torch.float64), counts.sum(1)
+        mean = counts @ values / total
+        std = ((counts * (values - mean[:, None]).square()).sum(1) / (total - 1)).sqrt()
+        return mean, std
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of every pixel and label, the same wherever they were read from."""
+        digest = hashlib.blake2b(digest_size=8)
+        for part in (self.train, self.test):
+            digest.update(part.pixels.contiguous().numpy().data)
+            digest.update(part.labels.contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """``[..., channels, height, width]`` pixels as ``[..., d]`` float32: zero mean, unit variance per channel."""
+        mean, std = self.statistics
+        if not bool((std > 0).all()):
+            constant = (std == 0).nonzero().flatten().tolist()
+            raise ValueError(
+                f"{self.name}: every training pixel of channel {constant[0]} is the same; nothing to learn."
+            )
+        scaled = (pixels.double() - mean[:, None, None]) / std[:, None, None]
+        return scaled.flatten(-3).float()
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """The training inputs, ``[N, d]`` float32, normalised."""
+        return self.normalised(self.train.pixels)
+
+    @cached_property
+    def test_inputs(self) -> Tensor:
+        """The test inputs, ``[N, d]`` float32, normalised."""
+        return self.normalised(self.test.pixels)
+
+    @property
+    def labels(self) -> Tensor:
+        """Training labels ``[N]``."""
+        return self.train.labels
+
+    @property
+    def test_labels(self) -> Tensor:
+        """Test labels ``[N]``."""
+        return self.test.labels
 
     def batches(self, size: int, steps: int, seed: int) -> tuple[Tensor, Tensor]:
         """``inputs [steps, size, d]`` and ``targets [steps, size]``: shuffled epochs, the same for the same seed.
@@ -29,20 +116,13 @@ class Dataset:
         Every sample is seen once before any is seen twice; a remainder that does not fill a batch is dropped.
         """
         size, steps = check_count("batch size", size), check_count("steps", steps)
-        if size > len(self.inputs):
-            raise ValueError(f"batch size must be at most the {len(self.inputs)} training samples; got {size}.")
+        if size > len(self.train):
+            raise ValueError(f"batch size must be at most the {len(self.train)} training samples; got {size}.")
         order = torch.stack([b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)])
-        return self.inputs[order], self.labels[order]
+        return self.normalised(self.train.pixels[order]), self.train.labels[order]
 
     def _shuffled(self, size: int, seed: int) -> Iterator[Tensor]:
         stream = generator(seed, "data")
         while True:
-            epoch = torch.randperm(len(self.inputs), generator=stream)
+            epoch = torch.randperm(len(self.train), generator=stream)
             yield from torch.split(epoch[: len(epoch) // size * size], size)
-
-
-def normalised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """``[N, channels, pixels]`` arrays flattened to ``[N, d]``: per channel, zero mean and unit variance on train."""
-    mean = train.mean((0, 2), keepdim=True)
-    std = train.std((0, 2), keepdim=True)
-    return tuple(((x - mean) / std).flatten(1).float() for x in (train, test))  # type: ignore[return-value]

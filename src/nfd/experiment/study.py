@@ -1,213 +1,216 @@
-"""The main job: how a residual network trains when infinitely wide, and how far real ones are from that."""
+"""The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
+
+A study measures in units (one ensemble, one size of real networks, one set of two-layer networks), each kept as soon
+as it is done, so that a study that is interrupted has something to say. What it says is in ``findings``.
+"""
 
 from __future__ import annotations
 
-import math
+import copy
 import platform
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 import nfd
-from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.machine import peak_memory
 from nfd.core.progress import Bar, bar
-from nfd.core.random import check_seed, derive
-from nfd.data.digits import digits
-from nfd.limits.predict import Prediction, predict
-from nfd.nets.network import MAX_ETA_C
+from nfd.core.random import derive
+from nfd.data.dataset import Dataset
+from nfd.data.load import load
+from nfd.experiment.settings import StudyConfig
+from nfd.limits.cost import bytes_of, within
+from nfd.limits.ensemble import ensemble
+from nfd.limits.problem import Problem, problem
+from nfd.limits.sampler import chosen_weights
+from nfd.meters.updates import updates
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
+from nfd.training.loop import Row as TrainingRow
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
-FEEDBACKS = {"shared": "infinitely wide", "independent": "infinitely wide, decoupled"}
-Row = dict[str, Any]
-_WIDEST_DENSE = 16384
+FEEDBACKS = ("shared", "independent")
+RULES = ("depth-mup", "depth-mup-inner")
+_MEMORY = bytes_of("8 GiB")
+_PROBES = 64  # test samples on which updates are measured
+
+
+@dataclass
+class Measured:
+    """What has been measured so far; outputs are those of every step before its update.
+
+    Attributes:
+        limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
+        real: (depth, width) to outputs [seeds, steps, batch, C].
+        blocks: a row per rule, depth and seed of two-layer networks, after the first step and after the last.
+        seconds: unit to the time it took. complete: whether every unit is done.
+    """
+
+    limits: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    real: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    complete: bool = False
 
 
 @dataclass(frozen=True)
-class StudyConfig:
-    """Everything that decides a study's numbers; stored with them."""
+class _Unit:
+    """One piece of work: its name, predicted seconds, and what does it."""
 
-    data: str = "digits"
-    depth: int = 8
-    horizon: float = 1.0
-    activation: str = "relu"
-    eta_c: float = 0.3
-    steps: int = 40
-    batch: int = 16
-    widths: tuple[int, ...] = (64, 256, 1024)
-    seeds: int = 5
-    limit_width: int = 4096
-    replicates: int = 6
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice("data", self.data, ("digits",))
-        check_choice("activation", self.activation, ACTIVATIONS)
-        for name in ("depth", "steps", "batch", "limit_width"):
-            check_count(name, getattr(self, name))
-        for name in ("seeds", "replicates"):
-            check_count(name, getattr(self, name), minimum=2)
-        for width in self.widths or (0,):
-            check_count("widths", width)
-            if width > _WIDEST_DENSE:
-                raise ValueError(f"widths must be at most {_WIDEST_DENSE}, as these hold dense weights; got {width}.")
-        check_real("horizon", self.horizon, above=0.0)
-        check_real("eta_c", self.eta_c, least=0.0, below=MAX_ETA_C)
-        check_seed(self.seed)
+    name: str
+    cost: float
+    run: Callable[[], None]
 
 
-@dataclass(frozen=True)
 class Study:
-    """A finished study: tidy curve rows, the gap rows, the facts of the run and its reading in words."""
+    """A study of one configuration.
 
-    config: StudyConfig
-    curves: list[Row]
-    gaps: list[Row]
-    reading: list[str]
-    run: Row
+    ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
+    """
 
-    def result(self) -> Row:
-        """What goes into result.json."""
+    def __init__(self, config: StudyConfig, *, progress: bool = False) -> None:
+        self.config, self.progress = config, progress
+        self.measured = Measured()
+        self.dataset: Dataset = load(
+            config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
+        )
+        self.inputs, self.targets = self.dataset.batches(config.batch, config.steps, config.seed)
+
+    def measure(self) -> Measured:
+        """Run every unit that is not done, the most telling first."""
+        with bar("study", enabled=self.progress) as shown:
+            units = [unit for unit in self._units() if unit.name not in self.measured.seconds]
+            shown.plan(sum(unit.cost for unit in units))
+            for unit in units:
+                self._run(unit, shown)
+        self.measured.complete = True
+        return self.measured
+
+    def mean_loss(self, outputs: Tensor) -> Tensor:
+        """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
+        return cross_entropy(outputs, self.targets)
+
+    def facts(self) -> dict[str, Any]:
+        """What ran, where, and on what."""
+        c = self.config
         return {
-            "config": asdict(self.config),
-            "reading": self.reading,
-            "gaps": self.gaps,
-            "curves": self.curves,
-            "run": self.run,
+            "data": self.dataset.source,
+            "data_fingerprint": self.dataset.fingerprint,
+            "training_samples": len(self.dataset.train),
+            "inputs_and_classes": f"{self.inputs.shape[2]} and {len(self.dataset.classes)}",
+            "samples_seen": c.steps * c.batch,
+            "seconds": {name: round(value, 2) for name, value in self.measured.seconds.items()},
+            "total_seconds": round(sum(self.measured.seconds.values()), 1),
+            "peak_memory_gib": round(peak_memory() / 2**30, 2),
+            "complete": self.measured.complete,
+            "nfd": nfd.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         }
 
+    # ---- the units -------------------------------------------------------------------------------------------
 
-def study(config: StudyConfig, *, progress: bool = False) -> Study:
-    """Predict the infinitely wide network with both feedbacks, train real ones on the same batches, compare."""
-    start = time.perf_counter()
-    inputs, targets = digits(config.seed).batches(config.batch, config.steps, config.seed)
-    limits = {name: _limit(config, inputs, targets, name, progress) for name in FEEDBACKS}
-    with bar("real networks", enabled=progress) as shown:
-        losses = {width: _real(config, inputs, targets, width, shown) for width in config.widths}
-    curves = [row for name, p in limits.items() for row in _limit_rows(FEEDBACKS[name], p)]
-    curves += [row for width, values in losses.items() for row in _real_rows(f"width {width}", values)]
-    gaps = _gaps(limits, losses)
-    run = _facts(limits["shared"], time.perf_counter() - start)
-    return Study(config, curves, gaps, _reading(config, limits, gaps), run)
+    def _run(self, unit: _Unit, shown: Bar) -> None:
+        shown.plan(0.0, unit.name)
+        start = time.perf_counter()
+        unit.run()
+        self.measured.seconds[unit.name] = time.perf_counter() - start
+        shown.advance(unit.cost)
 
+    def _units(self) -> Iterator[_Unit]:
+        c = self.config
+        for feedback in FEEDBACKS:
+            for depth in c.depths:
+                cost = c.replicates * self._cost(c.limit_width, depth)
+                run = partial(self._limit, feedback, depth)
+                yield _Unit(f"infinitely wide, {feedback} feedback, depth {depth}", cost, run)
+            if feedback == "shared":
+                yield from self._real_units()
+        for rule in RULES:
+            for depth in c.block_depths:
+                cost = 2 * c.block_seeds * self._cost(c.block_width, depth)
+                yield _Unit(f"two-layer blocks, {rule}, depth {depth}", cost, partial(self._block, rule, depth))
 
-def _limit(config: StudyConfig, x: Tensor, y: Tensor, feedback: str, progress: bool) -> Prediction:
-    return predict(
-        x,
-        y,
-        depth=config.depth,
-        horizon=config.horizon,
-        activation=config.activation,
-        eta_c=config.eta_c,
-        classes=10,
-        feedback=feedback,
-        width=config.limit_width,
-        rtol=0.05,
-        replicates=config.replicates,
-        seed=config.seed,
-        progress=progress,
-    )
+    def _real_units(self) -> Iterator[_Unit]:
+        for depth in reversed(self.config.depths):
+            for width in self.config.widths:
+                cost = self.config.seeds * self._cost(width, depth)
+                yield _Unit(f"real networks, width {width}, depth {depth}", cost, partial(self._real, depth, width))
 
+    def _cost(self, width: int, depth: int) -> float:
+        way = within(self._problems["shared"], width, depth, _MEMORY)
+        return way.seconds if way else 1.0
 
-def _real(config: StudyConfig, x: Tensor, y: Tensor, width: int, shown: Bar) -> Tensor:
-    """Loss curves [seeds, steps] of real networks; not-a-number after divergence."""
-    shown.plan(float(config.seeds * width**2), f"real networks of width {width}")
-    curves = torch.full((config.seeds, config.steps), torch.nan, dtype=torch.float64)
-    for index in range(config.seeds):
-        net = ResNet(
-            x.shape[2],
-            10,
+    @cached_property
+    def _problems(self) -> dict[str, Problem]:
+        c = self.config
+        return {
+            feedback: problem(
+                self.inputs,
+                self.targets,
+                loss="cross-entropy",
+                classes=len(self.dataset.classes),
+                horizon=c.horizon,
+                activation=c.activation,
+                block="one-layer",
+                eta_c=c.eta_c,
+                momentum=0.0,
+                feedback=feedback,
+                rule="depth-mup",
+                device="cpu",
+                coupled=True,
+            )
+            for feedback in FEEDBACKS
+        }
+
+    def _limit(self, feedback: str, depth: int) -> None:
+        given, n = self._problems[feedback], self.config.limit_width
+        weights = chosen_weights(given, n, depth, _MEMORY)
+        found = ensemble(given, n, depth, weights, range(self.config.replicates), self.config.seed, lambda: None)
+        self.measured.limits[feedback, depth] = found.outputs
+
+    def _real(self, depth: int, width: int) -> None:
+        runs = []
+        for index in range(self.config.seeds):
+            net = self._network(width, depth, derive(self.config.seed, "real", index))
+            outputs = self.inputs.new_full((*self.targets.shape, net.out_features), torch.nan, dtype=torch.float64)
+            for row in self._training(net, "depth-mup"):
+                outputs[row.step] = row.outputs if not row.diverged else torch.nan
+            runs.append(outputs)
+        self.measured.real[depth, width] = torch.stack(runs)
+
+    def _block(self, rule: str, depth: int) -> None:
+        c, rows = self.config, []
+        probes = self.dataset.normalised(self.dataset.test.pixels[:_PROBES])
+        for index in range(c.block_seeds):
+            net = self._network(c.block_width, depth, derive(c.seed, "block", index), block="two-layer")
+            start = copy.deepcopy(net)
+            for row in self._training(net, rule):
+                if row.step in (0, c.steps - 1):
+                    changed = asdict(updates(net, start, probes))
+                    rows.append({"rule": rule, "depth": depth, "index": index, "steps": row.step + 1, **changed})
+        self.measured.blocks += rows
+
+    def _network(self, width: int, depth: int, seed: int, block: str = "one-layer") -> ResNet:
+        c = self.config
+        return ResNet(
+            self.inputs.shape[2],
+            len(self.dataset.classes),
             width,
-            config.depth,
-            horizon=config.horizon,
-            activation=config.activation,
-            seed=derive(config.seed, "real", index),
+            depth,
+            horizon=c.horizon,
+            activation=c.activation,
+            block=block,  # type: ignore[arg-type]
+            seed=seed,
         )
-        optimizer = SGD(net.param_groups(config.eta_c))
-        for row in train(net, optimizer, zip(x, y, strict=True), cross_entropy):
-            curves[index, row.step] = row.loss
-        shown.advance(float(width**2))
-    return curves
 
-
-def _limit_rows(series: str, p: Prediction) -> Iterator[Row]:
-    for step, (mean, error) in enumerate(zip(p.loss.tolist(), p.loss_stderr.tolist(), strict=True)):
-        yield {"series": series, "step": step, "loss": mean, "low": mean - 2 * error, "high": mean + 2 * error}
-
-
-def _real_rows(series: str, losses: Tensor) -> Iterator[Row]:
-    for step, (mean, sd) in enumerate(zip(losses.mean(0).tolist(), losses.std(0).tolist(), strict=True)):
-        yield {"series": series, "step": step, "loss": mean, "low": mean - sd, "high": mean + sd}
-
-
-def _gaps(limits: dict[str, Prediction], losses: dict[int, Tensor]) -> list[Row]:
-    """Mean over steps of the loss above the infinitely wide network's, with a 95 % interval (Student's t).
-
-    The error of the prediction's mean is bounded by the RMS of its errors, as if all steps erred together.
-    """
-    shared, independent = limits["shared"], limits["independent"]
-    own = float(shared.loss_stderr.square().mean().sqrt())
-    rows = []
-    for width, values in losses.items():
-        each = (values - shared.loss).mean(1)
-        half = math.hypot(_t(len(each)) * float(each.std()) / math.sqrt(len(each)), _t(shared.replicates) * own)
-        rows.append(_gap(f"width {width}", float(each.mean()), half))
-    half = _t(shared.replicates) * math.hypot(own, float(independent.loss_stderr.square().mean().sqrt()))
-    rows.append(_gap(FEEDBACKS["independent"], float((independent.loss - shared.loss).mean()), half))
-    return rows
-
-
-def _t(count: int) -> float:
-    """The 97.5 % quantile of Student's t for the mean of ``count`` values."""
-    return float(stats.t.ppf(0.975, count - 1))
-
-
-def _gap(series: str, value: float, half: float) -> Row:
-    return {"series": series, "gap": value, "low": value - half, "high": value + half}
-
-
-def _reading(config: StudyConfig, limits: dict[str, Prediction], gaps: list[Row]) -> list[str]:
-    first, last = (float(limits["shared"].loss[k]) for k in (0, -1))
-    *real, independent = gaps
-    apart = "; ".join(f"{g['series']}: {_interval(g)}" for g in real)
-    progress = first - last
-    share = f", {abs(independent['gap']) / progress:.0%} of the progress made" if progress > 0 else ""
-    apart_from_zero = independent["low"] > 0 or independent["high"] < 0
-    verdict = "differs from" if apart_from_zero else "cannot be told apart from"
-    notes = [f"{FEEDBACKS[name].capitalize()}: {p.note}" for name, p in limits.items() if not p.converged]
-    return [
-        f"The infinitely wide network of depth {config.depth} (width {config.limit_width} stands for it) goes from "
-        f"loss {first:.3f} to {last:.3f} nats in {config.steps} steps of {config.batch}.",
-        f"The loss of real networks minus its loss, on average over the steps: {apart} (95 % intervals).",
-        f"The decoupled network (independent backward weights, the paper's limit) {verdict} the standard one: "
-        f"mean gap {_interval(independent)}{share}.",
-        *notes,
-    ]
-
-
-def _interval(row: Row) -> str:
-    return f"{row['gap']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
-
-
-def _facts(p: Prediction, seconds: float) -> Row:
-    return {
-        "seconds": round(seconds, 1),
-        "peak_memory_gib": round(peak_memory() / 2**30, 2),
-        "limit_width": p.width,
-        "limit_replicates": p.replicates,
-        "limit_weights": p.weights,
-        "limit_width_bias": p.bias,
-        "nfd": nfd.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
+    def _training(self, net: ResNet, rule: str) -> Iterator[TrainingRow]:
+        optimizer = SGD(net.param_groups(self.config.eta_c, rule))
+        return train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from nfd.core.statistics import Size, rms, size, stderr
 from nfd.limits.ensemble import Ensemble
 from nfd.limits.problem import Problem
 from nfd.limits.sampler import Sampler
-from nfd.limits.statistics import Size, rms, size, stderr
 
 DEPTHS = (8, 16, 32, 64, 128, 256, 512)
 _SHRINKS = 0.8  # a change that keeps this share when the depth doubles is not converging (1/L would keep 1/2)

@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_count, check_real
+from nfd.core.errors import check_count, check_real, check_seed
 from nfd.core.progress import bar
-from nfd.core.random import check_seed
+from nfd.core.statistics import jackknife, rms, stderr
 from nfd.limits.cost import bytes_of
 from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, to_infinity
 from nfd.limits.problem import problem
 from nfd.limits.sampler import Sampler
-from nfd.limits.statistics import jackknife, rms, stderr
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def predict(
 
 def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     bias = sampler.bias()
-    loss, loss_stderr = jackknife(limit.outputs, sampler.problem.mean_loss)
+    loss, loss_stderr = jackknife(limit.outputs, lambda r: sampler.problem.mean_loss(r.mean(0)))
     evaluated = sampler.problem.eval_inputs is not None
     return Prediction(
         outputs=limit.outputs.mean(0),

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
-from nfd.nets.network import MAX_ETA_C, Network
+from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
-from nfd.scaling.rules import exponent_of
+from nfd.scaling.rules import MAX_ETA_C, exponent_of
 from nfd.training.losses import loss_named, outputs_needed
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from nfd.core.progress import Bar
+from nfd.core.statistics import Size, rms, size, stderr
 from nfd.limits.cost import power_of_two, widest, within
 from nfd.limits.ensemble import Ensemble, ensemble
 from nfd.limits.problem import Problem
-from nfd.limits.statistics import Size, rms, size, stderr
 
 _PILOT_WIDTH = 1024
 _PILOT_REPLICATES = 4

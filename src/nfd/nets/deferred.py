@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count, check_device, check_real
-from nfd.core.random import Increment, check_seed
+from nfd.core.errors import check_choice, check_count, check_device, check_real, check_seed
+from nfd.core.names import Feedback
+from nfd.core.random import Increment
 from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.revealed import RevealedMatrix
 from nfd.nets.saved import factors, misfit, restore
 
-Feedback = Literal["shared", "independent", "static"]
-FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent", "static")
+FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 
 
 class DeferredLinear(nn.Module):

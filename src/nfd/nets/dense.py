@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.deferred import Feedback
 
 
 class DenseLinear(nn.Module):

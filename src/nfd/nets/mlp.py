@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nfd.nets.deferred import Feedback
-from nfd.nets.network import Network, Regime, Weights, trainable
+from nfd.core.names import Feedback, Regime, Weights
+from nfd.nets.network import Network, trainable
 from nfd.scaling.rules import Role
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
-from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
-from nfd.core.random import Increment, check_seed, derive, generator
-from nfd.nets.deferred import FEEDBACKS, DeferredLinear, Feedback
+from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real, check_seed
+from nfd.core.names import Feedback, Regime, Weights
+from nfd.core.random import Increment, derive, generator
+from nfd.nets.deferred import FEEDBACKS, DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.scaling.rules import Role, rule_named
+from nfd.scaling.rules import MAX_ETA_C, Role, rule_named
 
-Regime = Literal["feature", "kernel"]
-Weights = Literal["dense", "deferred"]
 Linear = DenseLinear | DeferredLinear
-
-MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
 

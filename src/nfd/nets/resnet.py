@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_real
-from nfd.nets.deferred import Feedback
-from nfd.nets.network import Network, Regime, Weights, trainable
+from nfd.core.names import Block, Feedback, Order, Regime, Weights
+from nfd.nets.network import Network, trainable
 from nfd.scaling.rules import Role
-
-Block = Literal["one-layer", "two-layer"]
-Order = Literal["pre", "post"]
 
 
 class ResNet(Network):

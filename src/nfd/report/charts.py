@@ -3,48 +3,120 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
+import vl_convert
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
+Chart = alt.LayerChart
 
-# Okabe & Ito's colours, told apart by colour-blind readers too.
-_LIMIT_COLOURS = ["#000000", "#D55E00"]
-_REAL_COLOURS = ["#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00"]
+_HEIGHT, _STILL_WIDTH = 360, 640
+_MARGIN = 1.15  # of logarithmic axes, as a factor
+
+# Okabe & Ito's colours, told apart by colour-blind readers too; light to dark for an ordered family.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+SHADES = ("#c2c2c2", "#9c9c9c", "#787878", "#555555", "#3a3a3a", "#252525")
 
 
-def loss_curves(rows: Sequence[Row], limits: Sequence[str]) -> alt.LayerChart:
-    """Loss against step: predictions as lines, real networks as lines in their bands."""
-    rows = [row for row in rows if all(math.isfinite(row[k]) for k in ("loss", "low", "high"))]  # drop divergence
-    names = list(dict.fromkeys(row["series"] for row in rows))
-    real = [name for name in names if name not in limits]
-    colours = [*_LIMIT_COLOURS[: len(limits)], *(_REAL_COLOURS[k % len(_REAL_COLOURS)] for k in range(len(real)))]
+@dataclass(frozen=True)
+class Series:
+    """How the rows of one series are drawn: as a line of this colour and dash."""
+
+    name: str
+    colour: str
+    dash: tuple[int, int] = (1, 0)
+
+
+def curves(rows: Sequence[Row], series: Sequence[Series], *, x: str, y: str, y_title: str) -> Chart:
+    """Lines against ``x`` in bands from ``low`` to ``high``."""
+    base, chosen = _base(rows, series, (y, "low", "high"))
+    base = base.encode(x=alt.X(f"{x}:Q", title=x, scale=alt.Scale(nice=False)))
+    scale = alt.Scale(zero=False)
+    band = base.mark_area().encode(
+        y=alt.Y("low:Q", title=y_title, scale=scale),
+        y2="high:Q",
+        opacity=alt.condition(chosen, alt.value(0.16), alt.value(0.0)),
+    )
+    line = base.mark_line(strokeWidth=2).encode(y=f"{y}:Q", tooltip=_tooltip(x, y))
+    return _finished(band + line, chosen)
+
+
+def points(
+    rows: Sequence[Row], series: Sequence[Series], *, x: str, y: str, x_title: str, y_title: str, log: bool
+) -> Chart:
+    """Points with bars from ``low`` to ``high``, joined by lines; ``log`` for both axes logarithmic.
+
+    Otherwise ``x`` is a name and stands in the order of the rows, and zero is marked.
+    """
+    values = list(dict.fromkeys(row[x] for row in rows))
+    if log:
+        rows = [row for row in rows if _drawable(row[y]) and row[y] > 0]
+        bottom = min((v for row in rows for v in (row[y], row["low"]) if v > 0), default=1.0) / _MARGIN
+        top = max((row["high"] for row in rows), default=1.0) * _MARGIN
+        rows = [{**row, "low": max(row["low"], bottom)} for row in rows]  # a bar that reaches zero ends at the axis
+        domain = [values[0] / _MARGIN, values[-1] * _MARGIN]
+        scale = alt.Scale(type="log", nice=False, domain=[bottom, top])
+        axis = alt.Axis(values=values, grid=False)
+        across = alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
+    else:
+        scale = alt.Scale(zero=True)
+        across = alt.X(f"{x}:N", title=x_title, sort=[str(v) for v in values], axis=alt.Axis(labelAngle=0))
+    base, chosen = _base(rows, series, (y, "low", "high"))
+    base = base.encode(x=across)
+    up = alt.Y(f"{y}:Q", title=y_title, scale=scale)
+    line = base.mark_line(strokeWidth=2).encode(y=up)
+    bars = base.mark_rule(strokeWidth=1.5).encode(
+        y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q", strokeDash=alt.value([1, 0])
+    )
+    dots = base.mark_point(filled=True, size=55).encode(y=up, tooltip=_tooltip(x, y))
+    return _finished(line + bars + dots, chosen)
+
+
+def still(chart: Chart) -> tuple[bytes, bytes]:
+    """The chart as PDF and PNG."""
+    spec = chart.properties(width=_STILL_WIDTH).to_json()
+    return vl_convert.vegalite_to_pdf(spec), vl_convert.vegalite_to_png(spec, scale=2)
+
+
+def _base(rows: Sequence[Row], series: Sequence[Series], columns: Sequence[str]) -> tuple[alt.Chart, alt.Parameter]:
+    """The series of finite rows (a run that diverged ends), with a legend that can be clicked."""
+    shown = [row for row in rows if all(_drawable(row[c]) for c in columns)]
+    names = [s.name for s in series]
     colour = alt.Color(
         "series:N",
-        scale=alt.Scale(domain=[*limits, *real], range=colours),
-        legend=alt.Legend(
-            title=None, orient="top", columns=2, labelLimit=300, labelFontSize=12, symbolOpacity=1, symbolType="stroke"
-        ),
+        scale=alt.Scale(domain=names, range=[s.colour for s in series]),
+        legend=_legend(len(names)),
+    )
+    dash = alt.StrokeDash(
+        "series:N", scale=alt.Scale(domain=names, range=[list(s.dash) for s in series]), legend=_legend(len(names))
     )
     chosen = alt.selection_point(fields=["series"], bind="legend")
-    base = alt.Chart(alt.InlineData(values=list(rows))).encode(
-        x=alt.X("step:Q", title="step"),
-        color=colour,
-        opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.08)),
+    base = alt.Chart(alt.InlineData(values=[dict(row) for row in shown])).encode(
+        color=colour, strokeDash=dash, opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.08))
     )
-    band = base.mark_area().encode(
-        y=alt.Y("low:Q", title="training loss before the step (nats)", scale=alt.Scale(zero=False)),
-        y2="high:Q",
-        opacity=alt.condition(chosen, alt.value(0.18), alt.value(0.0)),
-    )
-    line = base.mark_line(strokeWidth=2).encode(
-        y="loss:Q",
-        strokeDash=alt.condition(
-            alt.FieldOneOfPredicate(field="series", oneOf=list(limits)), alt.value([1, 0]), alt.value([5, 3])
-        ),
-        tooltip=["series:N", "step:Q", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("loss", "low", "high"))],
-    )
-    chart: alt.LayerChart = (band + line).add_params(chosen).properties(width="container", height=360)
-    return chart
+    return base, chosen
+
+
+def _legend(count: int) -> alt.Legend | None:
+    if count < 2:
+        return None
+    return alt.Legend(
+        title=None, orient="top", columns=2, labelLimit=300, labelFontSize=12, symbolOpacity=1, symbolType="stroke",
+        symbolSize=300,
+    )  # fmt: skip
+
+
+def _drawable(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _tooltip(x: str, y: str) -> list[Any]:
+    return ["series:N", alt.Tooltip(f"{x}:N"), *(alt.Tooltip(f"{k}:Q", format=".4f") for k in (y, "low", "high"))]
+
+
+def _finished(chart: Chart, chosen: alt.Parameter) -> Chart:
+    done: Chart = chart.add_params(chosen).properties(width="container", height=_HEIGHT)
+    return done

@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 60rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.chart { width: 100%; overflow-x: auto; } p.note { color: var(--soft); }
+.chart { width: 100%; } .wide { overflow-x: auto; } p.note { color: var(--soft); font-size: .9rem; }
 table { border-collapse: collapse; font-size: .92rem; } th, td { text-align: left; padding: .3rem 1rem .3rem 0;
   border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
 code { background: #f3f3f3; padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
@@ -27,12 +27,13 @@ code { background: #f3f3f3; padding: .1rem .3rem; border-radius: 3px; overflow-w
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, its reading in words, and optionally a chart and a table."""
+    """A heading, its reading in words, and optionally a chart with its caption and a table."""
 
     title: str
     paragraphs: Sequence[str]
     chart: alt.LayerChart | None = None
     table: Sequence[Mapping[str, Any]] = ()
+    caption: str = ""
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
@@ -55,9 +56,11 @@ for (const [id, spec] of Object.entries({_script_safe(charts)}))
 
 def _section(index: int, section: Section) -> str:
     parts = [f"<section><h2>{html.escape(section.title)}</h2>"]
+    parts += [f"<p>{html.escape(text)}</p>" for text in section.paragraphs]
     if section.chart is not None:
         parts.append(f'<div class="chart" id="chart{index}"></div>')
-    parts += [f"<p>{html.escape(text)}</p>" for text in section.paragraphs]
+    if section.caption:
+        parts.append(f'<p class="note">{html.escape(section.caption)}</p>')
     if section.table:
         parts.append(_table(section.table))
     return "\n".join([*parts, "</section>"])
@@ -68,7 +71,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row.values()) + "</tr>" for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _shown(value: Any) -> str:

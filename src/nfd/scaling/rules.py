@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from nfd.core.errors import check_choice
+from nfd.core.names import RuleName
+
+MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
 Role = Literal["input", "outer", "inner", "readout"]
 
@@ -43,7 +46,7 @@ class Rule:
         return math.pow(depth, power)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[RuleName, Rule] = {
     "standard": Rule(exponent=None, scales_width=False, scales_depth=False),
     "ntk": Rule(exponent=None, scales_width=False, scales_depth=False),
     "mup": Rule(exponent=0.0, scales_depth=False),
@@ -55,7 +58,7 @@ RULES: dict[str, Rule] = {
 
 def rule_named(name: str) -> Rule:
     """The rule called ``name``; ValueError with the nearest name when there is none."""
-    return RULES[check_choice("rule", name, RULES)]
+    return RULES[cast(RuleName, check_choice("rule", name, RULES))]
 
 
 def exponent_of(name: str, default: float = 0.5) -> float:

@@ -1,0 +1,41 @@
+"""``nfd data``: what a data set is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import tyro
+
+from nfd.cli.options import Options
+from nfd.experiment.settings import DataConfig
+
+
+class DataCommand(Options, DataConfig):
+    """Say what a data set is: shape, classes, statistics, official or not.
+
+    Writes result.json and a contact sheet of its images, contact.png, to OUT.
+    """
+
+    action: tyro.conf.Positional[Literal["info"]] = "info"
+    """info: what the data set is"""
+    out: str = "out/data"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Load, print, write."""
+        config = self.settings(DataConfig)
+        from nfd.core.files import prepare_directory, staged, write_bytes, write_json
+        from nfd.data.describe import description
+        from nfd.data.load import load
+        from nfd.data.sheet import contact_sheet
+
+        directory = prepare_directory(self.out)
+        dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
+        about = description(dataset)
+        with staged(directory) as folder:
+            write_json(folder / "result.json", {"config": config.model_dump(), "command": command, **about})
+            write_bytes(folder / "contact.png", contact_sheet(dataset))
+        for name, value in about.items():
+            print(f"{name.replace('_', ' '):>18}  {value}")
+        print(f"{'contact sheet':>18}  {directory / 'contact.png'}")
+        return 0

@@ -1,0 +1,49 @@
+"""What every command shares: where results go, and settings from a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Self, TypeVar
+
+from nfd.experiment.config import Config
+
+C = TypeVar("C", bound=Config)
+
+
+class Options(Config):
+    """Options of a command beside the settings that decide its numbers."""
+
+    out: str
+    """directory for the results"""
+    config: str | None = None
+    """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
+
+    @classmethod
+    def settings_type(cls) -> type[Config]:
+        """The configuration that this command adds its options to."""
+        return next(base for base in cls.__mro__ if issubclass(base, Config) and not issubclass(base, Options))
+
+    @classmethod
+    def defaults(cls, arguments: Sequence[str]) -> Self:
+        """What the command starts from: the file that ``--config`` names in ``arguments``, or nothing."""
+        path = _named("--config", arguments)
+        return cls() if path is None else cls(config=path, **cls.settings_type().load(path).model_dump())  # type: ignore[call-arg]
+
+    def settings(self, kind: type[C]) -> C:
+        """The settings alone, checked again; ``data_dir`` is made absolute, so that they hold in any directory."""
+        values = {name: getattr(self, name) for name in kind.model_fields}
+        if values.get("data_dir"):
+            values["data_dir"] = os.path.abspath(os.path.expanduser(values["data_dir"]))
+        return kind(**values)
+
+
+def _named(option: str, arguments: Sequence[str]) -> str | None:
+    """The last value of ``--option VALUE`` or ``--option=VALUE``."""
+    found = None
+    for k, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            found = argument.split("=", 1)[1]
+        elif argument == option and k + 1 < len(arguments):
+            found = arguments[k + 1]
+    return found

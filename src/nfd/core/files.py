@@ -1,0 +1,94 @@
+"""Files on disk that are whole or absent: written in a folder beside, then renamed together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def prepare_directory(path: str | Path) -> Path:
+    """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
+    if not str(path).strip():
+        raise ValueError("out must name a directory; got an empty string.")
+    directory = Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"0")
+    except OSError as error:
+        raise ValueError(
+            f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
+            "Choose another with --out DIR."
+        ) from error
+    return directory
+
+
+@contextmanager
+def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
+    """A folder to write files in; they move into ``directory`` together when the block ends well.
+
+    Otherwise they vanish, and ``directory`` stays as it was. A disk that is full is noticed before the first move.
+    Files named in ``replaced`` belong to what is written: those that were not written anew are removed.
+    """
+    folder = Path(tempfile.mkdtemp(dir=directory, prefix=".unfinished-"))
+    kept: set[str] = set()
+    try:
+        yield folder
+        for path in sorted(folder.iterdir()):
+            os.replace(path, directory / path.name)
+            kept.add(path.name)
+        for name in set(replaced) - kept:
+            (directory / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{error.strerror}: nothing was changed in it; free space or choose another", str(directory)
+        ) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file through to the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+def write_text(path: Path, content: str) -> Path:
+    """Write UTF-8 text."""
+    return write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write JSON; numbers that are not finite become null."""
+    return write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write dictionaries with the same keys as CSV."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+    return write_text(path, text.getvalue())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,14 @@
+"""The names that networks and runs are chosen by."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Activation = Literal["relu", "tanh", "erf", "gelu", "identity"]
+Block = Literal["one-layer", "two-layer"]
+Order = Literal["pre", "post"]
+Regime = Literal["feature", "kernel"]
+Weights = Literal["dense", "deferred"]
+Feedback = Literal["shared", "independent", "static"]
+RuleName = Literal["standard", "ntk", "mup", "depth-mup", "depth-mup-inner", "complete-p"]
+Data = Literal["digits", "cifar10", "images"]

@@ -1,0 +1,163 @@
+"""CIFAR-10 in the official binary layout: six files of records of one label byte and 3 x 32 x 32 pixel bytes.
+
+Read from the unpacked directory or straight from the archive. The python version of the archive holds pickles, which
+can run code when they are opened, and is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nfd.data.dataset import Dataset, Images
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+ARCHIVE = "cifar-10-binary.tar.gz"
+ARCHIVE_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+FOLDER = "cifar-10-batches-bin"
+TRAIN = tuple(f"data_batch_{k}.bin" for k in range(1, 6))
+TEST = "test_batch.bin"
+
+_SHAPE = (3, 32, 32)
+_RECORD = 1 + 3 * 32 * 32
+_RECORDS = 10_000
+_PYTHON = ("cifar-10-python.tar.gz", "cifar-10-batches-py", *(name.removesuffix(".bin") for name in (*TRAIN, TEST)))
+_WHERE = f"It is {ARCHIVE} at https://www.cs.toronto.edu/~kriz/cifar.html."
+
+Bytes = NDArray[np.uint8]
+
+
+def cifar10(path: str | Path) -> Dataset:
+    """CIFAR-10 from the archive, a directory that holds it, or the directory of the unpacked files.
+
+    Raises:
+        ValueError: when nothing of the kind is there, when it is the python version, or when a file is cut short or
+            malformed, naming the file and the offset.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise ValueError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
+    archive, folder = _find(place)
+    if archive is not None:
+        with ThreadPoolExecutor(1) as pool:
+            md5 = pool.submit(_md5, archive)
+            files = _from_archive(archive)
+            official = md5.result() == ARCHIVE_MD5
+        source = f"{archive}: the official file (MD5 {ARCHIVE_MD5})"
+        if not official:
+            source = f"{archive}: not the official file (its MD5 is {md5.result()}, the official one {ARCHIVE_MD5})"
+        return _dataset(files, source, official)
+    files = {name: np.fromfile(folder / name, np.uint8) for name in _all_present(folder)}
+    whole = all(len(content) == _RECORDS * _RECORD for content in files.values())
+    source = f"{folder}: unpacked files, not verified (a checksum is published for the archive alone)"
+    if not whole:
+        source = f"{folder}: not the official files (these hold 10,000 records each)"
+    return _dataset(files, source, None if whole else False)
+
+
+def _dataset(files: Mapping[str, Bytes], source: str, official: bool | None) -> Dataset:
+    parts = {name: _images(content, f"{source.split(':')[0]}, {name}") for name, content in files.items()}
+    train = [parts[name] for name in TRAIN]
+    together = Images(torch.cat([p.pixels for p in train]), torch.cat([p.labels for p in train]))
+    return Dataset("CIFAR-10", CLASSES, together, parts[TEST], source, official)
+
+
+def _images(content: Bytes, where: str) -> Images:
+    count, rest = divmod(len(content), _RECORD)
+    if rest or not count:
+        raise ValueError(
+            f"{where}: record {count} at offset {count * _RECORD:,} is cut short: {rest:,} of {_RECORD:,} bytes. "
+            f"Download the file again. {_WHERE}"
+        )
+    if count > _RECORDS:
+        raise ValueError(f"{where}: {count:,} records, more than the {_RECORDS:,} of a CIFAR-10 file.")
+    records = content.reshape(count, _RECORD)
+    wrong = np.flatnonzero(records[:, 0] >= len(CLASSES))
+    if len(wrong):
+        raise ValueError(
+            f"{where}: label {records[wrong[0], 0]} at offset {int(wrong[0]) * _RECORD:,} (record {wrong[0]}) is not "
+            f"in 0..9 ({len(wrong)} such records): this is not a CIFAR-10 file. {_WHERE}"
+        )
+    labels = torch.from_numpy(records[:, 0].astype(np.int64))
+    return Images(torch.from_numpy(records[:, 1:].copy()).view(count, *_SHAPE), labels)
+
+
+def _find(place: Path) -> tuple[Path | None, Path]:
+    """The archive, or None, and the directory of the unpacked files, where one of them was found."""
+    if place.is_file():
+        if place.name in _PYTHON:
+            raise _python_version(place)
+        return place, place.parent
+    names = {p.name for p in place.iterdir()}
+    if ARCHIVE in names:
+        return place / ARCHIVE, place
+    if FOLDER in names:
+        return None, place / FOLDER
+    if any(name in names for name in (*TRAIN, TEST)):
+        return None, place
+    if any(name in names for name in _PYTHON):
+        raise _python_version(place)
+    shown = ", ".join(sorted(names)[:5]) or "nothing"
+    raise ValueError(f"data_dir {str(place)!r} holds no CIFAR-10 (binary version); found {shown}. {_WHERE}")
+
+
+def _python_version(place: Path) -> ValueError:
+    return ValueError(
+        f"{place} is the python version of CIFAR-10. It is stored as pickles, which can run code when opened, and is "
+        f"not read. Use the binary version instead. {_WHERE}"
+    )
+
+
+def _all_present(folder: Path) -> tuple[str, ...]:
+    missing = [name for name in (*TRAIN, TEST) if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {', '.join(missing)}. Unpack the archive again. {_WHERE}")
+    return (*TRAIN, TEST)
+
+
+def _from_archive(archive: Path) -> dict[str, Bytes]:
+    """The six files, read without extracting anything."""
+    files: dict[str, Bytes] = {}
+    with archive.open("rb") as raw:
+        try:
+            with tarfile.open(fileobj=raw, mode="r|gz", bufsize=1 << 20) as tar:
+                for name, file in _members(tar, archive):
+                    if name in files:
+                        raise ValueError(f"{archive}: holds {name} twice.")
+                    files[name] = np.frombuffer(file.read(), np.uint8)
+        except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+            raise ValueError(
+                f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}). Download it again. {_WHERE}"
+            ) from None
+    missing = [name for name in (*TRAIN, TEST) if name not in files]
+    if missing:
+        raise ValueError(f"{archive} lacks {', '.join(missing)}. {_WHERE}")
+    return files
+
+
+def _members(tar: tarfile.TarFile, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    for member in tar:
+        name = PurePosixPath(member.name).name
+        if name in _PYTHON and member.isfile():
+            raise _python_version(archive)
+        if name not in (*TRAIN, TEST) or not member.isfile():
+            continue
+        if member.size > _RECORDS * _RECORD:
+            raise ValueError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
+        file = tar.extractfile(member)
+        if file is not None:
+            yield name, file
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

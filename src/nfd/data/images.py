@@ -1,0 +1,206 @@
+"""Folders of images, one folder per class, decoded once and kept as bytes in a cache.
+
+``DIR/CLASS/*.jpg``, split by the seed, or ``DIR/train/CLASS/*.jpg`` beside ``DIR/test/CLASS/*.jpg``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from nfd.core.progress import bar
+from nfd.data.cache import Cache
+from nfd.data.dataset import Dataset, Images
+
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_TEST_NAMES = ("test", "val", "valid", "validation")
+_GREY, _COLOUR = ("1", "L"), ("CMYK", "LA", "P", "PA", "RGB", "RGBA", "YCbCr")
+_MOST_PIXELS = 1 << 26  # of one image, before it is shrunk
+_MOST_BYTES = 8 << 30  # of the whole decoded data set
+_CHUNK = 256
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    part: str
+    label: str
+    stamp: str
+
+
+def image_folders(directory: str | Path, *, size: int | None = None, seed: int = 0, progress: bool = False) -> Dataset:
+    """The images of ``directory`` as a data set.
+
+    Args:
+        directory: holds a folder per class, or ``train`` and ``test`` (or ``val``) that do.
+        size: side in pixels that every image is cropped and scaled to; None when all have the same size.
+        seed: decides the test part where there is no folder for it.
+        progress: show a bar while decoding.
+
+    Raises:
+        ValueError: naming the folder or the files that are missing, mixed up or unreadable.
+    """
+    root = Path(directory).expanduser()
+    files, notes = _listed(root)
+    cache = Cache("images", [str(size), *(f.stamp for f in files)])
+    pixels = cache.load(len(files))
+    if pixels is None:
+        pixels = _decoded(files, size, progress)
+        notes += cache.save(pixels)
+    classes = sorted({f.label for f in files if f.part != "test"})
+    labels = torch.tensor([classes.index(f.label) for f in files])
+    whole = Images(pixels, labels)
+    testing = torch.tensor([f.part == "test" for f in files])
+    train, test = (whole[~testing], whole[testing]) if bool(testing.any()) else whole.split(seed)
+    return Dataset(root.resolve().name, tuple(classes), train, test, f"{root}: images in class folders", None, notes)
+
+
+# ---- finding the files ---------------------------------------------------------------------------------------
+
+
+def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
+    if not root.is_dir():
+        raise ValueError(
+            f"data_dir {str(root)!r} is not a directory. Give one that holds a folder of images per class."
+        )
+    parts = _parts(root)
+    files: list[_File] = []
+    others: list[str] = []
+    for part, folder in parts.items():
+        for path, label, stamp in _class_files(folder):
+            if path.lower().endswith(_SUFFIXES):
+                files.append(_File(path, part, label, stamp))
+            else:
+                others.append(os.path.relpath(path, root))
+    if not files:
+        found = ", ".join(sorted(p.name for p in root.iterdir())[:5]) or "nothing"
+        raise ValueError(f"data_dir {str(root)!r} holds no images in class folders; found {found}.")
+    _check_classes(files, root)
+    notes = (f"{len(others)} files that are no images were left out, such as {others[0]}.",) if others else ()
+    return files, notes
+
+
+def _parts(root: Path) -> dict[str, Path]:
+    """Part to folder: ``{"train": ..., "test": ...}``, or ``{"": root}`` where the seed splits."""
+    names = sorted(e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith("."))
+    if "train" not in names or not any(e.is_dir() for e in os.scandir(root / "train")):
+        return {"": root}
+    tests = [name for name in names if name in _TEST_NAMES]
+    rest = [name for name in names if name not in ("train", *tests)]
+    if len(tests) != 1 or rest:
+        raise ValueError(
+            f"data_dir {str(root)!r} mixes layouts: beside 'train' there must be exactly one of "
+            f"{', '.join(_TEST_NAMES)}, and nothing else; found {', '.join(names)}."
+        )
+    return {"train": root / "train", "test": root / tests[0]}
+
+
+def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """(path, class, what changes when the file does), sorted; loose images beside class folders are an error."""
+    entries = sorted((e for e in os.scandir(folder) if not e.name.startswith(".")), key=lambda e: e.name)
+    loose = [e.name for e in entries if e.is_file() and e.name.lower().endswith(_SUFFIXES)]
+    if loose:
+        raise ValueError(
+            f"{folder} holds {len(loose)} images that are in no class folder, such as {loose[0]}. Move each into the "
+            "folder of its class."
+        )
+    for entry in entries:
+        if entry.is_dir():
+            for path, stamp in _walk(entry.path):
+                yield path, entry.name, f"{entry.name} {stamp}"
+
+
+def _walk(folder: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        elif entry.is_file():
+            about = entry.stat()
+            yield entry.path, f"{entry.path} {about.st_size} {about.st_mtime_ns}"
+
+
+def _check_classes(files: Sequence[_File], root: Path) -> None:
+    known = {f.label for f in files if f.part != "test"}
+    unknown = sorted({f.label for f in files if f.part == "test"} - known)
+    if unknown:
+        raise ValueError(f"{root}: the test part has a class without training images: {', '.join(unknown)}.")
+    if len(known) < 2:
+        raise ValueError(f"{root}: two classes are needed at least; found {', '.join(sorted(known)) or 'none'}.")
+    if any(f.part == "train" for f in files) and not any(f.part == "test" for f in files):
+        raise ValueError(f"{root}: the test part holds no images.")
+
+
+# ---- decoding ------------------------------------------------------------------------------------------------
+
+
+def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.Tensor:
+    """Pixels ``[N, channels, height, width]`` of every file."""
+    first = _read(files[0].path, size)
+    chunks = [files[k : k + _CHUNK] for k in range(0, len(files), _CHUNK)]
+    colour = first.ndim == 3
+    if len(files) * first.nbytes * (1 if colour else 3) > _MOST_BYTES:
+        raise ValueError(
+            f"{len(files):,} images of {first.shape[1]} x {first.shape[0]} pixels would need "
+            f"{len(files) * first.nbytes / 2**30:.0f} GiB of memory. Make them smaller with --image-size."
+        )
+
+    def decode(chunk: Sequence[_File]) -> list[Bytes | str]:
+        return [_attempt(f.path, size, first.shape[:2]) for f in chunk]
+
+    arrays: list[Bytes] = []
+    bad: list[str] = []
+    with bar("decode images", enabled=progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
+        shown.plan(float(len(files)), f"decode {len(files):,} images")
+        for done in pool.map(decode, chunks):
+            arrays += [a for a in done if not isinstance(a, str)]
+            bad += [a for a in done if isinstance(a, str)]
+            shown.advance(float(len(done)))
+    if bad:
+        more = f" (and {len(bad) - 3:,} more)" if len(bad) > 3 else ""
+        raise ValueError(f"{len(bad):,} of {len(files):,} images cannot be used: {'; '.join(bad[:3])}{more}.")
+    if any(a.ndim == 3 for a in arrays):
+        arrays = [a if a.ndim == 3 else np.repeat(a[:, :, None], 3, 2) for a in arrays]
+    pixels = torch.from_numpy(np.stack(arrays))
+    return pixels[:, None] if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def _attempt(path: str, size: int | None, shape: tuple[int, ...]) -> Bytes | str:
+    """The pixels, or why they cannot be had."""
+    try:
+        pixels = _read(path, size)
+    except ValueError as error:
+        return str(error)
+    if pixels.shape[:2] != shape:
+        (h, w), (height, width) = pixels.shape[:2], shape
+        return f"{path} has {w} x {h} pixels, the first image {width} x {height} (give --image-size to scale them all)"
+    return pixels
+
+
+def _read(path: str, size: int | None) -> Bytes:
+    """``[height, width]`` grey or ``[height, width, 3]`` colour."""
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"{path} has {image.width} x {image.height} pixels, more than {_MOST_PIXELS:,}")
+            if image.mode not in (*_GREY, *_COLOUR):
+                raise ValueError(f"{path} has pixels of kind {image.mode!r}; convert it to 8-bit grey or colour")
+            if size is not None:
+                image.draft(image.mode, (size, size))
+            plain = image.convert("L" if image.mode in _GREY else "RGB")
+            return np.asarray(plain if size is None else ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC))
+    except ValueError:
+        raise
+    except Exception as error:  # Pillow raises many kinds for damaged files
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error})") from None

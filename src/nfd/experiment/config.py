@@ -1,0 +1,91 @@
+"""Frozen, validated configurations that travel as TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nfd.core.errors import MAX_SEED, nearest
+from nfd.scaling.rules import MAX_ETA_C
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Several = Annotated[int, Field(strict=True, ge=2)]  # of which a standard error can be taken
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(strict=True, ge=0, lt=MAX_ETA_C, allow_inf_nan=False)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, closed to unknown settings, with all its errors in one message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise ValueError(_message(error, list(type(self).model_fields))) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a TOML file; ValueError with every wrong setting in it."""
+        try:
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"config {str(path)!r} cannot be read ({error.strerror}).") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"config {str(path)!r} is not TOML: {error}.") from None
+        try:
+            return cls(**settings)
+        except ValueError as error:
+            raise ValueError(f"config {str(path)!r}: {error}") from None
+
+    def toml(self) -> str:
+        """The settings as TOML; ``load`` brings them back."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def _message(error: ValidationError, names: list[str]) -> str:
+    """One line per wrong setting, in the words of the project's other errors."""
+    lines = [_line(e, names) for e in error.errors(include_url=False)]
+    return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} settings are wrong:", *lines])
+
+
+def _line(error: Mapping[str, Any], names: list[str]) -> str:
+    kind, got, bounds = error["type"], error["input"], error.get("ctx", {})
+    first, *rest = error["loc"] or ("",)
+    where = str(first) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    if kind == "value_error":  # from a validator of ours
+        return f"{where} {bounds['error']}".lstrip()
+    if kind == "extra_forbidden":
+        return f"{where} is no setting.{nearest(where, names)}"
+    wanted = {
+        "greater_than_equal": "at least {ge:g}",
+        "greater_than": "greater than {gt:g}",
+        "less_than_equal": "at most {le:g}",
+        "less_than": "less than {lt:g}",
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "finite_number": "finite",
+        "string_type": "text",
+        "tuple_type": "a list",
+    }.get(kind)
+    if kind == "literal_error":
+        return f"{where} must be one of {_spelled(bounds['expected'])}; got {got!r}.{nearest(got, _options(bounds))}"
+    if wanted is None:
+        return f"{where}: {error['msg']}; got {got!r}."
+    return f"{where} must be {wanted.format(**bounds)}; got {got!r}."
+
+
+def _options(bounds: Mapping[str, Any]) -> list[str]:
+    return str(bounds["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
+
+
+def _spelled(expected: str) -> str:
+    return expected.replace(" or ", ", ")

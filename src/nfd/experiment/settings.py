@@ -1,0 +1,138 @@
+"""What can be set in a study and in a prediction: everything that decides their numbers.
+
+Nothing here needs PyTorch, so that the command line can check its options before it loads it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from nfd.core.names import Activation, Block, Data, Feedback, RuleName
+from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several
+
+_WIDEST_DENSE = 16384
+
+
+def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(values) < 2 or list(values) != sorted(set(values)):
+        raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
+    return values
+
+
+def _doubling(values: tuple[int, ...]) -> tuple[int, ...]:
+    if values[-1] != 2 * values[-2]:
+        raise ValueError(f"must end in L and 2L, from which infinite depth is extrapolated; got {list(values)}.")
+    return values
+
+
+def _holdable(values: tuple[int, ...]) -> tuple[int, ...]:
+    if values[-1] > _WIDEST_DENSE:
+        raise ValueError(f"must be at most {_WIDEST_DENSE}, as these networks hold dense weights; got {values[-1]}.")
+    return values
+
+
+def _depth(value: float) -> float:
+    if value != math.inf and not (value >= 1 and value.is_integer()):
+        raise ValueError(f"must be a whole number of at least 1, or inf; got {value:g}.")
+    return value
+
+
+def _count_or_auto(value: int | str) -> int | str:
+    if value != "auto" and (isinstance(value, bool | str) or value < 1):
+        raise ValueError(f"must be a whole number of at least 1, or 'auto'; got {value!r}.")
+    return value
+
+
+Ascending = Annotated[tuple[Count, ...], AfterValidator(_ascending)]
+
+
+class DataConfig(Config):
+    """Which data set."""
+
+    data: Data = "digits"
+    """digits (scikit-learn's, nothing to download), cifar10 (official binary version), images (class folders)"""
+    data_dir: str | None = None
+    """where cifar10 (directory or tar.gz) or images are"""
+    image_size: Count | None = None
+    """side in pixels that images are cropped and scaled to; needed when their sizes differ"""
+    seed: Seed = 0
+    """seed of everything random"""
+
+    @model_validator(mode="after")
+    def _check_data(self) -> Self:
+        if self.data == "digits" and self.data_dir is not None:
+            raise ValueError(
+                f"data_dir is for data='cifar10' and data='images'; got data='digits' and data_dir={self.data_dir!r}. "
+                "Drop it or name the data set with --data."
+            )
+        if self.data != "digits" and not (self.data_dir or "").strip():
+            raise ValueError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
+        if self.image_size is not None and self.data != "images":
+            raise ValueError(f"image_size is for data='images'; got data={self.data!r}. Drop it.")
+        return self
+
+
+class TrainingConfig(DataConfig):
+    """A residual network and its training."""
+
+    activation: Activation = "relu"
+    """relu, tanh, erf, gelu or identity"""
+    horizon: Positive = 1.0
+    """time horizon T"""
+    eta_c: Rate = 0.3
+    """learning rate that depends on neither width nor depth"""
+    steps: Count = 30
+    """steps of SGD"""
+    batch: Count = 16
+    """samples per step"""
+
+
+class StudyConfig(TrainingConfig):
+    """A study: predictions, real networks and two-layer blocks on the same batches."""
+
+    depths: Annotated[Ascending, AfterValidator(_doubling)] = (2, 4, 8, 16)
+    """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
+    limit_width: Count = 2048
+    """width of the networks with deferred weights that stand for the infinitely wide one"""
+    replicates: Several = 6
+    """how many of those are averaged"""
+    widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 256, 1024)
+    """widths of the real networks, ascending"""
+    seeds: Several = 5
+    """real networks of each width and depth"""
+    block_depths: Ascending = (4, 8, 16, 32, 64)
+    """depths of the two-layer networks whose updates are measured, ascending"""
+    block_width: Count = 128
+    """their width"""
+    block_seeds: Several = 4
+    """how many of each"""
+
+
+class PredictConfig(TrainingConfig):
+    """A prediction at one depth, or at infinite depth."""
+
+    depth: Annotated[float, Field(strict=True), AfterValidator(_depth)] = 16.0
+    """number of residual blocks, or inf"""
+    steps: Count = 12
+    """steps of SGD"""
+    batch: Count = 8
+    """samples per step"""
+    block: Block = "one-layer"
+    """one-layer or two-layer"""
+    rule: RuleName = "depth-mup"
+    """learning-rate rule: depth-mup, depth-mup-inner, complete-p, mup or standard"""
+    feedback: Feedback = "shared"
+    """shared (the standard network), independent (the paper's decoupled one) or static"""
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    """momentum of SGD"""
+    width: Annotated[int | str, AfterValidator(_count_or_auto)] = "auto"
+    """width of the networks that stand for the infinitely wide one, or auto"""
+    replicates: Several | None = None
+    """how many of them are averaged; as many as rtol needs by default"""
+    rtol: Positive = 0.05
+    """wanted standard error, relative to the RMS of the outputs"""
+    memory: str = "4 GiB"
+    """bound on the memory of one network"""

@@ -1,0 +1,1 @@
+"""What training changed: updates of features and functions, and verdicts on their slopes."""

@@ -1,1 +1,0 @@
-"""Results on disk: written beside and renamed, so that a file is whole or absent."""
