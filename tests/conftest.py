@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
 import torch
 
 torch.set_num_threads(2)
+
+_PLACES = (Path(__file__).parents[2] / "shared" / "data", Path(os.environ.get("NFD_DATA", "/nowhere")))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded images go to a folder of the test run, not to the user's."""
+    monkeypatch.setenv("NFD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def cifar_files() -> Path:
+    """Real CIFAR-10 pixels in the binary layout, where somebody has put them."""
+    for place in _PLACES:
+        if (place / "cifar-10-batches-bin").is_dir():
+            return place
+    pytest.skip("needs cifar-10-batches-bin in ../shared/data or in the folder that NFD_DATA names")

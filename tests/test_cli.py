@@ -15,8 +15,11 @@ import pytest
 
 from nfd import __version__
 from nfd.cli.main import main
+from nfd.experiment.study import Study
 
-SMALL = shlex.split("--depth 2 --steps 3 --batch 4 --widths 8 16 --seeds 2 --limit-width 32 --replicates 2")
+SIZES = "--steps 3 --batch 4 --depths 1 2 --widths 8 16 --seeds 2 --limit-width 32 --replicates 2"
+SMALL = shlex.split(f"{SIZES} --block-depths 1 2 --block-width 8 --block-seeds 2")
+CHARTS = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates-first", "updates-last")
 
 
 @pytest.fixture(scope="module")
@@ -27,27 +30,88 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_study_writes_every_promised_file(study: Path) -> None:
-    names = {"report.html", "result.json", "curves.csv", "gaps.csv", "curves.pdf", "curves.png"}
-    assert {p.name for p in study.iterdir()} == names
-    assert (study / "curves.pdf").read_bytes().startswith(b"%PDF")
-    assert (study / "curves.png").read_bytes().startswith(b"\x89PNG")
+    charts = {f"{name}.{kind}" for name in CHARTS for kind in ("csv", "pdf", "png")}
+    assert {p.name for p in study.iterdir()} == {"report.html", "result.json", "config.toml", *charts}
+    for name in CHARTS:
+        assert (study / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (study / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_study_result_holds_configuration_curves_and_reading(study: Path) -> None:
+def test_study_result_holds_configuration_findings_and_facts(study: Path) -> None:
     result = json.loads((study / "result.json").read_text())
     assert result["config"]["widths"] == [8, 16]
-    assert result["command"].startswith("nfd study --depth 2")
-    series = {row["series"] for row in result["curves"]}
-    assert series == {"infinitely wide", "infinitely wide, decoupled", "width 8", "width 16"}
-    assert all(row["low"] <= row["loss"] <= row["high"] for row in result["curves"])
-    assert len(result["reading"]) >= 3
-    with (study / "curves.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == len(result["curves"]) == 12
+    assert result["complete"] is True
+    assert result["command"].startswith("nfd study --steps 3")
+    assert result["repeat"] == f"nfd study --config {study / 'config.toml'} --out {study}"
+    assert tuple(result["findings"]) == CHARTS
+    for name, finding in result["findings"].items():
+        assert finding["reading"]
+        with (study / f"{name}.csv").open() as file:
+            assert len(list(csv.DictReader(file))) == len(finding["rows"]) > 0
+    assert result["run"]["data_fingerprint"]
+    assert result["run"]["total_seconds"] > 0
 
 
-def test_study_repeats_bit_for_bit(study: Path, tmp_path: Path) -> None:
-    assert main(["study", *SMALL, "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "curves.csv").read_bytes() == (study / "curves.csv").read_bytes()
+def numbers(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.suffix in (".csv", ".toml", ".png")}
+
+
+def test_its_own_configuration_repeats_a_study_bit_for_bit(study: Path, tmp_path: Path) -> None:
+    assert main(["study", "--config", str(study / "config.toml"), "--out", str(tmp_path)]) == 0
+    assert numbers(tmp_path) == numbers(study)
+
+
+def test_options_win_over_the_configuration_file(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("steps = 2\nbatch = 3\nwidth = 16\nreplicates = 2\ndepth = 1.0\n")
+    assert main(["predict", f"--config={tmp_path / 'c.toml'}", "--batch", "2", "--out", str(tmp_path)]) == 0
+    config = json.loads((tmp_path / "result.json").read_text())["config"]
+    assert (config["steps"], config["batch"], config["width"]) == (2, 2, 16)
+
+
+def test_an_interrupted_study_keeps_what_is_done_and_says_so(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in study.iterdir():  # a complete result of an earlier run must not mix with the partial one
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "_real", interrupt)
+    assert main(["study", *SMALL, "--out", str(tmp_path)]) == 130
+    assert "the report holds what was measured by then" in capsys.readouterr().err
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["complete"] is False
+    assert list(result["findings"]) == ["loss-shared", "distance-depth"]
+    assert "This report is partial" in (tmp_path / "report.html").read_text()
+    assert {p.stem for p in tmp_path.glob("*.csv")} == {"loss-shared", "distance-depth"}
+
+
+def test_an_interruption_before_the_first_result_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "_limit", interrupt)
+    assert main(["study", *SMALL, "--out", str(tmp_path)]) == 130
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_earlier_result_whole(study: Path, tmp_path: Path) -> None:
+    """The limit on file sizes stands for the disk: the page, the largest file, does not fit."""
+    for path in study.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
+    code += "from nfd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["study", *SMALL, "--seed", "1", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "nothing was changed in it" in done.stderr
+    assert "How does it train" in done.stdout  # what was found is not lost
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_report_is_one_offline_page(study: Path) -> None:
@@ -71,24 +135,33 @@ def test_predict_writes_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 BAD = [
-    (["study", "--activation", "rellu"], "Did you mean 'relu'"),
-    (["study", "--widths", "0"], "widths must be at least 1"),
+    (["study", "--widths", "0", "8"], "widths[0] must be at least 1"),
+    (["study", "--depths", "0", "--seeds", "1"], "2 settings are wrong:"),
     (["study", "--batch", "5000"], "at most the 1437"),
-    (["study", "--data", "mnist"], "data must be one of"),
-    (["predict", "--width", "wide"], "width must be a whole number or 'auto'"),
-    (["predict", "--depth", "0"], "depth must be at least 1"),
+    (["study", "--data", "cifar10"], "needs data_dir"),
+    (["study", "--data", "cifar10", "--data-dir", "nowhere"], "does not exist"),
+    (["study", "--config", "nowhere.toml"], "cannot be read"),
+    (["predict", "--width", "wide"], "width must be a whole number of at least 1, or 'auto'"),
+    (["predict", "--depth", "0"], "depth must be a whole number of at least 1, or inf"),
     (["predict", "--depth", "2.5"], "depth must be a whole number"),
     (["predict", "--rule", "depth-mup-inner"], "needs inner and outer roles"),
     (["predict", "--memory", "plenty"], "memory must be like"),
 ]
 
 
+def exit_code(arguments: list[str]) -> object:
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_bad_input_is_one_message_and_exit_code_2(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments, "--out", str(tmp_path)]) == 2
-    shown = capsys.readouterr().err
+    assert exit_code([*arguments, "--out", str(tmp_path)]) == 2
+    shown = " ".join(capsys.readouterr().err.replace("│", "").split())
     assert message in shown
     assert "Traceback" not in shown
     assert list(tmp_path.iterdir()) == []
@@ -110,7 +183,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_unknown_options_and_commands_exit_with_2() -> None:
-    for arguments in (["study", "--wdith", "3"], ["stduy"]):
+    for arguments in (["study", "--wdith", "3"], ["stduy"], ["study", "--activation", "rellu"], ["data", "inof"]):
         done = run(*arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
@@ -143,3 +216,12 @@ def test_piped_output_has_no_progress_bar(tmp_path: Path) -> None:
     done = run(*arguments, str(tmp_path))
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_data_info_says_what_a_data_set_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "info", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1,437 training, 360 test" in shown
+    assert "1 channel of 8 x 8: d = 64" in shown
+    assert (tmp_path / "contact.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "result.json").read_text())["official"] == "yes"

@@ -6,6 +6,7 @@ can run code when they are opened, and is refused.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import tarfile
 import zlib
@@ -30,6 +31,7 @@ TEST = "test_batch.bin"
 _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _RECORDS = 10_000
+_PADDING = 1 << 20  # at most so many bytes of zeros end a tar file
 _PYTHON = ("cifar-10-python.tar.gz", "cifar-10-batches-py", *(name.removesuffix(".bin") for name in (*TRAIN, TEST)))
 _WHERE = f"It is {ARCHIVE} at https://www.cs.toronto.edu/~kriz/cifar.html."
 
@@ -127,13 +129,15 @@ def _all_present(folder: Path) -> tuple[str, ...]:
 def _from_archive(archive: Path) -> dict[str, Bytes]:
     """The six files, read without extracting anything."""
     files: dict[str, Bytes] = {}
-    with archive.open("rb") as raw:
+    with archive.open("rb") as raw, gzip.GzipFile(fileobj=raw) as unzipped:
         try:
-            with tarfile.open(fileobj=raw, mode="r|gz", bufsize=1 << 20) as tar:
+            with tarfile.open(fileobj=unzipped, mode="r|", bufsize=1 << 20) as tar:
                 for name, file in _members(tar, archive):
                     if name in files:
                         raise ValueError(f"{archive}: holds {name} twice.")
                     files[name] = np.frombuffer(file.read(), np.uint8)
+            if len(unzipped.read(_PADDING + 1)) > _PADDING:  # reading to the end is what checks the checksum of gzip
+                raise ValueError(f"{archive}: holds more after the end of the archive; this is not CIFAR-10. {_WHERE}")
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             raise ValueError(
                 f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}). Download it again. {_WHERE}"
@@ -149,10 +153,10 @@ def _members(tar: tarfile.TarFile, archive: Path) -> Iterator[tuple[str, IO[byte
         name = PurePosixPath(member.name).name
         if name in _PYTHON and member.isfile():
             raise _python_version(archive)
-        if name not in (*TRAIN, TEST) or not member.isfile():
-            continue
         if member.size > _RECORDS * _RECORD:
             raise ValueError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
+        if name not in (*TRAIN, TEST) or not member.isfile():
+            continue
         file = tar.extractfile(member)
         if file is not None:
             yield name, file

@@ -92,8 +92,8 @@ def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
 
 def _parts(root: Path) -> dict[str, Path]:
     """Part to folder: ``{"train": ..., "test": ...}``, or ``{"": root}`` where the seed splits."""
-    names = sorted(e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith("."))
-    if "train" not in names or not any(e.is_dir() for e in os.scandir(root / "train")):
+    names = [e.name for e in _entries(root) if e.is_dir()]
+    if "train" not in names or not any(e.is_dir() for e in _entries(root / "train")):
         return {"": root}
     tests = [name for name in names if name in _TEST_NAMES]
     rest = [name for name in names if name not in ("train", *tests)]
@@ -107,7 +107,7 @@ def _parts(root: Path) -> dict[str, Path]:
 
 def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
     """(path, class, what changes when the file does), sorted; loose images beside class folders are an error."""
-    entries = sorted((e for e in os.scandir(folder) if not e.name.startswith(".")), key=lambda e: e.name)
+    entries = _entries(folder)
     loose = [e.name for e in entries if e.is_file() and e.name.lower().endswith(_SUFFIXES)]
     if loose:
         raise ValueError(
@@ -121,14 +121,18 @@ def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if entry.name.startswith("."):
-            continue
+    for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.is_file():
             about = entry.stat()
             yield entry.path, f"{entry.path} {about.st_size} {about.st_mtime_ns}"
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is in a folder and not hidden, by name."""
+    with os.scandir(folder) as found:
+        return sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
 
 
 def _check_classes(files: Sequence[_File], root: Path) -> None:

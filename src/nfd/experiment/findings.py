@@ -83,11 +83,26 @@ def losses(study: Study, feedback: str) -> Finding | None:
         reading += (
             f" Above the prediction for their depth, {study.config.depths[-1]}, lie real networks, by width: {apart}."
         )
+    reading += _divergence(study, feedback)
     titles = {
         "shared": "How does it train when infinitely wide and deep?",
         "independent": "And with independent feedback, the paper's limit?",
     }
     return Finding(f"loss-{feedback}", titles[feedback], rows, reading)
+
+
+def _divergence(study: Study, feedback: str) -> str:
+    """Which networks left the range of numbers, and when; empty when none did."""
+    m = study.measured
+    runs = {f"infinitely wide, depth {L}": y for (name, L), y in m.limits.items() if name == feedback}
+    runs |= {f"width {n}, depth {L}": y for (L, n), y in m.real.items()} if feedback == "shared" else {}
+    ends = {where: y.isnan().any(-1).any(-1) for where, y in runs.items()}
+    said = [
+        f"{int(end.any(1).sum())} of {len(end)} of {where} at step {int(end.any(0).nonzero()[0])}"
+        for where, end in ends.items()
+        if bool(end.any())
+    ]
+    return f" Training diverged: {'; '.join(said)}. Their numbers are left out; lower eta_c." if said else ""
 
 
 def _limits(study: Study, feedback: str) -> dict[float, Tensor]:

@@ -101,8 +101,10 @@ def _caption(finding: Finding, study: Study) -> str:
 
 
 def _table(finding: Finding) -> list[dict[str, str]]:
-    """The numbers for people: slopes where there are any, else gaps, else first and last losses."""
-    if finding.slopes:
+    """The numbers for people: gaps, first and last losses, or slopes where any could be fitted."""
+    if not finding.name.startswith(("loss", "gap")):
+        if not finding.slopes:
+            return []
         keys = [key for key in ("series", "slope", "verdict") if key in finding.slopes[0]]
         named = {"series": "", "slope": "slope [95 % interval] ± standard error", "verdict": "verdict"}
         return [{named[k]: _slope(row) if k == "slope" else row[k] for k in keys} for row in finding.slopes]

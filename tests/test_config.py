@@ -1,0 +1,88 @@
+"""Configurations: every error at once, in one voice; TOML there and back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from nfd.core import names
+from nfd.core.activations import ACTIVATIONS
+from nfd.data.load import NAMES
+from nfd.experiment.config import Config
+from nfd.experiment.settings import DataConfig, PredictConfig, StudyConfig
+from nfd.scaling.rules import RULES
+
+
+def test_names_are_those_of_what_they_name() -> None:
+    assert set(get_args(names.Activation)) == set(ACTIVATIONS)
+    assert set(get_args(names.RuleName)) == set(RULES)
+    assert set(get_args(names.Data)) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DataConfig(data="images", data_dir="/a b/ü\"'", image_size=4, seed=2**63 - 1),
+        StudyConfig(depths=(1, 2), eta_c=1e-9),
+        PredictConfig(depth=math.inf, width=7, replicates=3),
+        PredictConfig(width="auto"),
+    ],
+)
+def test_toml_brings_every_setting_back(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(config.toml(), encoding="utf-8")
+    assert type(config).load(tmp_path / "c.toml") == config
+
+
+def test_every_wrong_setting_is_reported_at_once(tmp_path: Path) -> None:
+    text = 'widhts = [3]\ndepths = [0, 2]\nwidths = [8]\nactivation = "rellu"\nseeds = 1\nsteps = true\nhorizon = "x"\n'
+    (tmp_path / "c.toml").write_text(text + "eta_c = nan\nbatch = 1.5\nseed = -1\n")
+    with pytest.raises(ValueError, match="settings are wrong") as error:
+        StudyConfig.load(tmp_path / "c.toml")
+    assert str(error.value).splitlines() == [
+        f"config '{tmp_path / 'c.toml'}': 10 settings are wrong:",
+        "  seed must be at least 0; got -1.",
+        "  activation must be one of 'relu', 'tanh', 'erf', 'gelu', 'identity'; got 'rellu'. Did you mean 'relu'?",
+        "  horizon must be a number; got 'x'.",
+        "  eta_c must be finite; got nan.",
+        "  steps must be a whole number; got True.",
+        "  batch must be a whole number; got 1.5.",
+        "  depths[0] must be at least 1; got 0.",
+        "  widths must be two or more ascending numbers; got [8].",
+        "  seeds must be at least 2; got 1.",
+        "  widhts is no setting. Did you mean 'widths'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depths": [3, 5]}, "depths must end in L and 2L"),
+        ({"widths": [8, 20000]}, "widths must be at most 16384"),
+        ({"widths": 8}, "widths must be a list; got 8"),
+        ({"data": "cifar10"}, "needs data_dir"),
+        ({"data_dir": "x"}, "data_dir is for data='cifar10' and data='images'"),
+        ({"image_size": 8}, "image_size is for data='images'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StudyConfig(**settings)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere.toml' cannot be read \(No such file"):
+        StudyConfig.load(tmp_path / "nowhere.toml")
+    (tmp_path / "bad.toml").write_text("steps = \n")
+    with pytest.raises(ValueError, match=r"bad.toml' is not TOML: .*line 1"):
+        StudyConfig.load(tmp_path / "bad.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not TOML"):
+        StudyConfig.load(tmp_path / "bytes.toml")
+
+
+def test_configurations_are_frozen() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        StudyConfig().steps = 3  # type: ignore[misc]

@@ -1,0 +1,69 @@
+"""Files are whole or absent; pages cannot be broken by what they show."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json
+from nfd.report.charts import Series, curves
+from nfd.report.page import Section, page
+
+
+def test_staged_files_appear_together_and_what_they_replace_goes(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("old")
+    (tmp_path / "mine.txt").write_text("kept")
+    with staged(tmp_path, replaced=["old.csv", "a.json", "never.csv"]) as folder:
+        write_json(folder / "a.json", {"value": 1})
+        assert not (tmp_path / "a.json").exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "mine.txt"}
+
+
+def rewritten(directory: Path) -> None:
+    with staged(directory, replaced=["a.json", "old.csv"]) as folder:
+        write_json(folder / "a.json", {"value": 2})
+        write_bytes(folder / "b.bin", b"half")
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_fault_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    write_json(tmp_path / "a.json", {"value": 1})
+    (tmp_path / "old.csv").write_text("old")
+    calls = iter([None, fault])
+
+    def second_fails(*_: object) -> None:
+        problem = next(calls)
+        if problem:
+            raise problem
+
+    monkeypatch.setattr("nfd.core.files.os.fsync", second_fails)
+    with pytest.raises(type(fault)) as raised:
+        rewritten(tmp_path)
+    assert isinstance(fault, KeyboardInterrupt) or "nothing was changed in it" in str(raised.value)
+    assert json.loads((tmp_path / "a.json").read_text()) == {"value": 1}
+    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "old.csv"}
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "a.json", {"x": [math.nan, 1.0, (math.inf,)], "y": {"z": None}})
+    assert json.loads(path.read_text()) == {"x": [None, 1.0, [None]], "y": {"z": None}}
+
+
+def test_csv_and_directories(tmp_path: Path) -> None:
+    deep = prepare_directory(tmp_path / "a" / "b")
+    assert write_csv(deep / "t.csv", [{"x": 1, "y": "p,q"}]).read_bytes() == b'x,y\r\n1,"p,q"\r\n'
+    assert write_csv(deep / "e.csv", []).exists()
+
+
+def test_hostile_names_stay_text() -> None:
+    evil = "</script><script>alert(1)</script>"
+    rows = [{"series": evil, "step": 0, "loss": 1.0, "low": 0.9, "high": 1.1}]
+    chart = curves(rows, [Series(evil, "#000000")], x="step", y="loss", y_title=evil)
+    text = page(evil, [Section(evil, [evil], chart, [{evil: evil}], evil)])
+    assert "<script>alert" not in text
+    assert text.count("</script>") == 2
