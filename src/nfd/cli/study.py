@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from textwrap import fill
 
 from nfd.cli.options import Options
 from nfd.experiment.settings import StudyConfig
@@ -35,7 +36,7 @@ class StudyCommand(Options, StudyConfig):
                 raise
         found = findings(study)
         for finding in found:
-            print(f"{finding.title}\n  {finding.reading}")
+            print(finding.title, fill(finding.reading, 100, initial_indent="  ", subsequent_indent="  "), sep="\n")
         print(f"Report: {write_study(study, found, directory, command)}")
         if study.measured.complete:
             return 0

@@ -56,6 +56,11 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     @property
+    def title(self) -> str:
+        """The name, and that it is not the official data where that is known."""
+        return self.name if self.official is not False else f"{self.name} (not the official files)"
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(channels, height, width)."""
         return tuple(self.train.pixels.shape[1:])

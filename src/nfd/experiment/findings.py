@@ -304,7 +304,7 @@ def blocks(study: Study, steps: int) -> Finding | None:
         return None
     after = "the first step" if steps == 1 else f"{steps} steps"
     title = f"Do the inner layers of two-layer blocks learn? After {after}"
-    return Finding(f"updates-{'first' if steps == 1 else 'last'}", title, rows, _block_reading(slopes, after), slopes)
+    return Finding(f"updates-{'first' if steps == 1 else 'last'}", title, rows, _block_reading(slopes), slopes)
 
 
 def _slope_of_mean(points: Sequence[float], samples: Tensor) -> Tensor:
@@ -321,7 +321,7 @@ def _block_samples(study: Study, rule: str, steps: int) -> dict[int, dict[str, T
     return found
 
 
-def _block_reading(slopes: Sequence[Row], after: str) -> str:
+def _block_reading(slopes: Sequence[Row]) -> str:
     said = {
         ("inner", "COLLAPSES"): "inner features stop learning as depth grows",
         ("inner", "STABLE"): "inner features learn at every depth",
@@ -340,7 +340,7 @@ def _block_reading(slopes: Sequence[Row], after: str) -> str:
             if meter in own
         ]
         if parts:
-            sentences.append(f"With {name}, after {after}, " + " and ".join(parts) + ".")
+            sentences.append(f"With {name}, " + " and ".join(parts) + ".")
     return " ".join(sentences)
 
 

@@ -82,7 +82,7 @@ def _section(finding: Finding, chart: Chart, study: Study) -> Section:
 def _caption(finding: Finding, study: Study) -> str:
     c = study.config
     shared = (
-        f"{study.dataset.name}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
+        f"{study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
         f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel."
     )
     wide = f"{c.replicates} networks of width {c.limit_width:,} with deferred weights stand for the infinitely wide one"
