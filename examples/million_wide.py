@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
-
-import vl_convert
 
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
-from nfd.report.charts import loss_curves
+from nfd.report.charts import COLOURS, Series, curves, still
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
 DEPTH, BATCH, ETA_C = 4, 8, 0.5
+TITLE = "training loss before the step (nats)"
 
 
 def curve(width: int, steps: int) -> tuple[list[float], float]:
@@ -50,10 +48,12 @@ def main() -> None:
             {"series": f"width {width:,}", "step": k, "loss": loss, "low": loss, "high": loss}
             for k, loss in enumerate(losses)
         ]
-    widest = f"width {max(arguments.widths):,}"
-    chart = loss_curves(rows, [widest]).properties(width=560, height=280)
+    *narrower, widest = (f"width {width:,}" for width in arguments.widths)
+    series = [Series(name, colour, (6, 4)) for name, colour in zip(narrower, COLOURS, strict=False)]
+    chart = curves(rows, [*series, Series(widest, "#000000")], x="step", y="loss", y_title=TITLE)
+    _, png = still(chart)
     write_csv(out / "million.csv", rows)
-    print(write_bytes(Path(out) / "million.png", vl_convert.vegalite_to_png(chart.to_json(), scale=2)))
+    print(write_bytes(out / "million.png", png))
 
 
 if __name__ == "__main__":
