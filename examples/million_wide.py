@@ -12,6 +12,7 @@ import time
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
+from nfd.experiment.findings.finding import Axes
 from nfd.report.charts import COLOURS, Series, curves, still
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
@@ -50,7 +51,8 @@ def main() -> None:
         ]
     *narrower, widest = (f"width {width:,}" for width in arguments.widths)
     series = [Series(name, colour, (6, 4)) for name, colour in zip(narrower, COLOURS, strict=False)]
-    chart = curves(rows, [*series, Series(widest, "#000000")], x="step", y="loss", y_title=TITLE)
+    axes = Axes("step", "loss", "step", TITLE, "curves")
+    chart = curves(rows, [*series, Series(widest, "#000000")], axes)
     _, png = still(chart)
     write_csv(out / "million.csv", rows)
     print(write_bytes(out / "million.png", png))

@@ -17,7 +17,7 @@ from nfd import __version__
 from nfd.cli.main import main
 from nfd.experiment.study import Study
 
-SIZES = "--steps 3 --batch 4 --depths 1 2 --widths 8 16 --seeds 2 --limit-width 32 --replicates 2"
+SIZES = "--steps 3 --batch 4 --depths 1 2 --widths 8 16 --seeds 2 --limit-width 32 --replicates 3"
 SMALL = shlex.split(f"{SIZES} --block-depths 1 2 --block-width 8 --block-seeds 2")
 CHARTS = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates-first", "updates-last")
 
@@ -62,7 +62,7 @@ def test_its_own_configuration_repeats_a_study_bit_for_bit(study: Path, tmp_path
 
 
 def test_options_win_over_the_configuration_file(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text("steps = 2\nbatch = 3\nwidth = 16\nreplicates = 2\ndepth = 1.0\n")
+    (tmp_path / "c.toml").write_text("steps = 2\nbatch = 3\nwidth = 16\nreplicates = 3\ndepth = 1.0\n")
     assert main(["predict", f"--config={tmp_path / 'c.toml'}", "--batch", "2", "--out", str(tmp_path)]) == 0
     config = json.loads((tmp_path / "result.json").read_text())["config"]
     assert (config["steps"], config["batch"], config["width"]) == (2, 2, 16)
@@ -125,13 +125,13 @@ def test_report_is_one_offline_page(study: Path) -> None:
 
 
 def test_predict_writes_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 2 --feedback independent"
+    arguments = "predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 3 --feedback independent"
     assert main([*arguments.split(), "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["width"] == 32
     assert result["depths"] == [2]
     assert len(result["rows"]) == 3
-    assert "2 replicates" in capsys.readouterr().out
+    assert "3 replicates" in capsys.readouterr().out
 
 
 BAD = [
@@ -183,7 +183,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_unknown_options_and_commands_exit_with_2() -> None:
-    for arguments in (["study", "--wdith", "3"], ["stduy"], ["study", "--activation", "rellu"], ["data", "inof"]):
+    for arguments in (
+        ["study", "--wdith", "3"],
+        ["stduy"],
+        ["study", "--steps", "abc"],
+        ["study", "--activation", "rellu"],
+        ["data", "inof"],
+    ):
         done = run(*arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr

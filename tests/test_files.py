@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json
+from nfd.experiment.findings.finding import Axes
 from nfd.report.charts import Series, curves
 from nfd.report.page import Section, page
 
@@ -63,7 +64,7 @@ def test_csv_and_directories(tmp_path: Path) -> None:
 def test_hostile_names_stay_text() -> None:
     evil = "</script><script>alert(1)</script>"
     rows = [{"series": evil, "step": 0, "loss": 1.0, "low": 0.9, "high": 1.1}]
-    chart = curves(rows, [Series(evil, "#000000")], x="step", y="loss", y_title=evil)
+    chart = curves(rows, [Series(evil, "#000000")], Axes("step", "loss", evil, evil, "curves"))
     text = page(evil, [Section(evil, [evil], chart, [{evil: evil}], evil)])
     assert "<script>alert" not in text
     assert text.count("</script>") == 2

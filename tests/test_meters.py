@@ -7,9 +7,10 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
 import nfd
-from nfd.core.statistics import Interval, interval, log_slope, size_of_mean
+from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
 from nfd.meters.updates import updates
 from nfd.meters.verdict import verdict
 from nfd.nets.resnet import ResNet
@@ -87,16 +88,37 @@ def test_verdicts(value: float, low: float, high: float, word: str) -> None:
 
 def test_intervals_are_those_of_students_t_for_a_mean() -> None:
     samples = torch.tensor([1.0, 2.0, 4.0, 7.0], dtype=torch.float64)
-    found = interval(samples, lambda r: r.mean(0))
+    found = interval(lambda r: r.mean(0), samples)
     assert found.value == 3.5
     assert found.stderr == pytest.approx(float(samples.std()) / 2)
     assert found.high - found.value == pytest.approx(3.182446 * found.stderr, rel=1e-5)
     assert str(Interval(-0.4567, 0.0212, -0.52, -0.39)) == "-0.457 [-0.520, -0.390]"
+    assert "nan" in str(Interval(math.nan, math.nan, math.nan, math.nan))
+    assert "inf" in str(Interval(1.0, math.inf, -math.inf, math.inf))
 
 
-def test_slopes_and_sizes_of_means() -> None:
+def test_intervals_of_two_groups_are_welchs() -> None:
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.randn(5, generator=g, dtype=torch.float64), 3 * torch.randn(9, generator=g, dtype=torch.float64)
+    found = interval(lambda x, y: x.mean() - y.mean(), a, b)
+    welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
+
+
+def test_intervals_cover_what_they_say() -> None:
+    """Of squared sizes, noise taken away, over many draws of six replicates."""
+    g = torch.Generator().manual_seed(1)
+    truth, held = 0.09, 0
+    for _ in range(300):
+        samples = 0.3 + torch.randn(6, 40, generator=g, dtype=torch.float64)
+        found = interval(lambda r: squared_size(r.mean(0), stderr(r)), samples)
+        held += found.low <= truth <= found.high
+    assert 0.91 <= held / 300 <= 0.99
+
+
+def test_slopes_and_roots() -> None:
     x = [2.0, 4.0, 8.0]
     torch.testing.assert_close(log_slope(x, 3 * torch.tensor(x).pow(-0.5)), torch.tensor(-0.5, dtype=torch.float64))
-    g = torch.Generator().manual_seed(0)
-    noisy = 0.3 + torch.randn(20, 5000, generator=g, dtype=torch.float64)
-    assert float(size_of_mean(noisy)) == pytest.approx(0.3, abs=0.01)  # the plain RMS of the mean is 0.37
+    root = Interval(0.04, 0.01, -0.01, 0.09).root()
+    assert (root.value, root.low, root.high) == pytest.approx((0.2, 0.0, 0.3))
+    assert root.stderr == pytest.approx(0.025)

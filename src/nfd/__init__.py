@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from nfd.limits.kernel import kernel as kernel
     from nfd.limits.predict import Prediction as Prediction
     from nfd.limits.predict import predict as predict
+    from nfd.limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
     from nfd.nets.deferred import DeferredLinear as DeferredLinear
     from nfd.nets.mlp import MLP as MLP
     from nfd.nets.resnet import ResNet as ResNet
@@ -19,12 +21,24 @@ _PUBLIC = {
     "MLP": "nfd.nets.mlp",
     "SGD": "nfd.nets.sgd",
     "DeferredLinear": "nfd.nets.deferred",
+    "InfiniteDepthKernel": "nfd.limits.sklearn_kernel",
     "Prediction": "nfd.limits.predict",
     "ResNet": "nfd.nets.resnet",
+    "kernel": "nfd.limits.kernel",
     "predict": "nfd.limits.predict",
 }
 
-__all__ = ["MLP", "SGD", "DeferredLinear", "Prediction", "ResNet", "__version__", "predict"]
+__all__ = [
+    "MLP",
+    "SGD",
+    "DeferredLinear",
+    "InfiniteDepthKernel",
+    "Prediction",
+    "ResNet",
+    "__version__",
+    "kernel",
+    "predict",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,10 @@ import tyro
 
 from nfd import __version__
 from nfd.cli.data import DataCommand
-from nfd.cli.options import Options
+from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
 from nfd.cli.study import StudyCommand
+from nfd.core.errors import nearest
 
 _COMMANDS: dict[str, type[Options]] = {"study": StudyCommand, "predict": PredictCommand, "data": DataCommand}
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left; the results are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
+    except (UsageError, ValueError, TypeError, ArithmeticError, OSError, MemoryError) as error:
         print(f"nfd: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed(given: list[str]) -> Any:
     """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
+    if given[0] not in (*_COMMANDS, "-h", "--help"):
+        raise UsageError(f"there is no command {given[0]!r}.{nearest(given[0], _COMMANDS)} See nfd --help.")
     commands = [
         Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(given[1:] if given[0] == name else ()))]
         for name, kind in _COMMANDS.items()

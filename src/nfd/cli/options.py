@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from nfd.experiment.config import Config
 
 C = TypeVar("C", bound=Config)
 
 
+class UsageError(Exception):
+    """What was asked for makes no sense; the message says why."""
+
+
 class Options(Config):
     """Options of a command beside the settings that decide its numbers."""
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     out: str
     """directory for the results"""
@@ -28,7 +38,7 @@ class Options(Config):
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """What the command starts from: the file that ``--config`` names in ``arguments``, or nothing."""
         path = _named("--config", arguments)
-        return cls() if path is None else cls(config=path, **cls.settings_type().load(path).model_dump())  # type: ignore[call-arg]
+        return cls() if path is None else cls(config=path, **cls.settings_type().load(path).model_dump())
 
     def settings(self, kind: type[C]) -> C:
         """The settings alone, checked again; ``data_dir`` is made absolute, so that they hold in any directory."""

@@ -36,7 +36,11 @@ class StudyCommand(Options, StudyConfig):
                 raise
         found = findings(study)
         for finding in found:
-            print(finding.title, fill(finding.reading, 100, initial_indent="  ", subsequent_indent="  "), sep="\n")
+            lines = (
+                fill(text, 100, initial_indent="  ", subsequent_indent="  ")
+                for text in (finding.headline, *finding.details)
+            )
+            print(finding.title, *lines, sep="\n")
         print(f"Report: {write_study(study, found, directory, command)}")
         if study.measured.complete:
             return 0

@@ -6,8 +6,9 @@ For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``,
 * ``slope_moment(a, b, c) = E[phi'(h) phi'(hbar)]``, the backward rate of Prop. 6,
 * ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
 
-relu, erf and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997); tanh
-and gelu use the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-10 (tests/test_core.py).
+relu, erf, gelu and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997; gelu
+by Gaussian integration by parts); tanh uses the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-10
+(tests/test_core.py).
 """
 
 from __future__ import annotations
@@ -93,6 +94,23 @@ def _erf_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return (4 / math.pi) / ((1 + 2 * a) * (1 + 2 * b) - 4 * c * c).sqrt()
 
 
+def _gelu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    # E[X Phi(X) Y Phi(Y)] by Stein's identity in X and in Y; F = E[Phi Phi], D = E[Phi' Phi'].
+    F, D = _normal_cdf_moments(a, b, c)
+    return c * F + D * (a * b - c * c + c * c / (1 + a) + c * c / (1 + b))
+
+
+def _gelu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    F, D = _normal_cdf_moments(a, b, c)
+    return F + c * D * (1 / (1 + a) + 1 / (1 + b) + 1 / ((1 + a) * (1 + b) - c * c))
+
+
+def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function Phi."""
+    both = (1 + a) * (1 + b)
+    return 0.25 + torch.asin(c / both.sqrt()) / (2 * math.pi), 1 / (2 * math.pi * (both - c * c).sqrt())
+
+
 def _relu_hermite(degree: int) -> Tensor:
     # E[relu(Z) He_k] = He_{k-2}(0) / sqrt(2 pi) for k >= 2, by parts; He_{2m}(0) = (-1)^m (2m)! / (2^m m!).
     def coefficient(k: int) -> float:
@@ -127,6 +145,8 @@ ACTIVATIONS: dict[str, Activation] = {
             "gelu",
             torch.nn.functional.gelu,
             lambda x: torch.special.ndtr(x) + x * _normal_pdf(x),
+            _gelu_moment,
+            _gelu_slope_moment,
         ),
         Activation("identity", lambda x: x, torch.ones_like, lambda a, b, c: c, lambda a, b, c: torch.ones_like(c)),
     )

@@ -40,20 +40,28 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
     Files named in ``replaced`` belong to what is written: those that were not written anew are removed.
     """
     folder = Path(tempfile.mkdtemp(dir=directory, prefix=".unfinished-"))
-    kept: set[str] = set()
     try:
-        yield folder
-        for path in sorted(folder.iterdir()):
-            os.replace(path, directory / path.name)
-            kept.add(path.name)
-        for name in set(replaced) - kept:
-            (directory / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{error.strerror}: nothing was changed in it; free space or choose another", str(directory)
-        ) from error
+        try:
+            yield folder
+        except OSError as error:
+            said = f"{error.strerror}: nothing was changed in it; free space or choose another"
+            raise OSError(error.errno, said, str(directory)) from error
+        _move(folder, directory, replaced)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
+    moved: set[str] = set()
+    try:
+        for path in sorted(folder.iterdir()):
+            os.replace(path, directory / path.name)
+            moved.add(path.name)
+        for name in set(replaced) - moved:
+            (directory / name).unlink(missing_ok=True)
+    except OSError as error:
+        said = f"{error.strerror}, after {len(moved)} of the new files were moved there: old and new are mixed"
+        raise OSError(error.errno, said, str(directory)) from error
 
 
 def write_bytes(path: Path, content: bytes) -> Path:

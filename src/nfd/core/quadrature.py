@@ -57,3 +57,19 @@ def hermite_polynomials(degree: int, z: Tensor) -> Tensor:
     for k in range(1, degree):
         rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
     return torch.stack(rows[: degree + 1])
+
+
+def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
+    """Nodes ``z [m]`` and weights ``[m, degree + 1]``: ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] / sqrt(k!)``.
+
+    For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of the Gaussian, which
+    keeps them within range at any degree.
+    """
+    step = min(0.25, 0.27 / math.sqrt(max(variance, 1e-300)), 2.0 / math.sqrt(degree + 1))
+    half = math.ceil((_WINDOW + 2 * math.sqrt(degree)) / step)
+    z = step * torch.arange(-half, half + 1, dtype=torch.float64)
+    root = torch.exp(-0.25 * z * z)
+    rows = [root, z * root]
+    for k in range(1, degree):
+        rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
+    return z, torch.stack([row * root for row in rows[: degree + 1]], 1) * (step / math.sqrt(2 * math.pi))

@@ -21,6 +21,11 @@ def stderr(samples: Tensor) -> Tensor:
     return samples.std(0) / math.sqrt(len(samples))
 
 
+def squared_size(mean: Tensor, error: Tensor) -> Tensor:
+    """Mean square over entries beyond what noise explains, ``mean(mean^2 - error^2)``: unbiased, negative at times."""
+    return (mean.square() - error.square()).mean()
+
+
 @dataclass(frozen=True)
 class Size:
     """RMS of a mean beyond what its noise explains, and that noise, RMS of the standard errors."""
@@ -30,25 +35,28 @@ class Size:
 
 
 def size(mean: Tensor, error: Tensor) -> Size:
-    """``sqrt(max(0, rms(mean)^2 - rms(error)^2))`` with its noise; not-a-number propagates."""
-    total, noise = rms(mean), rms(error)
-    return Size(math.sqrt(total**2 - noise**2) if not total <= noise else 0.0, noise)
+    """``sqrt(max(0, squared_size))`` with its noise; not-a-number propagates."""
+    squared = float(squared_size(mean, error))
+    return Size(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
 
 
-def size_of_mean(samples: Tensor) -> Tensor:
-    """RMS over entries of the mean of ``samples``, free of its noise: ``sqrt(max(0, .))`` of products of different
-    replicates, whose expectation is the square of the mean."""
-    R = len(samples)
-    squared = (samples.sum(0).square() - samples.square().sum(0)) / (R * (R - 1))
-    return squared.mean().clamp_min(0).sqrt()
+def jackknife(f: Callable[..., Tensor], *samples: Tensor) -> tuple[Tensor, Tensor]:
+    """``f(*samples)`` and its standard error from leaving out one replicate after another.
+
+    Groups of samples are independent of each other; their variances add.
+    """
+    variances = [_variance(f, samples, group) for group in range(len(samples))]
+    return f(*samples), torch.stack(variances).sum(0).sqrt()
 
 
-def jackknife(samples: Tensor, f: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """``f`` of the replicates, and its standard error from leaving out one after another."""
-    R = len(samples)
-    left_out = torch.stack([f(torch.cat([samples[:r], samples[r + 1 :]])) for r in range(R)])
-    spread = (left_out - left_out.mean(0)).square().sum(0) * (R - 1) / R
-    return f(samples), torch.sqrt(spread)
+def _variance(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int) -> Tensor:
+    R = len(samples[group])
+    left_out = []
+    for r in range(R):
+        rest = torch.cat([samples[group][:r], samples[group][r + 1 :]])
+        left_out.append(f(*samples[:group], rest, *samples[group + 1 :]))
+    together = torch.stack(left_out)
+    return (together - together.mean(0)).square().sum(0) * (R - 1) / R
 
 
 @dataclass(frozen=True)
@@ -61,15 +69,32 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        digits = 2 if not self.stderr > 0 else max(2, 1 - math.floor(math.log10(self.stderr)))
+        known = math.isfinite(self.stderr) and self.stderr > 0
+        digits = min(max(2, 1 - math.floor(math.log10(self.stderr))), 12) if known else 2
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
 
+    @property
+    def resolved(self) -> bool:
+        """Whether the interval leaves out zero; False for not-a-number."""
+        return self.low > 0 or self.high < 0
 
-def interval(samples: Tensor, f: Callable[[Tensor], Tensor]) -> Interval:
-    """The scalar ``f`` of the replicates, its jackknife error, and 95 % limits by Student's t with R - 1 degrees."""
-    value, error = (float(x) for x in jackknife(samples, f))
-    half = float(stats.t.ppf(0.975, len(samples) - 1)) * error
-    return Interval(value, error, value - half, value + half)
+    def root(self) -> Interval:
+        """The interval of the square root, cut off at zero; error by the delta method."""
+        value, low, high = (math.sqrt(v) if not v <= 0 else 0.0 for v in (self.value, self.low, self.high))
+        return Interval(value, self.stderr / (2 * value) if value > 0 else math.nan, low, high)
+
+
+def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
+    """The scalar ``f`` of independent groups of replicates, its jackknife error, and 95 % limits.
+
+    By Student's t with the degrees of freedom of Welch and Satterthwaite, ``R - 1`` for a single group.
+    """
+    variances = [float(_variance(f, samples, group)) for group in range(len(samples))]
+    total, value = sum(variances), float(f(*samples))
+    parts = sum(v * v / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
+    freedom = total * total / parts if parts > 0 else float(min(len(s) for s in samples) - 1)
+    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
+    return Interval(value, math.sqrt(total), value - half, value + half)
 
 
 def log_slope(x: Sequence[float], y: Tensor) -> Tensor:

@@ -57,17 +57,17 @@ def cifar10(path: str | Path) -> Dataset:
         source = f"{archive}: the official file (MD5 {ARCHIVE_MD5})"
         if not official:
             source = f"{archive}: not the official file (its MD5 is {md5.result()}, the official one {ARCHIVE_MD5})"
-        return _dataset(files, source, official)
+        return _dataset(files, archive, source, official)
     files = {name: np.fromfile(folder / name, np.uint8) for name in _all_present(folder)}
     whole = all(len(content) == _RECORDS * _RECORD for content in files.values())
     source = f"{folder}: unpacked files, not verified (a checksum is published for the archive alone)"
     if not whole:
         source = f"{folder}: not the official files (these hold 10,000 records each)"
-    return _dataset(files, source, None if whole else False)
+    return _dataset(files, folder, source, None if whole else False)
 
 
-def _dataset(files: Mapping[str, Bytes], source: str, official: bool | None) -> Dataset:
-    parts = {name: _images(content, f"{source.split(':')[0]}, {name}") for name, content in files.items()}
+def _dataset(files: Mapping[str, Bytes], place: Path, source: str, official: bool | None) -> Dataset:
+    parts = {name: _images(content, f"{place}, {name}") for name, content in files.items()}
     train = [parts[name] for name in TRAIN]
     together = Images(torch.cat([p.pixels for p in train]), torch.cat([p.labels for p in train]))
     return Dataset("CIFAR-10", CLASSES, together, parts[TEST], source, official)

@@ -62,6 +62,8 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
     where = str(first) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
     if kind == "value_error":  # from a validator of ours
         return f"{where} {bounds['error']}".lstrip()
+    if kind == "extra_forbidden" and isinstance(got, dict):
+        return f"{where} is a table; settings stand at the top level, without [{where}]."
     if kind == "extra_forbidden":
         return f"{where} is no setting.{nearest(where, names)}"
     wanted = {
@@ -70,6 +72,7 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
         "less_than_equal": "at most {le:g}",
         "less_than": "less than {lt:g}",
         "int_type": "a whole number",
+        "int_parsing_size": "a smaller number",
         "int_from_float": "a whole number",
         "float_type": "a number",
         "finite_number": "finite",

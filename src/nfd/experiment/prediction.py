@@ -55,6 +55,12 @@ def prediction(config: PredictConfig, *, progress: bool = False) -> Predicted:
     return Predicted(config, dataset, found)
 
 
+def _bias(p: Prediction) -> str:
+    if not p.bias > 0:
+        return f"width bias not seen (noise {p.bias_stderr:.1e})"
+    return f"width bias {p.bias:.1e} +- {p.bias_stderr:.1e}"
+
+
 def summary(done: Predicted) -> str:
     """The prediction in two sentences."""
     p, rows = done.found, done.rows()
@@ -62,7 +68,7 @@ def summary(done: Predicted) -> str:
     text = (
         f"Loss {first['loss']:.4f} +- {first['stderr']:.4f} at step 0, {last['loss']:.4f} +- {last['stderr']:.4f} at "
         f"step {last['step']} (depth {', '.join(map(str, p.depths))}; width {p.width}, {p.replicates} replicates, "
-        f"{p.weights} weights; width bias {p.bias:.1e} +- {p.bias_stderr:.1e})."
+        f"{p.weights} weights; {_bias(p)})."
     )
     if p.note or done.config.depth == math.inf:
         text += f"\n{p.note or 'The limit in depth was reached.'}"

@@ -97,8 +97,8 @@ class StudyConfig(TrainingConfig):
     """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
     limit_width: Count = 2048
     """width of the networks with deferred weights that stand for the infinitely wide one"""
-    replicates: Several = 6
-    """how many of those are averaged"""
+    replicates: Annotated[int, Field(strict=True, ge=3)] = 6
+    """how many of those are averaged; 3 at least"""
     widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 256, 1024)
     """widths of the real networks, ascending"""
     seeds: Several = 5
@@ -109,6 +109,15 @@ class StudyConfig(TrainingConfig):
     """their width"""
     block_seeds: Several = 4
     """how many of each"""
+
+    @model_validator(mode="after")
+    def _check_widths(self) -> Self:
+        if self.limit_width < 2 * self.widths[-1]:
+            raise ValueError(
+                f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
+                f"got {self.limit_width}."
+            )
+        return self
 
 
 class PredictConfig(TrainingConfig):

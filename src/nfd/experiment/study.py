@@ -1,7 +1,7 @@
 """The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
 
 A study measures in units (one ensemble, one size of real networks, one set of two-layer networks), each kept as soon
-as it is done, so that a study that is interrupted has something to say. What it says is in ``findings``.
+as it is done, so that a study that is interrupted has something to say. What it says is in ``experiment.findings``.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ from torch import Tensor
 
 import nfd
 from nfd.core.machine import peak_memory
+from nfd.core.names import Block, Feedback, RuleName
 from nfd.core.progress import Bar, bar
-from nfd.core.random import derive
+from nfd.core.random import derive, generator
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import StudyConfig
 from nfd.limits.cost import bytes_of, within
 from nfd.limits.ensemble import ensemble
 from nfd.limits.problem import Problem, problem
-from nfd.limits.sampler import chosen_weights
 from nfd.meters.updates import updates
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
-from nfd.training.loop import Row as TrainingRow
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
-FEEDBACKS = ("shared", "independent")
-RULES = ("depth-mup", "depth-mup-inner")
+LIMITS: tuple[Feedback, ...] = ("shared", "independent")
+BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
+NARROW = 4  # the width bias is measured against networks this many times narrower
 _MEMORY = bytes_of("8 GiB")
 _PROBES = 64  # test samples on which updates are measured
 
 
 @dataclass
 class Measured:
-    """What has been measured so far; outputs are those of every step before its update.
+    """What has been measured so far; outputs are those of every step before its update, not-a-number once diverged.
 
     Attributes:
         limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
+        narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
         real: (depth, width) to outputs [seeds, steps, batch, C].
         blocks: a row per rule, depth and seed of two-layer networks, after the first step and after the last.
         seconds: unit to the time it took. complete: whether every unit is done.
     """
 
-    limits: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    limits: dict[tuple[Feedback, int], Tensor] = field(default_factory=dict)
+    narrow: dict[Feedback, Tensor] = field(default_factory=dict)
     real: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     blocks: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -96,6 +98,18 @@ class Study:
         """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
         return cross_entropy(outputs, self.targets)
 
+    @cached_property
+    def weights(self) -> str:
+        """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
+        c = self.config
+        way = within(self._limit_problem("shared"), c.limit_width, c.depths[-1], _MEMORY)
+        if way is None:
+            raise MemoryError(
+                f"limit_width={c.limit_width} at depth {c.depths[-1]} needs more than 8 GiB. Lower limit_width, "
+                "depths, steps or batch."
+            )
+        return way.weights
+
     def facts(self) -> dict[str, Any]:
         """What ran, where, and on what."""
         c = self.config
@@ -105,6 +119,7 @@ class Study:
             "training_samples": len(self.dataset.train),
             "inputs_and_classes": f"{self.inputs.shape[2]} and {len(self.dataset.classes)}",
             "samples_seen": c.steps * c.batch,
+            "weights_of_the_limit": self.weights,
             "seconds": {name: round(value, 2) for name, value in self.measured.seconds.items()},
             "total_seconds": round(sum(self.measured.seconds.values()), 1),
             "peak_memory_gib": round(peak_memory() / 2**30, 2),
@@ -126,14 +141,16 @@ class Study:
 
     def _units(self) -> Iterator[_Unit]:
         c = self.config
-        for feedback in FEEDBACKS:
+        for feedback in LIMITS:
             for depth in c.depths:
                 cost = c.replicates * self._cost(c.limit_width, depth)
                 run = partial(self._limit, feedback, depth)
                 yield _Unit(f"infinitely wide, {feedback} feedback, depth {depth}", cost, run)
+            cost = c.replicates * self._cost(c.limit_width // NARROW, c.depths[-2])
+            yield _Unit(f"width bias, {feedback} feedback", cost, partial(self._narrow, feedback))
             if feedback == "shared":
                 yield from self._real_units()
-        for rule in RULES:
+        for rule in BLOCK_RULES:
             for depth in c.block_depths:
                 cost = 2 * c.block_seeds * self._cost(c.block_width, depth)
                 yield _Unit(f"two-layer blocks, {rule}, depth {depth}", cost, partial(self._block, rule, depth))
@@ -145,72 +162,67 @@ class Study:
                 yield _Unit(f"real networks, width {width}, depth {depth}", cost, partial(self._real, depth, width))
 
     def _cost(self, width: int, depth: int) -> float:
-        way = within(self._problems["shared"], width, depth, _MEMORY)
+        way = within(self._limit_problem("shared"), max(width, 1), depth, _MEMORY)
         return way.seconds if way else 1.0
 
-    @cached_property
-    def _problems(self) -> dict[str, Problem]:
-        c = self.config
-        return {
-            feedback: problem(
-                self.inputs,
-                self.targets,
-                loss="cross-entropy",
-                classes=len(self.dataset.classes),
-                horizon=c.horizon,
-                activation=c.activation,
-                block="one-layer",
-                eta_c=c.eta_c,
-                momentum=0.0,
-                feedback=feedback,
-                rule="depth-mup",
-                device="cpu",
-                coupled=True,
-            )
-            for feedback in FEEDBACKS
-        }
+    def _limit(self, feedback: Feedback, depth: int) -> None:
+        outputs = self._ensemble(self._limit_problem(feedback), self.config.limit_width, depth, "replicates")
+        self.measured.limits[feedback, depth] = outputs
 
-    def _limit(self, feedback: str, depth: int) -> None:
-        given, n = self._problems[feedback], self.config.limit_width
-        weights = chosen_weights(given, n, depth, _MEMORY)
-        found = ensemble(given, n, depth, weights, range(self.config.replicates), self.config.seed, lambda: None)
-        self.measured.limits[feedback, depth] = found.outputs
+    def _narrow(self, feedback: Feedback) -> None:
+        width = max(1, self.config.limit_width // NARROW)
+        given, depth = self._limit_problem(feedback), self.config.depths[-2]
+        self.measured.narrow[feedback] = self._ensemble(given, width, depth, "replicates")
 
     def _real(self, depth: int, width: int) -> None:
-        runs = []
-        for index in range(self.config.seeds):
-            net = self._network(width, depth, derive(self.config.seed, "real", index))
-            outputs = self.inputs.new_full((*self.targets.shape, net.out_features), torch.nan, dtype=torch.float64)
-            for row in self._training(net, "depth-mup"):
-                outputs[row.step] = row.outputs if not row.diverged else torch.nan
-            runs.append(outputs)
-        self.measured.real[depth, width] = torch.stack(runs)
+        given = self._problem("shared", "one-layer", "depth-mup")
+        self.measured.real[depth, width] = self._ensemble(given, width, depth, "seeds")
 
-    def _block(self, rule: str, depth: int) -> None:
+    def _ensemble(self, given: Problem, width: int, depth: int, count: str) -> Tensor:
+        """Outputs of as many networks as the setting ``count`` says, dense where these are the real ones."""
+        weights, stream = ("dense", "real") if count == "seeds" else (self.weights, "limit")
+        seeds, seed = range(getattr(self.config, count)), derive(self.config.seed, stream)
+        return ensemble(given, width, depth, weights, seeds, seed, lambda: None).outputs
+
+    def _block(self, rule: RuleName, depth: int) -> None:
         c, rows = self.config, []
-        probes = self.dataset.normalised(self.dataset.test.pixels[:_PROBES])
+        given = self._problem("shared", "two-layer", rule)
         for index in range(c.block_seeds):
-            net = self._network(c.block_width, depth, derive(c.seed, "block", index), block="two-layer")
+            net = given.network(c.block_width, depth, "dense", derive(c.seed, "block", index))
+            assert isinstance(net, ResNet)
             start = copy.deepcopy(net)
-            for row in self._training(net, rule):
-                if row.step in (0, c.steps - 1):
-                    changed = asdict(updates(net, start, probes))
-                    rows.append({"rule": rule, "depth": depth, "index": index, "steps": row.step + 1, **changed})
+            about = {"rule": rule, "depth": depth, "index": index}
+            optimizer = SGD(net.param_groups(c.eta_c, rule))
+            for row in train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy):
+                if row.diverged:
+                    rows.append(about | {"steps": c.steps, "diverged_at": row.step})
+                elif row.step in (0, c.steps - 1):
+                    rows.append(about | {"steps": row.step + 1} | asdict(updates(net, start, self._probes)))
         self.measured.blocks += rows
 
-    def _network(self, width: int, depth: int, seed: int, block: str = "one-layer") -> ResNet:
+    @cached_property
+    def _probes(self) -> Tensor:
+        pixels = self.dataset.test.pixels
+        order = torch.randperm(len(pixels), generator=generator(self.config.seed, "probe"))
+        return self.dataset.normalised(pixels[order[:_PROBES]])
+
+    def _limit_problem(self, feedback: Feedback) -> Problem:
+        return self._problem(feedback, "one-layer", "depth-mup", coupled=True)
+
+    def _problem(self, feedback: Feedback, block: Block, rule: RuleName, *, coupled: bool = False) -> Problem:
         c = self.config
-        return ResNet(
-            self.inputs.shape[2],
-            len(self.dataset.classes),
-            width,
-            depth,
+        return problem(
+            self.inputs,
+            self.targets,
+            loss="cross-entropy",
+            classes=len(self.dataset.classes),
             horizon=c.horizon,
             activation=c.activation,
-            block=block,  # type: ignore[arg-type]
-            seed=seed,
+            block=block,
+            eta_c=c.eta_c,
+            momentum=0.0,
+            feedback=feedback,
+            rule=rule,
+            device="cpu",
+            coupled=coupled,
         )
-
-    def _training(self, net: ResNet, rule: str) -> Iterator[TrainingRow]:
-        optimizer = SGD(net.param_groups(self.config.eta_c, rule))
-        return train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy)

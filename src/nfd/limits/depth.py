@@ -60,24 +60,26 @@ def to_infinity(sampler: Sampler) -> Limit:
         if _does_not_shrink(changes):
             return _without_limit(seen, changes)
         if len(seen) > 2:
-            moved = _change(_extrapolation(*seen[-2:]) - _extrapolation(*seen[-3:-1]))
+            a, b, c = (e.outputs for e in seen[-3:])
+            moved = _change(extrapolated(b, c) - extrapolated(a, b))
             wanted = sampler.rtol * rms(seen[-1].outputs.mean(0))
             if moved.value <= wanted:
                 resolved = moved.noise <= wanted
-                return _extrapolated(seen, changes, converged=resolved, note="" if resolved else _unresolved(moved))
-    if changes[-1].value > _SHRINKS * changes[0].value:
+                return _limit(seen, changes, converged=resolved, note="" if resolved else _unresolved(moved))
+    if changes[-1].value > max(_SHRINKS * changes[0].value, 2 * changes[-1].noise):
         return _without_limit(seen, changes)
     why = "memory allows no deeper one" if len(seen) < len(DEPTHS) else f"{DEPTHS[-1]} is the deepest tried"
     note = f"The last doubling of the depth still changed the outputs by {changes[-1].value:.3g} (RMS); {why}."
-    return _extrapolated(seen, changes, converged=False, note=note)
+    return _limit(seen, changes, converged=False, note=note)
 
 
 def _change(samples: Tensor) -> Size:
     return size(samples.mean(0), stderr(samples))
 
 
-def _extrapolation(shallow: Ensemble, deep: Ensemble) -> Tensor:
-    return 2 * deep.outputs - shallow.outputs
+def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
+    """``2 f_2L - f_L`` of outputs at depths L and 2L."""
+    return 2 * deep - shallow
 
 
 def _does_not_shrink(changes: list[Size]) -> bool:
@@ -87,11 +89,11 @@ def _does_not_shrink(changes: list[Size]) -> bool:
     return after.value > _SHRINKS * before.value and before.value > 2 * before.noise and after.value > 2 * after.noise
 
 
-def _extrapolated(seen: list[Ensemble], changes: list[Size], *, converged: bool, note: str) -> Limit:
+def _limit(seen: list[Ensemble], changes: list[Size], *, converged: bool, note: str) -> Limit:
     shallow, deep = seen[-2:]
     return Limit(
-        _extrapolation(shallow, deep),
-        2 * deep.eval_outputs - shallow.eval_outputs,
+        extrapolated(shallow.outputs, deep.outputs),
+        extrapolated(shallow.eval_outputs, deep.eval_outputs),
         tuple(e.depth for e in seen),
         deep.weights,
         converged,

@@ -154,7 +154,7 @@ def predict(
 
 def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     bias = sampler.bias()
-    loss, loss_stderr = jackknife(limit.outputs, lambda r: sampler.problem.mean_loss(r.mean(0)))
+    loss, loss_stderr = jackknife(lambda r: sampler.problem.mean_loss(r.mean(0)), limit.outputs)
     evaluated = sampler.problem.eval_inputs is not None
     return Prediction(
         outputs=limit.outputs.mean(0),

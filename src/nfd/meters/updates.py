@@ -38,14 +38,14 @@ def updates(net: ResNet, start: ResNet, x: Tensor) -> Updates:
     Raises:
         ValueError: unless both are two-layer networks with dense weights.
     """
-    if net.inner is None or start.inner is None or net.weights != "dense":
+    if net.inner is None or start.inner is None or "deferred" in (net.weights, start.weights):
         raise ValueError(
             f"Updates are measured for block='two-layer' and weights='dense'; got {net.block!r} and {net.weights!r}."
         )
     seen, root = net.streams(x), math.sqrt(net.width)
     rate = net.branch / root * net.depth / net.horizon
     inner, stream = [], []
-    for h, x_l, W1, W2, W2_now in zip(seen.layers, seen.inner, start.inner, start.outer, net.outer, strict=False):
+    for h, x_l, W1, W2, W2_now in zip(seen.layers[:-1], seen.inner, start.inner, start.outer, net.outer, strict=True):
         inner.append(x_l - W1(h) / root)  # Eq. 27
         phi = net.activation.phi(x_l)
         stream.append(rate * (W2_now(phi) - W2(phi)))  # Eqs. 33, 34

@@ -10,6 +10,8 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from nfd.experiment.findings.finding import Axes
+
 Row = Mapping[str, Any]
 Chart = alt.LayerChart
 
@@ -18,7 +20,7 @@ _MARGIN = 1.15  # of logarithmic axes, as a factor
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; light to dark for an ordered family.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-SHADES = ("#c2c2c2", "#9c9c9c", "#787878", "#555555", "#3a3a3a", "#252525")
+SHADES = ("#cccccc", "#b4b4b4", "#9a9a9a", "#7e7e7e", "#666666", "#4f4f4f")
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,14 @@ class Series:
     dash: tuple[int, int] = (1, 0)
 
 
-def curves(rows: Sequence[Row], series: Sequence[Series], *, x: str, y: str, y_title: str) -> Chart:
-    """Lines against ``x`` in bands from ``low`` to ``high``."""
+def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+    """Lines in bands from ``low`` to ``high``."""
+    x, y = axes.x, axes.y
     base, chosen = _base(rows, series, (y, "low", "high"))
-    base = base.encode(x=alt.X(f"{x}:Q", title=x, scale=alt.Scale(nice=False)))
+    base = base.encode(x=alt.X(f"{x}:Q", title=axes.x_title, scale=alt.Scale(nice=False)))
     scale = alt.Scale(zero=False)
     band = base.mark_area().encode(
-        y=alt.Y("low:Q", title=y_title, scale=scale),
+        y=alt.Y("low:Q", title=axes.y_title, scale=scale),
         y2="high:Q",
         opacity=alt.condition(chosen, alt.value(0.16), alt.value(0.0)),
     )
@@ -44,32 +47,30 @@ def curves(rows: Sequence[Row], series: Sequence[Series], *, x: str, y: str, y_t
     return _finished(band + line, chosen)
 
 
-def points(
-    rows: Sequence[Row], series: Sequence[Series], *, x: str, y: str, x_title: str, y_title: str, log: bool
-) -> Chart:
-    """Points with bars from ``low`` to ``high``, joined by lines; ``log`` for both axes logarithmic.
-
-    Otherwise ``x`` is a name and stands in the order of the rows, and zero is marked.
-    """
+def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+    """Points with bars from ``low`` to ``high``, joined by lines; both axes logarithmic, or names in order and zero."""
+    x, y, log = axes.x, axes.y, axes.kind == "logarithmic"
+    if not log:
+        rows = [{**row, x: _name(row[x])} for row in rows]
     values = list(dict.fromkeys(row[x] for row in rows))
     if log:
         rows = [row for row in rows if _drawable(row[y]) and row[y] > 0]
         bottom = min((v for row in rows for v in (row[y], row["low"]) if v > 0), default=1.0) / _MARGIN
-        top = max((row["high"] for row in rows), default=1.0) * _MARGIN
+        top = max((row["high"] for row in rows), default=2.0) * _MARGIN
         rows = [{**row, "low": max(row["low"], bottom)} for row in rows]  # a bar that reaches zero ends at the axis
         domain = [values[0] / _MARGIN, values[-1] * _MARGIN]
         scale = alt.Scale(type="log", nice=False, domain=[bottom, top])
         axis = alt.Axis(values=values, grid=False)
-        across = alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
+        across = alt.X(f"{x}:Q", title=axes.x_title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
     else:
         scale = alt.Scale(zero=True)
-        across = alt.X(f"{x}:N", title=x_title, sort=[str(v) for v in values], axis=alt.Axis(labelAngle=0))
+        across = alt.X(f"{x}:N", title=axes.x_title, sort=values, axis=alt.Axis(labelAngle=0))
     base, chosen = _base(rows, series, (y, "low", "high"))
     base = base.encode(x=across)
-    up = alt.Y(f"{y}:Q", title=y_title, scale=scale)
+    up = alt.Y(f"{y}:Q", title=axes.y_title, scale=scale)
     line = base.mark_line(strokeWidth=2).encode(y=up)
     bars = base.mark_rule(strokeWidth=1.5).encode(
-        y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q", strokeDash=alt.value([1, 0])
+        y=alt.Y("low:Q", title=axes.y_title, scale=scale), y2="high:Q", strokeDash=alt.value([1, 0])
     )
     dots = base.mark_point(filled=True, size=55).encode(y=up, tooltip=_tooltip(x, y))
     return _finished(line + bars + dots, chosen)
@@ -84,6 +85,8 @@ def still(chart: Chart) -> tuple[bytes, bytes]:
 def _base(rows: Sequence[Row], series: Sequence[Series], columns: Sequence[str]) -> tuple[alt.Chart, alt.Parameter]:
     """The series of finite rows (a run that diverged ends), with a legend that can be clicked."""
     shown = [row for row in rows if all(_drawable(row[c]) for c in columns)]
+    present = {row["series"] for row in shown}
+    series = [s for s in series if s.name in present]
     names = [s.name for s in series]
     colour = alt.Color(
         "series:N",
@@ -94,9 +97,9 @@ def _base(rows: Sequence[Row], series: Sequence[Series], columns: Sequence[str])
         "series:N", scale=alt.Scale(domain=names, range=[list(s.dash) for s in series]), legend=_legend(len(names))
     )
     chosen = alt.selection_point(fields=["series"], bind="legend")
-    base = alt.Chart(alt.InlineData(values=[dict(row) for row in shown])).encode(
-        color=colour, strokeDash=dash, opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.08))
-    )
+    base = alt.Chart(
+        alt.InlineData(values=[{k: None if v in (math.inf, -math.inf) else v for k, v in row.items()} for row in shown])
+    ).encode(color=colour, strokeDash=dash, opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.08)))
     return base, chosen
 
 
@@ -107,6 +110,10 @@ def _legend(count: int) -> alt.Legend | None:
         title=None, orient="top", columns=2, labelLimit=300, labelFontSize=12, symbolOpacity=1, symbolType="stroke",
         symbolSize=300,
     )  # fmt: skip
+
+
+def _name(value: Any) -> str:
+    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _drawable(value: Any) -> bool:

@@ -27,13 +27,15 @@ code { background: #f3f3f3; padding: .1rem .3rem; border-radius: 3px; overflow-w
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, its reading in words, and optionally a chart with its caption and a table."""
+    """A heading, its reading in words, and optionally points, a chart with its caption and a table; folded or not."""
 
     title: str
     paragraphs: Sequence[str]
     chart: alt.LayerChart | None = None
     table: Sequence[Mapping[str, Any]] = ()
     caption: str = ""
+    points: Sequence[str] = ()
+    folded: bool = False
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
@@ -56,14 +58,18 @@ for (const [id, spec] of Object.entries({_script_safe(charts)}))
 
 def _section(index: int, section: Section) -> str:
     parts = [f"<section><h2>{html.escape(section.title)}</h2>"]
+    if section.folded:
+        parts = [f"<section><details><summary>{html.escape(section.title)}</summary>"]
     parts += [f"<p>{html.escape(text)}</p>" for text in section.paragraphs]
+    if section.points:
+        parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in section.points) + "</ul>")
     if section.chart is not None:
         parts.append(f'<div class="chart" id="chart{index}"></div>')
     if section.caption:
         parts.append(f'<p class="note">{html.escape(section.caption)}</p>')
     if section.table:
         parts.append(_table(section.table))
-    return "\n".join([*parts, "</section>"])
+    return "\n".join([*parts, "</details></section>" if section.folded else "</section>"])
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_bytes, write_csv, write_json, write_text
-from nfd.experiment.findings import METERS, RULE_NAMES, Finding
+from nfd.experiment.findings import NAMES, Finding
 from nfd.experiment.study import Study
 from nfd.report.charts import COLOURS, SHADES, Chart, Series, curves, points, still
 from nfd.report.page import Section, page
@@ -17,15 +18,6 @@ _TITLE = (
     "How does this residual network train when it is infinitely wide and deep, do its inner features learn, and how "
     "far is a real network from that?"
 )
-_CHARTS = (
-    "loss-shared",
-    "loss-independent",
-    "gap",
-    "distance-width",
-    "distance-depth",
-    "updates-first",
-    "updates-last",
-)
 
 
 def write_study(study: Study, found: Sequence[Finding], directory: Path, command: str) -> Path:
@@ -33,9 +25,9 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
 
     All or nothing: charts that an earlier study left in ``directory`` and this one lacks are removed.
     """
-    repeat = f"nfd study --config {directory / 'config.toml'} --out {directory}"
+    repeat = shlex.join(["nfd", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
     charts = {finding.name: _chart(finding) for finding in found}
-    with staged(directory, replaced=[f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]) as folder:
+    with staged(directory, replaced=[f"{name}.{kind}" for name in NAMES for kind in ("csv", "pdf", "png")]) as folder:
         write_text(folder / "config.toml", study.config.toml())
         for finding in found:
             pdf, png = still(charts[finding.name])
@@ -43,7 +35,8 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
             write_bytes(folder / f"{finding.name}.pdf", pdf)
             write_bytes(folder / f"{finding.name}.png", png)
         sections = [_section(finding, charts[finding.name], study) for finding in found]
-        write_text(folder / "report.html", page(_TITLE, [*_warning(study), *sections, _run(study, command, repeat)]))
+        opening = [*_warning(study), _summary(found)]
+        write_text(folder / "report.html", page(_TITLE, [*opening, *sections, *_run(study, command, repeat)]))
         write_json(folder / "result.json", _result(study, found, command, repeat))
     return directory / "report.html"
 
@@ -67,120 +60,62 @@ def _result(study: Study, found: Sequence[Finding], command: str, repeat: str) -
 def _warning(study: Study) -> list[Section]:
     if study.measured.complete:
         return []
-    return [
-        Section(
-            "This report is partial",
-            ["The study was interrupted. What had been measured by then is below; the rest is missing."],
-        )
-    ]
+    said = "The study was interrupted. What had been measured by then is below; the rest is missing."
+    return [Section("This report is partial", [said])]
+
+
+def _summary(found: Sequence[Finding]) -> Section:
+    return Section("In short", [], points=[f.headline for f in found])
 
 
 def _section(finding: Finding, chart: Chart, study: Study) -> Section:
-    return Section(finding.title, [finding.reading], chart, _table(finding), _caption(finding, study))
-
-
-def _caption(finding: Finding, study: Study) -> str:
     c = study.config
     shared = (
         f"{study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
-        f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel."
+        f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel. "
+        "Infinitely wide: "
+        f"{c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
     )
-    wide = f"{c.replicates} networks of width {c.limit_width:,} with deferred weights stand for the infinitely wide one"
-    own = {
-        "loss": f"Solid: predictions ± 2 standard errors; {wide}. Dashed: mean ± standard deviation of {c.seeds} real "
-        f"networks of depth {c.depths[-1]}.",
-        "gap": f"Bars: 95 % intervals; {wide}, on the same Brownian paths at every depth and for both kinds of "
-        "feedback.",
-        "distance": f"Bars: 95 % intervals over {c.seeds} real networks of each size; {wide}. RMS over steps, samples "
-        "and outputs.",
-        "updates": f"Bars: 95 % intervals over {c.block_seeds} networks of width {c.block_width}. RMS, on held-out "
-        "samples, of what training changed: inner update x - x~ (Eq. 27), stream update dh/dt - dh~/dt (Eqs. 33, 34), "
-        "function update f - f(0), and f minus f with the inner weights reset.",
-    }
-    return f"{own[finding.name.split('-')[0]]} {shared}"
+    caption = f"{finding.caption} Data: {shared}"
+    return Section(finding.title, [finding.headline, *finding.details], chart, finding.table, caption)
 
 
-def _table(finding: Finding) -> list[dict[str, str]]:
-    """The numbers for people: gaps, first and last losses, or slopes where any could be fitted."""
-    if not finding.name.startswith(("loss", "gap")):
-        if not finding.slopes:
-            return []
-        keys = [key for key in ("series", "slope", "verdict") if key in finding.slopes[0]]
-        named = {"series": "", "slope": "slope [95 % interval] ± standard error", "verdict": "verdict"}
-        return [{named[k]: _slope(row) if k == "slope" else row[k] for k in keys} for row in finding.slopes]
-    if finding.name == "gap":
-        return [
-            {
-                "depth": str(row["depth"]),
-                "gap [95 % interval] ± standard error": _number(row, "gap", 4),
-                "share of progress": f"{row['share_of_progress']:.1%}",
-            }
-            for row in finding.rows
-        ]
-    steps = [row["step"] for row in finding.rows]
-    ends = [[row for row in finding.rows if row["step"] == step] for step in (min(steps), max(steps))]
-    return [
-        {"": first["series"]}
-        | {f"loss before step {row['step']}": f"{row['loss']:.4f} ± {row['stderr']:.4f}" for row in pair}
-        for first, *pair in ((a, a, b) for a, b in zip(*ends, strict=True))
-    ]
-
-
-def _slope(row: dict[str, Any]) -> str:
-    return _number(row, "slope", 2)
-
-
-def _number(row: dict[str, Any], key: str, digits: int) -> str:
-    low, high = (f"{row[k]:.{digits}f}" for k in ("low", "high"))
-    return f"{row[key]:.{digits}f} [{low}, {high}] ± {row['stderr']:.{digits + 1}f}"
-
-
-def _run(study: Study, command: str, repeat: str) -> Section:
+def _run(study: Study, command: str, repeat: str) -> list[Section]:
     settings = {k: " ".join(map(str, v)) if isinstance(v, tuple) else v for k, v in study.config.model_dump().items()}
     facts = study.facts()
     seconds = facts.pop("seconds")
     rows = [{"": k.replace("_", " "), "value": v} for k, v in (settings | facts).items() if v is not None]
-    rows += [{"": f"seconds, {name}", "value": value} for name, value in seconds.items()]
-    return Section("What was run", [f"Made by: {command}", f"Repeat it bit for bit with: {repeat}"], table=rows)
+    times = [{"": name, "seconds": value} for name, value in seconds.items()]
+    said = [f"Made by: {command}", f"Repeat it bit for bit with: {repeat}"]
+    return [Section("What was run", said, table=rows), Section("Where the time went", [], table=times, folded=True)]
 
 
 # ---- the charts ----------------------------------------------------------------------------------------------
 
 
 def _chart(finding: Finding) -> Chart:
-    names = list(dict.fromkeys(row.get("series", finding.name) for row in finding.rows))
-    if finding.name.startswith("loss"):
-        return curves(
-            finding.rows, _families(names), x="step", y="loss", y_title="training loss before the step (nats)"
-        )
-    if finding.name == "gap":
-        rows = [{**row, "series": "gap", "depth": str(row["depth"])} for row in finding.rows]
-        title = "loss of independent minus shared feedback (nats)"
-        return points(rows, [Series("gap", COLOURS[1])], x="depth", y="gap", x_title="depth", y_title=title, log=False)
-    if finding.name.startswith("distance"):
-        x = finding.name.removeprefix("distance-")
-        title = "RMS distance of outputs to the limit"
-        series = _families(names) if x == "depth" else _shades(names)
-        return points(finding.rows, series, x=x, y="distance", x_title=x, y_title=title, log=True)
-    series = [
-        Series(f"{meter}, {rule}", COLOURS[k], (1, 0) if r == 0 else (6, 4))
-        for k, meter in enumerate(METERS.values())
-        for r, rule in enumerate(RULE_NAMES.values())
-    ]
-    present = [s for s in series if s.name in names]
-    return points(finding.rows, present, x="depth", y="update", x_title="depth", y_title="RMS update", log=True)
+    series = _styled(list(dict.fromkeys(row["series"] for row in finding.rows)))
+    return (
+        curves(finding.rows, series, finding.axes)
+        if finding.axes.kind == "curves"
+        else points(finding.rows, series, finding.axes)
+    )
 
 
-def _families(names: Sequence[str]) -> list[Series]:
-    """Predictions as solid lines in shades of grey to black, real networks dashed in colours."""
+def _styled(names: Sequence[str]) -> list[Series]:
+    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed."""
+    if any(", " in name and not name.startswith(("real", "infinitely")) for name in names):
+        colours = dict(zip(dict.fromkeys(name.rsplit(", ", 1)[0] for name in names), cycle(COLOURS), strict=False))
+        first = names[0].rsplit(", ", 1)[1]
+        return [
+            Series(name, colours[meter], (1, 0) if rule == first else (6, 4))
+            for name in names
+            for meter, rule in [name.rsplit(", ", 1)]
+        ]
     real = [name for name in names if name.startswith("real")]
-    coloured = [Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)]
-    return _shades([name for name in names if name not in real]) + coloured
-
-
-def _shades(names: Sequence[str]) -> list[Series]:
-    last = len(names) - 1
+    predicted = [name for name in names if name not in real]
+    shades = [*(SHADES[k * len(SHADES) // max(len(predicted) - 1, 1)] for k in range(len(predicted) - 1)), "#000000"]
     return [
-        Series(name, "#000000" if k == last else SHADES[min(k * len(SHADES) // max(last, 1), len(SHADES) - 1)])
-        for k, name in enumerate(names)
+        *(Series(name, shade) for name, shade in zip(predicted, shades, strict=False)),
+        *(Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)),
     ]

@@ -1,0 +1,95 @@
+"""What a finding is: one chart's worth of tidy rows, fitted slopes and words, ready to be drawn and printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from nfd.core.statistics import Interval, interval
+from nfd.meters.verdict import verdict
+
+Row = dict[str, Any]
+
+INFINITE = math.inf
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which columns of the rows a chart shows, their titles, and how: curves over steps, or points on a logarithmic
+    or a named axis."""
+
+    x: str
+    y: str
+    x_title: str
+    y_title: str
+    kind: Literal["curves", "logarithmic", "named"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A question, its answer in one sentence (``headline``), the rest of the reading, and the numbers behind it.
+
+    Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is what a person reads.
+    """
+
+    name: str
+    title: str
+    headline: str
+    rows: list[Row]
+    axes: Axes
+    caption: str
+    details: list[str] = field(default_factory=list)
+    slopes: list[Row] = field(default_factory=list)
+    table: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def reading(self) -> str:
+        """The whole answer."""
+        return " ".join([self.headline, *self.details])
+
+
+def columns(name: str, found: Interval) -> Row:
+    """An interval as columns: ``name``, stderr, low, high."""
+    values = asdict(found)
+    return {name: values.pop("value"), **values}
+
+
+def depth_name(depth: float) -> str:
+    """``depth 8`` or ``infinite depth``."""
+    return "infinite depth" if depth == INFINITE else f"depth {depth:g}"
+
+
+def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
+    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number where none can be "
+    "fitted."""
+    found = interval(f, *samples)
+    return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
+
+
+def power(letter: str, row: Row) -> str:
+    """``L^-0.46 [-0.51, -0.41]``."""
+    if not math.isfinite(row["stderr"]):
+        return "no exponent"
+    return f"{letter}^{row['slope']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+
+
+def slope_table(slopes: Iterable[Row], *, verdicts: bool) -> list[dict[str, str]]:
+    """Exponents for people; those that noise hides are said to be."""
+    table = []
+    for row in slopes:
+        known = math.isfinite(row["stderr"])
+        limits = f"[{row['low']:.2f}, {row['high']:.2f}]"
+        shown = f"{row['slope']:.2f} {limits} ± {row['stderr']:.3f}" if known else "not resolved"
+        line = {"": row["series"], "exponent [95 % interval] ± standard error": shown}
+        table.append(line | {"verdict": row["verdict"] if known else ""} if verdicts else line)
+    return table
+
+
+def listed(values: Sequence[Any], form: str = "") -> str:
+    """``1, 2 and 3``."""
+    shown = [format(v, form) for v in values]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

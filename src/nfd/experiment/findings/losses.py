@@ -1,0 +1,145 @@
+"""The loss while training: infinitely wide at every depth and infinitely deep, and real networks beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import Feedback
+from nfd.core.statistics import interval, jackknife, stderr
+from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, depth_name
+from nfd.experiment.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
+from nfd.experiment.study import Study
+from nfd.limits.depth import extrapolated
+
+_AXES = Axes("step", "loss", "step", "training loss before the step (nats)", "curves")
+_TITLES = {
+    "shared": "How does it train when infinitely wide and deep?",
+    "independent": "And with independent feedback, the paper's limit?",
+}
+_WHO = {"shared": "the infinitely wide network", "independent": "the infinitely wide decoupled network"}
+
+
+def losses(study: Study, feedback: Feedback) -> Finding | None:
+    """Loss against step for one kind of feedback."""
+    limits = wide(study, feedback)
+    if not limits:
+        return None
+    rows = [row for depth, outputs in limits.items() for row in _wide_rows(study, depth, outputs)]
+    rows += [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
+    deepest = max(limits)
+    loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
+    headline = (
+        f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {float(loss[0]):.3f} ± {float(error[0]):.3f} to "
+        f"{float(loss[-1]):.3f} ± {float(error[-1]):.3f} nats with {len(loss) - 1} updates of {study.config.batch} "
+        "samples (± standard error)."
+    )
+    details = [*_depth_pays(study, limits), *_extrapolation(study, limits), *_width(study, feedback)]
+    if feedback == "shared":
+        details += _above(study, limits)
+    return Finding(
+        f"loss-{feedback}",
+        _TITLES[feedback],
+        headline,
+        rows,
+        _AXES,
+        f"Solid: predictions ± 2 standard errors. Dashed: mean ± standard deviation of {study.config.seeds} real "
+        "networks "
+        f"of depth {study.config.depths[-1]}, the standard ones in both charts.",
+        details + divergence(study, feedback),
+        table=_table(rows),
+    )
+
+
+def _all_real(study: Study) -> dict[int, Tensor]:
+    """Real networks of the deepest depth, diverged ones too: their curves end."""
+    deepest = study.config.depths[-1]
+    return {n: study.measured.real[deepest, n] for n in study.config.widths if (deepest, n) in study.measured.real}
+
+
+def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
+    loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), outputs)
+    series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
+    for step, (mean, se) in enumerate(zip(loss.tolist(), error.tolist(), strict=True)):
+        yield _row(series, depth, INFINITE, step, mean, se, 2 * se)
+
+
+def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
+    loss = study.mean_loss(outputs)
+    values = zip(loss.mean(0).tolist(), stderr(loss).tolist(), loss.std(0).tolist(), strict=True)
+    for step, (mean, se, sd) in enumerate(values):
+        yield _row(f"real, width {width}", study.config.depths[-1], width, step, mean, se, sd)
+
+
+def _row(series: str, depth: float, width: float, step: int, mean: float, se: float, half: float) -> Row:
+    place: Row = {"series": series, "depth": depth, "width": width, "step": step}
+    return place | {"loss": mean, "stderr": se, "low": mean - half, "high": mean + half}
+
+
+def _depth_pays(study: Study, limits: dict[float, Tensor]) -> list[str]:
+    """What share of the deepest network's progress the shallowest one makes."""
+    shallow, deep = min(limits), max(limits)
+    if shallow == deep:
+        return []
+    made = interval(lambda r: progress(study, r), limits[deep])
+    if not made.low > 0:
+        return ["No progress is made that depth could add to."]
+    pair = torch.stack([limits[shallow], limits[deep]], 1)
+    share = interval(lambda r: 100 * progress(study, r[:, 0]) / progress(study, r[:, 1]), pair)
+    return [
+        f"On average over the steps, {depth_name(shallow)} makes {share.value:.0f} % [{share.low:.0f}, "
+        f"{share.high:.0f}] "
+        f"of its progress below log {limits[deep].shape[-1]}."
+    ]
+
+
+def _extrapolation(study: Study, limits: dict[float, Tensor]) -> list[str]:
+    """How far the extrapolated loss moved with the last doubling: its remaining error is a fraction of that."""
+    depths = study.config.depths
+    if INFINITE not in limits or len(depths) < 3 or 2 * depths[-3] != depths[-2] or depths[-3] not in limits:
+        return ["Infinite depth is extrapolated from two depths alone, unchecked."] if INFINITE in limits else []
+    three = torch.stack([limits[L] for L in depths[-3:]], 1)
+
+    def moved(r: Tensor) -> Tensor:
+        before, after = extrapolated(r[:, 0], r[:, 1]), extrapolated(r[:, 1], r[:, 2])
+        return mean_loss(study, after) - mean_loss(study, before)
+
+    return [
+        f"Infinite depth is 2 f(2L) - f(L) with L = {depths[-2]}; from L = {depths[-3]} it would have given a "
+        "loss that "
+        f"differs, on average over the steps, by {interval(moved, three)}: its intervals count noise alone."
+    ]
+
+
+def _width(study: Study, feedback: Feedback) -> list[str]:
+    bias = width_bias(study, feedback)
+    if bias is None:
+        return []
+    return [f"Width {study.config.limit_width:,} in place of infinity shifts the loss by {bias}."]
+
+
+def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
+    """Loss of real networks minus the prediction for their own depth, on average over steps."""
+    depth = study.config.depths[-1]
+    if depth not in limits or not real(study, depth):
+        return []
+    apart = {
+        n: interval(lambda o, r: study.mean_loss(o).mean() - mean_loss(study, r), outputs, limits[depth])
+        for n, outputs in real(study, depth).items()
+    }
+    told = [n for n, found in apart.items() if found.resolved]
+    which = "none can be told from zero" if not told else f"told from zero: width {', '.join(map(str, told))}"
+    shown = "; ".join(f"{n}: {found}" for n, found in apart.items())
+    return [f"The loss of real networks of depth {depth} minus the prediction for it, by width: {shown} ({which})."]
+
+
+def _table(rows: list[Row]) -> list[dict[str, str]]:
+    steps = sorted({row["step"] for row in rows})[:: max(1, len({row["step"] for row in rows}) - 1)]
+    table: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["step"] in steps:
+            line = table.setdefault(row["series"], {"": row["series"]})
+            line[f"loss before step {row['step']} ± standard error"] = f"{row['loss']:.4f} ± {row['stderr']:.4f}"
+    return list(table.values())

@@ -1,0 +1,168 @@
+"""Infinite-width kernels as Gram matrices: ``nfd.kernel``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nfd.core.activations import ACTIVATIONS
+from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.limits.flow import KINDS
+from nfd.limits.table import Table, evaluated, interpolation, table
+
+_BLOCK = 2**17  # entries worked on at a time
+_SAME = 1e-12  # norms that differ by less, relatively, are one norm
+
+Array = NDArray[np.float64]
+
+
+def kernel(
+    X: Any,
+    X2: Any = None,
+    *,
+    kind: str = "nngp",
+    activation: str = "relu",
+    horizon: float = 1.0,
+    depth: float = math.inf,
+    return_error: bool = False,
+) -> Any:
+    """Gram matrix of the infinitely wide residual network at initialisation, infinitely deep or of a given depth.
+
+    ``"nngp"``: the covariance C_T of outputs (Prop. 3). ``"ntk"``: the kernel of gradient descent on the standard
+    network, ``-df(xbar) / (eta_c dLoss/df)`` of a first small step on x. ``"independent-feedback"``: the same for the
+    decoupled network of Corollary 1, which is ``2 C_T``.
+
+    Args:
+        X: ``[N, d]`` inputs; X2: ``[M, d]`` others, or None for X itself.
+        kind: one of the three above.
+        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
+        horizon: T > 0.
+        depth: infinite, or the number L of residual blocks.
+        return_error: also return a bound on the error of any entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``.
+
+    Returns:
+        ``[N, M]`` float64, of the kind that came in (NumPy array or tensor), and the bound if asked for. Inputs of
+        zero norm have kernel 0 with everything.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Source: Props. 2, 3 and 6; see ``nfd.limits.flow``.
+    """
+    first = checked_inputs("X", X)
+    second = None if X2 is None else checked_inputs("X2", X2)
+    gram, _, error = gram_matrix(
+        first, second, kind=kind, activation=activation, horizon=horizon, depth=depth, slopes=False
+    )
+    result: Tensor | Array = gram if isinstance(X, Tensor) else gram.numpy()
+    return (result, error) if return_error else result
+
+
+def gram_matrix(
+    X: Tensor, X2: Tensor | None, *, kind: str, activation: str, horizon: float, depth: float, slopes: bool
+) -> tuple[Tensor, Tensor | None, float]:
+    """The Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
+    kind = check_choice("kind", kind, KINDS)
+    activation = check_choice("activation", activation, ACTIVATIONS)
+    horizon = check_real("horizon", horizon, above=0.0)
+    depth = depth if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
+    if X2 is not None and X2.shape[1] != X.shape[1]:
+        raise ValueError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
+    norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
+    low, high = _range(norms if norms2 is None else torch.cat([norms, norms2]))
+    made = table(activation, kind, horizon, depth, low, high)
+    sheets = [made.values, made.slopes] if slopes else [made.values]
+    found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
+    return found[0], found[1] if slopes else None, made.error
+
+
+def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
+    """``K(x, x)`` of every row, exactly as the Gram matrix has it."""
+    norms = _norms(X)
+    made = table(activation, kind, horizon, depth, *_range(norms))
+    scale = (norms * norms) if made.scales else (norms > 0).double()
+    values: Tensor = scale * _along(made, made.values, norms, norms, torch.ones_like(norms))
+    return values
+
+
+def _assembled(
+    made: Table, sheet: Tensor, X: Tensor, X2: Tensor | None, norms: Tensor, norms2: Tensor | None
+) -> Tensor:
+    """Block rows of the matrix; below the diagonal of a symmetric one they are copied."""
+    others, other_norms = (X, norms) if X2 is None or norms2 is None else (X2, norms2)
+    gram = X.new_empty(len(X), len(others))
+    rows = max(1, _BLOCK // max(len(others), 1))
+    unit, other_unit = _unit(X, norms), _unit(others, other_norms)
+    for top in range(0, len(X), rows):
+        end = min(top + rows, len(X))
+        left = 0 if X2 is not None else top
+        cosine = (unit[top:end] @ other_unit[left:].T).clamp_(-1, 1)
+        if X2 is None:
+            cosine.diagonal().fill_(1.0)
+        gram[top:end, left:] = _block(made, sheet, norms[top:end], other_norms[left:], cosine)
+        if X2 is None:
+            gram[end:, top:end] = gram[top:end, end:].T
+            corner = gram[top:end, top:end]
+            corner.copy_(torch.triu(corner) + torch.triu(corner, 1).T)
+    return gram
+
+
+def _block(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
+    x = made.coordinate(cosine)
+    if len(made.norms) == 1:
+        block = evaluated(sheet[0, 0], x)
+    else:
+        weights, weights2 = interpolation(made.norms, norms), interpolation(made.norms, norms2)
+        mixed = torch.einsum("ia,abr->rib", weights, sheet)
+        block = evaluated(mixed @ weights2.T, x)
+    if made.scales:
+        return block.mul_(norms[:, None]).mul_(norms2)
+    return block.mul_((norms > 0)[:, None]).mul_(norms2 > 0)
+
+
+def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
+    """The sheet at given triples, without the scale of the norms."""
+    x = made.coordinate(cosine)
+    if len(made.norms) == 1:
+        return evaluated(sheet[0, 0], x)
+    weights, weights2 = interpolation(made.norms, norms), interpolation(made.norms, norms2)
+    return evaluated(torch.einsum("ia,ib,abr->ri", weights, weights2, sheet), x)
+
+
+def checked_inputs(name: str, value: Any) -> Tensor:
+    """``[N, d]`` inputs of any kind as float64, finite."""
+    x = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value, dtype=np.float64).copy())
+    if x.dim() != 2 or not x.shape[1]:
+        raise ValueError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
+    return check_finite(name, x.double())
+
+
+def _norms(X: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(X, dim=1) / math.sqrt(X.shape[1])
+
+
+def _unit(X: Tensor, norms: Tensor) -> Tensor:
+    unit: Tensor = X / (torch.where(norms > 0, norms, 1.0)[:, None] * math.sqrt(X.shape[1]))
+    return unit
+
+
+def _range(norms: Tensor) -> tuple[float, float]:
+    """The positive norms' range, rounded outward so that similar data share a table; one number where all agree."""
+    positive = norms[norms > 0]
+    if not len(positive):
+        return 1.0, 1.0
+    low, high = float(positive.min()), float(positive.max())
+    if high - low <= _SAME * high:
+        middle = 0.5 * (low + high)
+        return middle, middle
+    return _rounded(low, math.floor), _rounded(high, math.ceil)
+
+
+def _rounded(value: float, towards: Any) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(towards(value / unit) * unit)

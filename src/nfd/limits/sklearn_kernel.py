@@ -1,0 +1,76 @@
+"""``nfd.InfiniteDepthKernel``: the infinite-depth kernels for scikit-learn's Gaussian processes, ridge and SVC."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+
+from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
+
+Array = NDArray[np.float64]
+
+
+class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
+    """Kernel of the infinitely wide and deep residual network, with the horizon T as its hyperparameter.
+
+    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of ``nfd.limits.flow`` themselves. It
+    combines with scikit-learn's kernels (``ConstantKernel() * InfiniteDepthKernel() + WhiteKernel()``).
+
+    Args:
+        kind: ``"nngp"``, ``"ntk"`` or ``"independent-feedback"``, as in ``nfd.kernel``.
+        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
+        horizon: T > 0.
+        horizon_bounds: range that fitting may search, or ``"fixed"``.
+
+    Raises:
+        ValueError: at the first call, naming the argument.
+
+    Source: Props. 3 and 5.
+    """
+
+    def __init__(
+        self,
+        kind: str = "nngp",
+        activation: str = "relu",
+        horizon: float = 1.0,
+        horizon_bounds: tuple[float, float] | str = (0.05, 16.0),
+    ) -> None:
+        self.kind = kind
+        self.activation = activation
+        self.horizon = horizon
+        self.horizon_bounds = horizon_bounds
+
+    @property
+    def hyperparameter_horizon(self) -> Hyperparameter:
+        """The horizon, searched in its logarithm."""
+        return Hyperparameter("horizon", "numeric", self.horizon_bounds)
+
+    def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+        """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
+        if eval_gradient and Y is not None:
+            raise ValueError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
+        second = None if Y is None else checked_inputs("Y", Y)
+        K, slope, _ = gram_matrix(checked_inputs("X", X), second, slopes=eval_gradient, **self._choice())
+        if not eval_gradient:
+            return K.numpy()
+        if slope is None or self.hyperparameter_horizon.fixed:
+            return K.numpy(), np.empty((len(K), len(K), 0))
+        return K.numpy(), (self.horizon * slope)[:, :, None].numpy()
+
+    def diag(self, X: Any) -> Array:
+        """``K(x, x)`` of every row, [N]."""
+        return diagonal(checked_inputs("X", X), **self._choice()).numpy()
+
+    def is_stationary(self) -> bool:
+        """False: it sees norms and angles, not differences."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"InfiniteDepthKernel(kind={self.kind!r}, activation={self.activation!r}, horizon={self.horizon:.3g})"
+
+    def _choice(self) -> dict[str, Any]:
+        return {"kind": self.kind, "activation": self.activation, "horizon": self.horizon, "depth": math.inf}

@@ -1,0 +1,161 @@
+"""A kernel of two inputs as a table of three numbers: their norms and their cosine.
+
+The covariance equations see nothing else of two inputs. The kernel is smooth in the norms and in a coordinate of the
+cosine (the angle for relu, whose kernel is not smooth in the cosine at -1 and 1), so Chebyshev interpolation reaches
+rounding with few nodes; where phi is positively homogeneous the norms only scale. Each axis is refined until its last
+coefficients are below tolerance, and the error is then measured at the points between the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from scipy.fft import dct
+from torch import Tensor
+
+from nfd.core.activations import Activation, activation
+from nfd.limits.flow import Pairs, kernel_of_pairs
+
+_TOLERANCE = 1e-12  # relative to the largest value of the table
+_COSINES = (17, 33, 65, 129, 257)
+_NORMS = (5, 9, 17, 33, 65)
+_TAIL = 2  # coefficients that must be small for an axis to be resolved
+_SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
+
+
+@dataclass(frozen=True)
+class Table:
+    """Chebyshev coefficients ``[A, A, R]``: nodal in the two norms, expanded in the coordinate of the cosine.
+
+    Attributes:
+        values, slopes: of the kernel and of its derivative in T.
+        norms: nodes in the norm ``|x| / sqrt(d)``, [A]; of unit scale where the norms only scale.
+        scales: whether they do. error: bound on the error relative to ``sqrt(K(x, x) K(xbar, xbar))``.
+    """
+
+    values: Tensor
+    slopes: Tensor
+    norms: Tensor
+    scales: bool
+    angular: bool
+    error: float
+
+    def coordinate(self, cosine: Tensor) -> Tensor:
+        """The cosine, or an affine function of the angle, in [-1, 1]; ``cosine`` is overwritten."""
+        return cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
+
+
+@lru_cache(maxsize=32)
+def table(name: str, kind: str, horizon: float, depth: float, low: float, high: float) -> Table:
+    """The table of an activation and a kind of kernel for norms between ``low`` and ``high``."""
+    act = activation(name)
+    scales, angular = name in ("relu", "identity"), name == "relu"
+    counts = (1,) if scales or low == high else _NORMS
+    low, high = (1.0, 1.0) if scales else (low, high)
+    cosines = _resolved_cosines(act, kind, horizon, depth, high, angular)
+    for count in counts:
+        nodes = _chebyshev_nodes(count)
+        norms = 0.5 * (low + high) + 0.5 * (high - low) * nodes
+        values, slopes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
+        if count == 1 or _is_small(_coefficients(values.permute(1, 2, 0))):
+            break
+    made = Table(_coefficients(values), _coefficients(slopes), norms, scales, angular, 0.0)
+    error = _measured_error(act, kind, horizon, depth, made, low, high)
+    return Table(made.values, made.slopes, norms, scales, angular, error)
+
+
+def _resolved_cosines(act: Activation, kind: str, horizon: float, depth: float, norm: float, angular: bool) -> int:
+    for count in _COSINES:
+        values, _ = _at_nodes(act, kind, horizon, depth, torch.tensor([norm], dtype=torch.float64), count, angular)
+        if _is_small(_coefficients(values)):
+            break
+    return count
+
+
+def _at_nodes(
+    act: Activation, kind: str, horizon: float, depth: float, norms: Tensor, cosines: int, angular: bool
+) -> tuple[Tensor, Tensor]:
+    """Kernel and derivative ``[A, A, R]`` at all nodes; the equations are symmetric in the two inputs."""
+    A = len(norms)
+    first, second = torch.triu_indices(A, A)
+    rho = _cosine(_chebyshev_nodes(cosines), angular).expand(len(first), -1)
+    found = kernel_of_pairs(act, kind, Pairs(norms, first, second, rho), horizon, depth)
+    full = []
+    for values in found:
+        square = values.new_empty(A, A, cosines)
+        square[first, second] = values
+        square[second, first] = values
+        full.append(square)
+    return full[0], full[1]
+
+
+def _measured_error(
+    act: Activation, kind: str, horizon: float, depth: float, made: Table, low: float, high: float
+) -> float:
+    """Largest error between the nodes, relative to the kernel's diagonal, with a margin."""
+    A, R = made.norms.numel(), made.values.shape[2]
+    between = _cosine(torch.cos(math.pi * (torch.arange(R - 1, dtype=torch.float64) + 0.5) / (R - 1)), made.angular)
+    between = torch.cat([torch.tensor([1.0], dtype=torch.float64), between])
+    norms = made.norms
+    if A > 1:
+        middle = torch.cos(math.pi * (torch.arange(A - 1, dtype=torch.float64) + 0.5) / (A - 1))
+        norms = 0.5 * (low + high) + 0.5 * (high - low) * middle[:: max(1, (A - 1) // 4)]
+    first, second = torch.triu_indices(len(norms), len(norms))
+    exact, _ = kernel_of_pairs(act, kind, Pairs(norms, first, second, between.expand(len(first), -1)), horizon, depth)
+    weights = interpolation(made.norms, norms)
+    coefficients = torch.einsum("pa,pb,abr->pr", weights[first], weights[second], made.values)
+    seen = evaluated(coefficients.T[:, :, None], made.coordinate(between.clone()).expand(len(first), -1))
+    own = exact[first == second, 0]
+    scale = (own[first] * own[second]).sqrt()[:, None].clamp_min(1e-300)
+    return float(_SAFETY * ((seen - exact).abs() / scale).max()) + 1e-14
+
+
+def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
+    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...] broadcast against ``x``."""
+    twice = 2 * x
+    older, newer = torch.zeros_like(x), torch.zeros_like(x)
+    for c in coefficients.flip(0)[:-1]:
+        older = torch.addcmul(older.neg_(), twice, newer).add_(c)
+        older, newer = newer, older
+    return torch.addcmul(older.neg_(), x, newer).add_(coefficients[0])
+
+
+def interpolation(nodes: Tensor, points: Tensor) -> Tensor:
+    """Barycentric weights ``[points, nodes]`` of interpolation at Chebyshev nodes."""
+    if len(nodes) == 1:
+        return torch.ones(len(points), 1, dtype=torch.float64)
+    w = torch.ones_like(nodes)
+    w[1::2] = -1
+    w[0], w[-1] = 0.5 * w[0], 0.5 * w[-1]
+    apart = points[:, None] - nodes
+    exact = apart == 0
+    terms = w / torch.where(exact, 1.0, apart)
+    terms = torch.where(exact.any(1, keepdim=True), exact.double(), terms)
+    return terms / terms.sum(1, keepdim=True)
+
+
+def _chebyshev_nodes(count: int) -> Tensor:
+    """Extrema of a Chebyshev polynomial, from 1 down to -1."""
+    if count == 1:
+        return torch.zeros(1, dtype=torch.float64)
+    return torch.cos(math.pi * torch.arange(count, dtype=torch.float64) / (count - 1))
+
+
+def _cosine(coordinate: Tensor, angular: bool) -> Tensor:
+    return torch.cos(math.pi * (1 - coordinate) / 2) if angular else coordinate
+
+
+def _coefficients(values: Tensor) -> Tensor:
+    """Chebyshev coefficients along the last axis, from values at the extrema."""
+    count = values.shape[-1]
+    found = torch.from_numpy(dct(values.numpy(), type=1, axis=-1)) / (count - 1)
+    found[..., 0] /= 2
+    found[..., -1] /= 2
+    return found
+
+
+def _is_small(coefficients: Tensor) -> bool:
+    return float(coefficients[..., -_TAIL:].abs().max()) <= _TOLERANCE * float(coefficients.abs().max())
