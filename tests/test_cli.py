@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from nfd import __version__
 from nfd.cli.main import main
@@ -66,6 +68,44 @@ def test_options_win_over_the_configuration_file(study: Path, tmp_path: Path) ->
     assert main(["predict", f"--config={tmp_path / 'c.toml'}", "--batch", "2", "--out", str(tmp_path)]) == 0
     config = json.loads((tmp_path / "result.json").read_text())["config"]
     assert (config["steps"], config["batch"], config["width"]) == (2, 2, 16)
+
+
+def test_options_complete_a_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('data = "images"\n')
+    for name in ("a", "b"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        for k in range(3):
+            pixels = np.random.default_rng(k).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "d" / name / f"{k}.png")
+    given = ["data", "info", "--config", str(tmp_path / "c.toml"), "--out", str(tmp_path / "o")]
+    assert exit_code(given) == 2
+    assert main([*given, "--data-dir", str(tmp_path / "d")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--steps 1", "How does it train"),
+        ("--eta-c 0", "not resolved|no exponent"),
+        ("--eta-c 1e6 --steps 6", "Training diverged"),
+        ("--horizon 1e300", "lower the horizon"),
+        ("--activation identity --batch 1", "How does it train"),
+    ],
+)
+def test_odd_studies_end_with_words_not_with_nan(
+    options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nfd.report.study.still", lambda _: (b"", b""))
+    assert main(["study", *SMALL, *options.split(), "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(said, shown + (tmp_path / "report.html").read_text())
+    assert "nan" not in shown
+
+
+def test_a_closed_pipe_does_not_lose_the_study(tmp_path: Path) -> None:
+    command = f"{sys.executable} -u -m nfd.cli.main study {shlex.join(SMALL)} --out {tmp_path} | true"
+    subprocess.run(["bash", "-c", command], check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert (tmp_path / "result.json").exists()
 
 
 def test_an_interrupted_study_keeps_what_is_done_and_says_so(

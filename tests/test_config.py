@@ -83,6 +83,25 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         StudyConfig.load(tmp_path / "bytes.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[study]\nsteps = 3\n", "study is a table; settings stand at the top level"),
+        ("a = " + "[" * 3000, "is not TOML"),
+        ("steps = " + "9" * 5000, "is not TOML|must be at most|must be a smaller number"),
+        ("self = 1\n", "self is no setting"),
+        ("\ufeffsteps = 0\n", "steps must be at least 1"),
+        ("limit_width = 1000000000000\n", "limit_width must be at most 67108864"),
+        ("limit_width = 512\n", "limit_width must be at least twice the largest of widths, 1024"),
+        (f"seed = {2**63}\n", f"seed must be at most {2**63 - 1}"),
+    ],
+)
+def test_odd_files_are_one_message(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        StudyConfig.load(tmp_path / "c.toml")
+
+
 def test_configurations_are_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         StudyConfig().steps = 3  # type: ignore[misc]

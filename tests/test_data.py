@@ -132,6 +132,12 @@ def plain_file(root: Path) -> Path:
     return path
 
 
+def sparse(root: Path) -> Path:
+    with (unpacked(root) / "test_batch.bin").open("wb") as file:
+        file.truncate(3_073_000_000)
+    return root
+
+
 LABEL = CONTENTS["data_batch_1.bin"][: 3 * 3073] + b"\xc8" + CONTENTS["data_batch_1.bin"][3 * 3073 + 1 :]
 BAD: dict[str, tuple[Break, str]] = {
     "missing": (lambda root: root / "nowhere", "does not exist"),
@@ -150,6 +156,9 @@ BAD: dict[str, tuple[Break, str]] = {
     "python archive": (pickled_archive, r"python version .* Use the binary version instead"),
     "twice": (lambda r: binary(r / "a.tar.gz", (("x/test_batch.bin", records(2, 0)),)), "holds test_batch.bin twice"),
     "huge": (lambda r: archive(r / "a.tar.gz", [("x/test_batch.bin", bytes(30_730_001))]), "more than a CIFAR-10 file"),
+    "bomb": (lambda r: archive(r / "a.tar.gz", [(f"x/{k}", bytes(30_000_000)) for k in range(9)]), "unpacked"),
+    "names": (lambda r: archive(r / "a.tar.gz", [("x" * 120 + str(k), b"") for k in range(3)]), "lacks data_batch_1"),
+    "sparse": (sparse, "3,073,000,000 bytes, more than the 30,730,000 of a CIFAR-10 file"),
     "short archive": (lambda r: archive(r / "a.tar.gz", [("x/test_batch.bin", records(2, 0))]), "lacks data_batch_1"),
 }
 
@@ -227,6 +236,49 @@ def test_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert image_folders(tmp_path / "data").fingerprint == first.fingerprint
     picture(tmp_path / "data" / "cat" / "0.png", seed=77)
     assert image_folders(tmp_path / "data").fingerprint != first.fingerprint
+
+
+def test_the_cache_knows_where_images_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prints = []
+    for name in ("here", "there"):
+        two_classes(tmp_path / name / "data", 1 + len(prints))
+        (tmp_path / name / "data" / "cat" / "0.png").unlink()
+        picture(tmp_path / name / "data" / "cat" / "0.bmp", seed=len(prints))
+        monkeypatch.chdir(tmp_path / name)
+        for path in Path("data").rglob("*.*"):
+            os.utime(path, ns=(1, 1))
+        prints.append(image_folders("data").fingerprint)
+    assert prints[0] != prints[1]
+
+
+def test_links_to_folders_and_to_nowhere_are_noted(tmp_path: Path) -> None:
+    two_classes(tmp_path / "data")
+    (tmp_path / "data" / "cat" / "linked").symlink_to(tmp_path / "data" / "dog")
+    (tmp_path / "data" / "dog" / "broken.png").symlink_to(tmp_path / "nowhere.png")
+    (note,) = image_folders(tmp_path / "data").notes
+    assert note.startswith("2 files that are no images were left out")
+
+
+def test_part_names_may_have_capitals(tmp_path: Path) -> None:
+    two_classes(tmp_path / "Train")
+    two_classes(tmp_path / "Test", 2)
+    assert len(image_folders(tmp_path).test) == 4
+
+
+def test_interrupting_the_decoding_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def slow(path: str, size: int | None) -> np.ndarray:
+        read.append(path)
+        if len(read) == 3:
+            raise KeyboardInterrupt
+        return np.zeros((2, 2), np.uint8)
+
+    monkeypatch.setattr(folders, "_read", slow)
+    monkeypatch.setattr(folders, "_CHUNK", 1)
+    with pytest.raises(KeyboardInterrupt):
+        image_folders(two_classes(tmp_path, 200))
+    assert len(read) < 400
 
 
 def test_a_damaged_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +390,18 @@ def test_a_description_and_a_contact_sheet_show_what_is_there(tmp_path: Path) ->
     first = data.train.pixels[data.labels == 0][0].permute(1, 2, 0).numpy()
     assert data.train.pixels.max() == 255
     assert np.array_equal(sheet[4:68:2, 132:196:2], first)
+
+
+def test_a_single_image_cannot_be_normalised() -> None:
+    one = Images(torch.zeros(1, 1, 1, 1, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="every training pixel of channel 0 is the same"):
+        Dataset("one", ("a", "b"), one, one).batches(1, 1, 0)
+
+
+def test_large_images_are_shrunk_on_the_sheet() -> None:
+    big = Images(torch.randint(0, 256, (2, 3, 600, 900), dtype=torch.uint8), torch.tensor([0, 1]))
+    sheet = Image.open(io.BytesIO(contact_sheet(Dataset("big", ("a", "b"), big, big))))
+    assert sheet.size == (132 + 12 * 164, 2 * 111 + 4)
 
 
 def test_names_and_places_are_checked() -> None:

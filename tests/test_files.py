@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,31 @@ def test_a_fault_leaves_everything_as_it_was(
     assert isinstance(fault, KeyboardInterrupt) or "nothing was changed in it" in str(raised.value)
     assert json.loads((tmp_path / "a.json").read_text()) == {"value": 1}
     assert {p.name for p in tmp_path.iterdir()} == {"a.json", "old.csv"}
+
+
+def test_a_directory_in_the_way_is_noticed_before_the_first_move(tmp_path: Path) -> None:
+    (tmp_path / "b.bin").mkdir()
+    with pytest.raises(OSError, match=r"b.bin is a directory where a file should go; nothing was changed"):
+        rewritten(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"b.bin"}
+
+
+def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def interrupted(*names: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        replace(*names)
+
+    monkeypatch.setattr("nfd.core.files.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rewritten(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "b.bin"}
+
+
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="out must be a name in UTF-8"):
+        prepare_directory(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:

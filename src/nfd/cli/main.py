@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -26,13 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["--version"]:
         print(f"nfd {__version__}")
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        return int(_parsed(given or ["--help"]).run(shlex.join(["nfd", *given])))
+        code = int(_parsed(given or ["--help"]).run(shlex.join(["nfd", *given])))
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # the reader of our output left; the results are written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (UsageError, ValueError, TypeError, ArithmeticError, OSError, MemoryError) as error:
-        print(f"nfd: {error}", file=sys.stderr)
+    except (UsageError, ValueError, TypeError, ArithmeticError, OSError, MemoryError, RuntimeError) as error:
+        lines = str(error).splitlines() if isinstance(error, RuntimeError) else [str(error)]
+        print(f"nfd: {lines[0] if lines else type(error).__name__}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("nfd: interrupted; nothing was written.", file=sys.stderr)

@@ -38,7 +38,14 @@ class Options(Config):
     def defaults(cls, arguments: Sequence[str]) -> Self:
         """What the command starts from: the file that ``--config`` names in ``arguments``, or nothing."""
         path = _named("--config", arguments)
-        return cls() if path is None else cls(config=path, **cls.settings_type().load(path).model_dump())
+        if path is None:
+            return cls()
+        try:
+            settings = cls.settings_type().load(path, partial=True)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        # nothing is checked here: options to come may complete what the file says
+        return cls.model_construct(**(dict(cls()) | dict(settings) | {"config": path}))
 
     def settings(self, kind: type[C]) -> C:
         """The settings alone, checked again; ``data_dir`` is made absolute, so that they hold in any directory."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from nfd.cli.options import Options
 from nfd.experiment.settings import StudyConfig
+
+if TYPE_CHECKING:
+    from nfd.experiment.findings import Finding
 
 
 class StudyCommand(Options, StudyConfig):
@@ -35,14 +39,18 @@ class StudyCommand(Options, StudyConfig):
             if not study.measured.seconds:
                 raise
         found = findings(study)
-        for finding in found:
-            lines = (
-                fill(text, 100, initial_indent="  ", subsequent_indent="  ")
-                for text in (finding.headline, *finding.details)
-            )
-            print(finding.title, *lines, sep="\n")
-        print(f"Report: {write_study(study, found, directory, command)}")
+        try:
+            path = write_study(study, found, directory, command)
+        finally:  # what was found is shown even where it cannot be written
+            for finding in found:
+                print(finding.title, *_lines(finding), sep="\n")
+        print(f"Report: {path}")
         if study.measured.complete:
             return 0
         print("nfd: interrupted; the report holds what was measured by then, and says so.", file=sys.stderr)
         return 130
+
+
+def _lines(finding: Finding) -> list[str]:
+    texts = (finding.headline, *finding.details)
+    return [fill(text, 100, initial_indent="  ", subsequent_indent="  ") for text in texts]

@@ -8,10 +8,13 @@ import json
 import math
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 
@@ -19,7 +22,11 @@ def prepare_directory(path: str | Path) -> Path:
     """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
     if not str(path).strip():
         raise ValueError("out must name a directory; got an empty string.")
-    directory = Path(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"out must be a name in UTF-8; got {os.fsencode(path)!r}. Choose another.") from None
+    directory = Path(path).expanduser()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -53,6 +60,30 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
 
 def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
     moved: set[str] = set()
+    blocked = [path.name for path in folder.iterdir() if (directory / path.name).is_dir()]
+    if blocked:
+        raise OSError(f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it.")
+    with _no_interruption():
+        _rename(folder, directory, replaced, moved)
+
+
+@contextmanager
+def _no_interruption() -> Iterator[None]:
+    """Renames take milliseconds; an interruption waits for their end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting and callable(before):
+            before(*waiting[0])
+
+
+def _rename(folder: Path, directory: Path, replaced: Iterable[str], moved: set[str]) -> None:
     try:
         for path in sorted(folder.iterdir()):
             os.replace(path, directory / path.name)

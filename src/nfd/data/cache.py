@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -48,4 +49,7 @@ def cache_directory() -> Path:
     """``$NFD_CACHE``, or ``nfd`` in ``$XDG_CACHE_HOME``, or ``~/.cache/nfd``."""
     if os.environ.get("NFD_CACHE"):
         return Path(os.environ["NFD_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nfd"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nfd"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir()) / "nfd"

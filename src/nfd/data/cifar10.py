@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,7 @@ TEST = "test_batch.bin"
 _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _RECORDS = 10_000
+_MOST_UNPACKED = 256 << 20
 _PADDING = 1 << 20  # at most so many bytes of zeros end a tar file
 _PYTHON = ("cifar-10-python.tar.gz", "cifar-10-batches-py", *(name.removesuffix(".bin") for name in (*TRAIN, TEST)))
 _WHERE = f"It is {ARCHIVE} at https://www.cs.toronto.edu/~kriz/cifar.html."
@@ -58,7 +60,7 @@ def cifar10(path: str | Path) -> Dataset:
         if not official:
             source = f"{archive}: not the official file (its MD5 is {md5.result()}, the official one {ARCHIVE_MD5})"
         return _dataset(files, archive, source, official)
-    files = {name: np.fromfile(folder / name, np.uint8) for name in _all_present(folder)}
+    files = {name: _read(folder / name) for name in _all_present(folder)}
     whole = all(len(content) == _RECORDS * _RECORD for content in files.values())
     source = f"{folder}: unpacked files, not verified (a checksum is published for the archive alone)"
     if not whole:
@@ -80,8 +82,6 @@ def _images(content: Bytes, where: str) -> Images:
             f"{where}: record {count} at offset {count * _RECORD:,} is cut short: {rest:,} of {_RECORD:,} bytes. "
             f"Download the file again. {_WHERE}"
         )
-    if count > _RECORDS:
-        raise ValueError(f"{where}: {count:,} records, more than the {_RECORDS:,} of a CIFAR-10 file.")
     records = content.reshape(count, _RECORD)
     wrong = np.flatnonzero(records[:, 0] >= len(CLASSES))
     if len(wrong):
@@ -126,10 +126,32 @@ def _all_present(folder: Path) -> tuple[str, ...]:
     return (*TRAIN, TEST)
 
 
+def _read(path: Path) -> Bytes:
+    size = path.stat().st_size
+    if size > _RECORDS * _RECORD:
+        raise ValueError(f"{path}: {size:,} bytes, more than the {_RECORDS * _RECORD:,} of a CIFAR-10 file. {_WHERE}")
+    return np.fromfile(path, np.uint8)
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that ends with an error where CIFAR-10 would long have ended."""
+
+    def __init__(self, source: gzip.GzipFile) -> None:
+        self._source, self._left = source, _MOST_UNPACKED
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._source.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            raise tarfile.ReadError(f"more than {_MOST_UNPACKED:,} bytes unpacked")
+        return content
+
+
 def _from_archive(archive: Path) -> dict[str, Bytes]:
     """The six files, read without extracting anything."""
     files: dict[str, Bytes] = {}
-    with archive.open("rb") as raw, gzip.GzipFile(fileobj=raw) as unzipped:
+    with archive.open("rb") as raw, gzip.GzipFile(fileobj=raw) as zipped:
+        unzipped = _Bounded(zipped)
         try:
             with tarfile.open(fileobj=unzipped, mode="r|", bufsize=1 << 20) as tar:
                 for name, file in _members(tar, archive):
@@ -138,7 +160,7 @@ def _from_archive(archive: Path) -> dict[str, Bytes]:
                     files[name] = np.frombuffer(file.read(), np.uint8)
             if len(unzipped.read(_PADDING + 1)) > _PADDING:  # reading to the end is what checks the checksum of gzip
                 raise ValueError(f"{archive}: holds more after the end of the archive; this is not CIFAR-10. {_WHERE}")
-        except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        except (tarfile.TarError, EOFError, zlib.error, OSError, RecursionError) as error:
             raise ValueError(
                 f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}). Download it again. {_WHERE}"
             ) from None

@@ -88,7 +88,7 @@ class Dataset:
         """``[..., channels, height, width]`` pixels as ``[..., d]`` float32: zero mean, unit variance per channel."""
         mean, std = self.statistics
         if not bool((std > 0).all()):
-            constant = (std == 0).nonzero().flatten().tolist()
+            constant = (~(std > 0)).nonzero().flatten().tolist()
             raise ValueError(
                 f"{self.name}: every training pixel of channel {constant[0]} is the same; nothing to learn."
             )

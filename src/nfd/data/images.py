@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
@@ -20,14 +21,19 @@ from nfd.core.progress import bar
 from nfd.data.cache import Cache
 from nfd.data.dataset import Dataset, Images
 
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _TEST_NAMES = ("test", "val", "valid", "validation")
 _GREY, _COLOUR = ("1", "L"), ("CMYK", "LA", "P", "PA", "RGB", "RGBA", "YCbCr")
 _MOST_PIXELS = 1 << 26  # of one image, before it is shrunk
 _MOST_BYTES = 8 << 30  # of the whole decoded data set
-_CHUNK = 256
+_CHUNK = 64
 
 Bytes = NDArray[np.uint8]
+
+
+class _UnusableError(ValueError):
+    """An image that can be read and is not fit for use."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,10 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
         ValueError: naming the folder or the files that are missing, mixed up or unreadable.
     """
     root = Path(directory).expanduser()
-    files, notes = _listed(root)
-    cache = Cache("images", [str(size), *(f.stamp for f in files)])
+    files, notes = _listed(root.resolve())
+    if size is not None and 3 * size * size * len(files) > _MOST_BYTES:
+        raise _too_large(len(files), size, size)
+    cache = Cache("images", [PIL.__version__, str(size), *(f.stamp for f in files)])
     pixels = cache.load(len(files))
     if pixels is None:
         pixels = _decoded(files, size, progress)
@@ -93,16 +101,17 @@ def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
 def _parts(root: Path) -> dict[str, Path]:
     """Part to folder: ``{"train": ..., "test": ...}``, or ``{"": root}`` where the seed splits."""
     names = [e.name for e in _entries(root) if e.is_dir()]
-    if "train" not in names or not any(e.is_dir() for e in _entries(root / "train")):
+    training = [name for name in names if name.lower() == "train"]
+    if not training or not any(e.is_dir() for e in _entries(root / training[0])):
         return {"": root}
-    tests = [name for name in names if name in _TEST_NAMES]
-    rest = [name for name in names if name not in ("train", *tests)]
+    tests = [name for name in names if name.lower() in _TEST_NAMES]
+    rest = [name for name in names if name not in (training[0], *tests)]
     if len(tests) != 1 or rest:
         raise ValueError(
             f"data_dir {str(root)!r} mixes layouts: beside 'train' there must be exactly one of "
             f"{', '.join(_TEST_NAMES)}, and nothing else; found {', '.join(names)}."
         )
-    return {"train": root / "train", "test": root / tests[0]}
+    return {"train": root / training[0], "test": root / tests[0]}
 
 
 def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
@@ -127,6 +136,8 @@ def _walk(folder: str) -> Iterator[tuple[str, str]]:
         elif entry.is_file():
             about = entry.stat()
             yield entry.path, f"{entry.path} {about.st_size} {about.st_mtime_ns}"
+        else:  # links to folders or to nowhere are no images, whatever their names say
+            yield entry.path + os.sep, ""
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
@@ -155,10 +166,7 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
     chunks = [files[k : k + _CHUNK] for k in range(0, len(files), _CHUNK)]
     colour = first.ndim == 3
     if len(files) * first.nbytes * (1 if colour else 3) > _MOST_BYTES:
-        raise ValueError(
-            f"{len(files):,} images of {first.shape[1]} x {first.shape[0]} pixels would need "
-            f"{len(files) * first.nbytes / 2**30:.0f} GiB of memory. Make them smaller with --image-size."
-        )
+        raise _too_large(len(files), first.shape[1], first.shape[0])
 
     def decode(chunk: Sequence[_File]) -> list[Bytes | str]:
         return [_attempt(f.path, size, first.shape[:2]) for f in chunk]
@@ -167,10 +175,14 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
     bad: list[str] = []
     with bar("decode images", enabled=progress) as shown, ThreadPoolExecutor(os.cpu_count()) as pool:
         shown.plan(float(len(files)), f"decode {len(files):,} images")
-        for done in pool.map(decode, chunks):
-            arrays += [a for a in done if not isinstance(a, str)]
-            bad += [a for a in done if isinstance(a, str)]
-            shown.advance(float(len(done)))
+        try:
+            for done in pool.map(decode, chunks):
+                arrays += [a for a in done if not isinstance(a, str)]
+                bad += [a for a in done if isinstance(a, str)]
+                shown.advance(float(len(done)))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     if bad:
         more = f" (and {len(bad) - 3:,} more)" if len(bad) > 3 else ""
         raise ValueError(f"{len(bad):,} of {len(files):,} images cannot be used: {'; '.join(bad[:3])}{more}.")
@@ -178,6 +190,14 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
         arrays = [a if a.ndim == 3 else np.repeat(a[:, :, None], 3, 2) for a in arrays]
     pixels = torch.from_numpy(np.stack(arrays))
     return pixels[:, None] if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def _too_large(count: int, width: int, height: int) -> ValueError:
+    return ValueError(
+        f"{count:,} images of {width} x {height} pixels would need {3 * count * width * height / 2**30:.0f} GiB "
+        "of memory. "
+        "Make them smaller with --image-size."
+    )
 
 
 def _attempt(path: str, size: int | None, shape: tuple[int, ...]) -> Bytes | str:
@@ -195,16 +215,16 @@ def _attempt(path: str, size: int | None, shape: tuple[int, ...]) -> Bytes | str
 def _read(path: str, size: int | None) -> Bytes:
     """``[height, width]`` grey or ``[height, width, 3]`` colour."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
-                raise ValueError(f"{path} has {image.width} x {image.height} pixels, more than {_MOST_PIXELS:,}")
+                raise _UnusableError(f"{path} has {image.width} x {image.height} pixels, more than {_MOST_PIXELS:,}")
             if image.mode not in (*_GREY, *_COLOUR):
-                raise ValueError(f"{path} has pixels of kind {image.mode!r}; convert it to 8-bit grey or colour")
+                raise _UnusableError(f"{path} has pixels of kind {image.mode!r}; convert it to 8-bit grey or colour")
             if size is not None:
                 image.draft(image.mode, (size, size))
             plain = image.convert("L" if image.mode in _GREY else "RGB")
             return np.asarray(plain if size is None else ImageOps.fit(plain, (size, size), Image.Resampling.BICUBIC))
-    except ValueError:
+    except _UnusableError:
         raise
     except Exception as error:  # Pillow raises many kinds for damaged files
         raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error})") from None

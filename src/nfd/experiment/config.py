@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -13,11 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from nfd.core.errors import MAX_SEED, nearest
 from nfd.scaling.rules import MAX_ETA_C
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-Several = Annotated[int, Field(strict=True, ge=2)]  # of which a standard error can be taken
+Count = Annotated[int, Field(strict=True, ge=1, le=10**6)]
+Width = Annotated[int, Field(strict=True, ge=1, le=2**26)]
+Several = Annotated[int, Field(strict=True, ge=2, le=10**6)]  # of which a standard error can be taken
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(strict=True, ge=0, lt=MAX_ETA_C, allow_inf_nan=False)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
+
+
+_PARTIAL = ContextVar("partial", default=False)
+
+
+def is_partial() -> bool:
+    """Whether settings are being read that others will complete: those that contradict each other may pass."""
+    return _PARTIAL.get()
 
 
 class Config(BaseModel):
@@ -25,25 +35,31 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, /, **settings: Any) -> None:
         try:
             super().__init__(**settings)
         except ValidationError as error:
             raise ValueError(_message(error, list(type(self).model_fields))) from None
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a TOML file; ValueError with every wrong setting in it."""
+    def load(cls, path: str | Path, *, partial: bool = False) -> Self:
+        """Read a TOML file; ValueError with every wrong setting in it.
+
+        ``partial``: what settings say of each other is not checked yet, as more of them are to come.
+        """
         try:
-            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise ValueError(f"config {str(path)!r} cannot be read ({error.strerror}).") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"config {str(path)!r} is not TOML: {error}.") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"config {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+        before = _PARTIAL.set(partial)
         try:
             return cls(**settings)
         except ValueError as error:
             raise ValueError(f"config {str(path)!r}: {error}") from None
+        finally:
+            _PARTIAL.reset(before)
 
     def toml(self) -> str:
         """The settings as TOML; ``load`` brings them back."""
@@ -67,10 +83,10 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
     if kind == "extra_forbidden":
         return f"{where} is no setting.{nearest(where, names)}"
     wanted = {
-        "greater_than_equal": "at least {ge:g}",
-        "greater_than": "greater than {gt:g}",
-        "less_than_equal": "at most {le:g}",
-        "less_than": "less than {lt:g}",
+        "greater_than_equal": "at least {ge}",
+        "greater_than": "greater than {gt}",
+        "less_than_equal": "at most {le}",
+        "less_than": "less than {lt}",
         "int_type": "a whole number",
         "int_parsing_size": "a smaller number",
         "int_from_float": "a whole number",
@@ -83,7 +99,8 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
         return f"{where} must be one of {_spelled(bounds['expected'])}; got {got!r}.{nearest(got, _options(bounds))}"
     if wanted is None:
         return f"{where}: {error['msg']}; got {got!r}."
-    return f"{where} must be {wanted.format(**bounds)}; got {got!r}."
+    shown = {name: f"{v:g}" if isinstance(v, float) else v for name, v in bounds.items()}
+    return f"{where} must be {wanted.format(**shown)}; got {got!r}."
 
 
 def _options(bounds: Mapping[str, Any]) -> list[str]:

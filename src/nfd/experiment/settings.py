@@ -6,12 +6,13 @@ Nothing here needs PyTorch, so that the command line can check its options befor
 from __future__ import annotations
 
 import math
+import os
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nfd.core.names import Activation, Block, Data, Feedback, RuleName
-from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several
+from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
 
 _WIDEST_DENSE = 16384
 
@@ -46,6 +47,14 @@ def _count_or_auto(value: int | str) -> int | str:
     return value
 
 
+def _utf8(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"must be a name in UTF-8; got {os.fsencode(value)!r}.") from None
+    return value
+
+
 Ascending = Annotated[tuple[Count, ...], AfterValidator(_ascending)]
 
 
@@ -54,15 +63,17 @@ class DataConfig(Config):
 
     data: Data = "digits"
     """digits (scikit-learn's, nothing to download), cifar10 (official binary version), images (class folders)"""
-    data_dir: str | None = None
+    data_dir: Annotated[str, AfterValidator(_utf8)] | None = None
     """where cifar10 (directory or tar.gz) or images are"""
-    image_size: Count | None = None
+    image_size: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
     """side in pixels that images are cropped and scaled to; needed when their sizes differ"""
     seed: Seed = 0
     """seed of everything random"""
 
     @model_validator(mode="after")
     def _check_data(self) -> Self:
+        if is_partial():
+            return self
         if self.data == "digits" and self.data_dir is not None:
             raise ValueError(
                 f"data_dir is for data='cifar10' and data='images'; got data='digits' and data_dir={self.data_dir!r}. "
@@ -95,7 +106,7 @@ class StudyConfig(TrainingConfig):
 
     depths: Annotated[Ascending, AfterValidator(_doubling)] = (2, 4, 8, 16)
     """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
-    limit_width: Count = 2048
+    limit_width: Width = 2048
     """width of the networks with deferred weights that stand for the infinitely wide one"""
     replicates: Annotated[int, Field(strict=True, ge=3)] = 6
     """how many of those are averaged; 3 at least"""
@@ -112,7 +123,7 @@ class StudyConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
-        if self.limit_width < 2 * self.widths[-1]:
+        if not is_partial() and self.limit_width < 2 * self.widths[-1]:
             raise ValueError(
                 f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
                 f"got {self.limit_width}."

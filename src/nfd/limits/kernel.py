@@ -143,12 +143,12 @@ def checked_inputs(name: str, value: Any) -> Tensor:
 
 
 def _norms(X: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(X, dim=1) / math.sqrt(X.shape[1])
+    length: Tensor = torch.linalg.vector_norm(X, dim=1)
+    return length / math.sqrt(X.shape[1])
 
 
 def _unit(X: Tensor, norms: Tensor) -> Tensor:
-    unit: Tensor = X / (torch.where(norms > 0, norms, 1.0)[:, None] * math.sqrt(X.shape[1]))
-    return unit
+    return X / (torch.where(norms > 0, norms, 1.0)[:, None] * math.sqrt(X.shape[1]))
 
 
 def _range(norms: Tensor) -> tuple[float, float]:

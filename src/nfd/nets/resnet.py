@@ -91,6 +91,8 @@ class ResNet(Network):
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
+        if not isinstance(coupled, bool):
+            raise TypeError(f"coupled must be True or False; got {coupled!r}.")
         self.coupled = coupled
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None

@@ -65,7 +65,7 @@ def _warning(study: Study) -> list[Section]:
 
 
 def _summary(found: Sequence[Finding]) -> Section:
-    return Section("In short", [], points=[f.headline for f in found])
+    return Section("In short", [], points=[f"{f.title} {f.headline}" for f in found])
 
 
 def _section(finding: Finding, chart: Chart, study: Study) -> Section:

@@ -54,7 +54,7 @@ def blocks(study: Study, steps: int) -> Finding | None:
     c = study.config
     return Finding(
         f"updates-{'first' if steps == 1 else 'last'}",
-        f"Do the inner layers of two-layer blocks learn? After {'the first step' if steps == 1 else f'{steps} steps'}",
+        f"Do the inner layers of two-layer blocks learn? After {'the first step' if steps == 1 else f'{steps} steps'}:",
         _headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic"),

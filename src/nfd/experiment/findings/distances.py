@@ -47,7 +47,7 @@ def by_width(study: Study) -> Finding | None:
     )
     return Finding(
         "distance-width",
-        "How far is a real network from the limit: width",
+        "How far is a real network from the limit? Width:",
         headline,
         rows,
         Axes("width", "distance", "width", _TITLE, "logarithmic"),
@@ -86,7 +86,7 @@ def by_depth(study: Study) -> Finding | None:
     )
     return Finding(
         "distance-depth",
-        "How far is a real network from the limit: depth",
+        "How far is a real network from the limit? Depth:",
         headline,
         rows + wide_rows,
         Axes("depth", "distance", "depth", _TITLE, "logarithmic"),

@@ -26,7 +26,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
     """Loss against step for one kind of feedback."""
     limits = wide(study, feedback)
     if not limits:
-        return None
+        return _all_diverged(study, feedback)
     rows = [row for depth, outputs in limits.items() for row in _wide_rows(study, depth, outputs)]
     rows += [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
     deepest = max(limits)
@@ -51,6 +51,15 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         details + divergence(study, feedback),
         table=_table(rows),
     )
+
+
+def _all_diverged(study: Study, feedback: Feedback) -> Finding | None:
+    """What to say when no prediction stayed finite; None when none was made yet."""
+    said = divergence(study, feedback)
+    if not any(name == feedback for name, _ in study.measured.limits):
+        return None
+    rows = [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
+    return Finding(f"loss-{feedback}", _TITLES[feedback], " ".join(said), rows, _AXES, "Mean of real networks.")
 
 
 def _all_real(study: Study) -> dict[int, Tensor]:
@@ -136,6 +145,8 @@ def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
 
 
 def _table(rows: list[Row]) -> list[dict[str, str]]:
+    if not rows:
+        return []
     steps = sorted({row["step"] for row in rows})[:: max(1, len({row["step"] for row in rows}) - 1)]
     table: dict[str, dict[str, str]] = {}
     for row in rows:

@@ -61,10 +61,15 @@ def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
     runs = {f"infinitely wide ones of depth {L}": y for (name, L), y in m.limits.items() if name == feedback}
     if feedback != "independent":
         runs |= {f"width {n} and depth {L}": y for (L, n), y in m.real.items()}
-    said = []
+    said: list[str] = []
+    firsts: list[int] = []
     for where, outputs in runs.items():
         ended = (~torch.isfinite(outputs)).any(-1).any(-1)
         if bool(ended.any()):
             first = int(ended.any(0).nonzero()[0])
+            firsts.append(first)
             said.append(f"{int(ended.any(1).sum())} of {len(ended)} of {where} (first at step {first})")
-    return [f"Training diverged: {'; '.join(said)}. These sizes are left out; lower eta_c."] if said else []
+    if not said:
+        return []
+    remedy = "lower the horizon or the scale of the inputs" if min(firsts) == 0 else "lower eta_c"
+    return [f"Training diverged: {'; '.join(said)}. These sizes are left out; {remedy}."]
