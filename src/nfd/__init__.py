@@ -9,6 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nfd.limits.kernel import kernel as kernel
+    from nfd.limits.particles import Solution as Solution
+    from nfd.limits.particles import solve_nfd as solve_nfd
     from nfd.limits.predict import Prediction as Prediction
     from nfd.limits.predict import predict as predict
     from nfd.limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
@@ -23,9 +25,11 @@ _PUBLIC = {
     "DeferredLinear": "nfd.nets.deferred",
     "InfiniteDepthKernel": "nfd.limits.sklearn_kernel",
     "Prediction": "nfd.limits.predict",
+    "Solution": "nfd.limits.particles",
     "ResNet": "nfd.nets.resnet",
     "kernel": "nfd.limits.kernel",
     "predict": "nfd.limits.predict",
+    "solve_nfd": "nfd.limits.particles",
 }
 
 __all__ = [
@@ -35,9 +39,11 @@ __all__ = [
     "InfiniteDepthKernel",
     "Prediction",
     "ResNet",
+    "Solution",
     "__version__",
     "kernel",
     "predict",
+    "solve_nfd",
 ]
 
 

@@ -26,7 +26,7 @@ from nfd.core.activations import Activation
 from nfd.core.quadrature import hermite_functions
 
 KINDS = ("nngp", "ntk", "independent-feedback")
-_RTOL, _ATOL = 1e-11, 1e-14
+_RTOL, _ATOL = 1e-12, 1e-15
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
 Array = NDArray[np.float64]

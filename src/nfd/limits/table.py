@@ -19,10 +19,12 @@ from torch import Tensor
 from nfd.core.activations import Activation, activation
 from nfd.limits.flow import Pairs, kernel_of_pairs
 
-_TOLERANCE = 1e-12  # relative to the largest value of the table
+_TOLERANCE = 3e-11  # relative to the largest value of the table
+_WIDER = {"tanh": 1e-9, "gelu": 1e-9}  # where more digits cost many more nodes
 _COSINES = (17, 33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65)
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
+_INTEGRATION = 1e-10  # bound on the error of the integration itself
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
 
 
@@ -60,7 +62,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
         nodes = _chebyshev_nodes(count)
         norms = 0.5 * (low + high) + 0.5 * (high - low) * nodes
         values, slopes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
-        if count == 1 or _is_small(_coefficients(values.permute(1, 2, 0))):
+        if count == 1 or _is_small(act, _coefficients(values.permute(1, 2, 0))):
             break
     made = Table(_coefficients(values), _coefficients(slopes), norms, scales, angular, 0.0)
     error = _measured_error(act, kind, horizon, depth, made, low, high)
@@ -70,7 +72,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
 def _resolved_cosines(act: Activation, kind: str, horizon: float, depth: float, norm: float, angular: bool) -> int:
     for count in _COSINES:
         values, _ = _at_nodes(act, kind, horizon, depth, torch.tensor([norm], dtype=torch.float64), count, angular)
-        if _is_small(_coefficients(values)):
+        if _is_small(act, _coefficients(values)):
             break
     return count
 
@@ -110,7 +112,7 @@ def _measured_error(
     seen = evaluated(coefficients.T[:, :, None], made.coordinate(between.clone()).expand(len(first), -1))
     own = exact[first == second, 0]
     scale = (own[first] * own[second]).sqrt()[:, None].clamp_min(1e-300)
-    return float(_SAFETY * ((seen - exact).abs() / scale).max()) + 1e-14
+    return float(_SAFETY * ((seen - exact).abs() / scale).max()) + _INTEGRATION
 
 
 def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
@@ -157,5 +159,6 @@ def _coefficients(values: Tensor) -> Tensor:
     return found
 
 
-def _is_small(coefficients: Tensor) -> bool:
-    return float(coefficients[..., -_TAIL:].abs().max()) <= _TOLERANCE * float(coefficients.abs().max())
+def _is_small(act: Activation, coefficients: Tensor) -> bool:
+    tolerance = _WIDER.get(act.name, _TOLERANCE) * float(coefficients.abs().max())
+    return float(coefficients[..., -_TAIL:].abs().max()) <= tolerance

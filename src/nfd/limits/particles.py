@@ -1,0 +1,252 @@
+"""``nfd.solve_nfd``: Definition 1, the coupled forward-backward SDE, literally, by interacting particles.
+
+M particles carry ``h_t`` and ``g_t`` of every sample seen; expectations are means over particles. With tau = T / L,
+``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j) g^(k)]``, and sigma, theta the Cholesky factors of Sigma, Theta,
+
+    h_l = h_{l-1} - tau eta_c sum_{i<k} Lp_i s_i g_l^(i) + sqrt(tau) sum_j sigma_kj Z_l^(j)
+    g_{l-1} = g_l + phi'(h_{l-1}) [- tau eta_c sum_{i<k} Lp_i t_i phi(h_{l-1}^(i)) + sqrt(tau) sum_j theta_kj B_l^(j)]
+
+from ``h_0 = u.x / sqrt(d) - eta_c sum_i Lp_i (x_i.x_k / d) g_0^(i)`` and ``g_T = v - eta_c sum_i Lp_i h_T^(i)``; the
+output is ``f = E[g_T h_T]``. Eq. 5 / 15 as printed adds terms of order tau^2; they are undefined at l = 1 and,
+backward, at l = L, and left out there. At a finite step this is the decoupled network of depth L and infinite width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from torch import Tensor
+
+from nfd.core import activations
+from nfd.core.errors import check_choice, check_count, check_finite, check_real, check_seed
+from nfd.core.random import derive, generator
+from nfd.core.statistics import stderr
+from nfd.scaling.rules import MAX_ETA_C
+
+_DIVERGED = 1e12  # an output beyond this ends a solution
+_DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
+
+Slope = Callable[[float, float], float]
+
+_LOSSES: dict[str, Slope] = {
+    "mse": lambda f, y: f - y,
+    "logistic": lambda f, y: -y / (1 + math.exp(min(y * f, 700.0))),
+}
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What ``nfd.solve_nfd`` found, mean over replicates.
+
+    Attributes:
+        outputs, outputs_stderr: f^(k) before the update of step k, [K].
+        Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
+        min_eigenvalues: their raw smallest eigenvalues, [2, L+1] (Assumption 1), mean over replicates.
+        dropped: how many directions the growing factors dropped, [2, L], summed over replicates: forward, backward.
+        diverged_at: the first step at which an output of a replicate left all bounds, or None; not-a-number from there.
+    """
+
+    outputs: Tensor
+    outputs_stderr: Tensor
+    Sigma: Tensor = field(repr=False)
+    Theta: Tensor = field(repr=False)
+    min_eigenvalues: Tensor = field(repr=False)
+    dropped: Tensor = field(repr=False)
+    diverged_at: int | None
+
+
+def solve_nfd(
+    inputs: Any,
+    targets: Any,
+    *,
+    grid: int = 64,
+    horizon: float = 1.0,
+    activation: str = "tanh",
+    eta_c: float = 0.1,
+    loss: str = "mse",
+    particles: int = 4096,
+    replicates: int = 4,
+    seed: int = 0,
+    eq5_term: bool = False,
+) -> Solution:
+    """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
+
+    Args:
+        inputs: ``[K, d]``; targets: ``[K]``, real for ``loss="mse"``, +1 or -1 for ``"logistic"``.
+        grid: L, steps of size tau = T / L.
+        horizon: T. activation: as in ``nfd.ResNet``.
+        eta_c: learning rate.
+        loss: ``"mse"``, (f - y)^2 / 2, or ``"logistic"``, log(1 + exp(-y f)).
+        particles: M, more than K. replicates: independent solutions, for the standard errors.
+        seed: of everything random.
+        eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Source: Definition 1; Appendix F for Eq. 15.
+    """
+    x = check_finite("inputs", torch.as_tensor(inputs).double())
+    y = check_finite("targets", torch.as_tensor(targets).double())
+    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
+        raise ValueError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
+    check_choice("loss", loss, _LOSSES)
+    if loss == "logistic" and not bool((y.abs() == 1).all()):
+        raise ValueError("targets for loss='logistic' must be +1 or -1.")
+    particles = check_count("particles", particles)
+    if len(x) >= particles:
+        raise ValueError(
+            f"particles must be more than the {len(x)} samples, whose covariances they estimate; got "
+            f"{particles}. Raise "
+            "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
+        )
+    count, seed = check_count("replicates", replicates, minimum=2), check_seed(seed)
+    solvers = []
+    for index in range(count):
+        solver = _Particles(
+            x,
+            y,
+            L=check_count("grid", grid),
+            T=check_real("horizon", horizon, above=0.0),
+            act=activations.activation(activation),
+            eta_c=check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),
+            slope=_LOSSES[loss],
+            M=particles,
+            seed=derive(seed, "particles", index),
+            eq5=eq5_term,
+        )
+        solver.run()
+        solvers.append(solver)
+    outputs = torch.stack([s.outputs for s in solvers])
+    Sigma, Theta = torch.stack([s.Sigma() for s in solvers]), torch.stack([s.Theta() for s in solvers])
+    smallest = torch.stack([torch.linalg.eigvalsh(C)[..., 0].mean(0) for C in (Sigma, Theta)])
+    dropped = torch.tensor([[sum(s.dropped[side][k] for s in solvers) for k in range(grid)] for side in (0, 1)])
+    ends = [s.diverged_at for s in solvers if s.diverged_at is not None]
+    return Solution(
+        outputs.mean(0), stderr(outputs), Sigma.mean(0), Theta.mean(0), smallest, dropped, min(ends, default=None)
+    )
+
+
+class _Factor:
+    """Cholesky factor of a growing covariance; directions that add nothing are dropped, and counted."""
+
+    def __init__(self, K: int) -> None:
+        self.rows = np.zeros((K, K))
+        self.kept: list[int] = []
+        self.dropped = 0
+
+    def extend(self, row: NDArray[np.float64]) -> Tensor:
+        """The coefficients in all directions of a new variable, whose covariances with the others end in its "
+        "variance."""
+        k, r = len(row) - 1, len(self.kept)
+        known = solve_triangular(self.rows[self.kept, :r], row[self.kept], lower=True) if r else np.zeros(0)
+        rest = row[k] - known @ known
+        self.rows[k, :r] = known
+        if rest > _DROPPED * row[k]:
+            self.rows[k, r] = math.sqrt(rest)
+            self.kept.append(k)
+        else:
+            self.dropped += 1
+        return torch.from_numpy(self.rows[k, : len(self.kept)].copy())
+
+
+class _Particles:
+    """One replicate."""
+
+    def __init__(
+        self, x: Tensor, y: Tensor, *, L: int, T: float, act: activations.Activation, eta_c: float, slope: Slope,
+        M: int, seed: int, eq5: bool,
+    ) -> None:  # fmt: skip
+        self.x, self.y, self.L, self.tau = x, y, L, T / L
+        self.act, self.eta_c, self.slope, self.M, self.seed, self.eq5 = act, eta_c, slope, M, seed, eq5
+        K = len(x)
+        self.gram = x @ x.T / x.shape[1]
+        self.h = torch.zeros(L + 1, M, dtype=torch.float64)  # of the present sample
+        self.h_T = torch.zeros(K, M, dtype=torch.float64)
+        self.phi = torch.zeros(L + 1, K, M, dtype=torch.float64)
+        self.slopes = torch.zeros(L + 1, K, M, dtype=torch.float64) if eq5 else None
+        self.g = torch.zeros(L + 1, K, M, dtype=torch.float64)
+        self.Z, self.B = (torch.zeros(L, K, M, dtype=torch.float64) for _ in range(2))
+        self.forward, self.backward = ([_Factor(K) for _ in range(L)] for _ in range(2))
+        self.diverged_at: int | None = None
+        self.Lp = torch.zeros(K, dtype=torch.float64)
+        self.outputs = torch.zeros(K, dtype=torch.float64)
+        self.u, self.v = self._normal("u", x.shape[1]), self._normal("v", 1)[0]
+
+    @property
+    def dropped(self) -> tuple[list[int], list[int]]:
+        return [f.dropped for f in self.forward], [f.dropped for f in self.backward]
+
+    def Sigma(self) -> Tensor:  # noqa: N802
+        return self.phi @ self.phi.transpose(1, 2) / self.M
+
+    def Theta(self) -> Tensor:  # noqa: N802
+        return self.g @ self.g.transpose(1, 2) / self.M
+
+    def run(self) -> None:
+        for k in range(len(self.x)):
+            self._forward(k)
+            self.g[self.L, k] = self.v - self._drift(k, torch.ones(k, dtype=torch.float64), self.h_T)
+            self.outputs[k] = (self.g[self.L, k] * self.h[self.L]).mean()
+            if not abs(float(self.outputs[k])) < _DIVERGED:
+                self.outputs[k:] = torch.nan
+                self.diverged_at = k
+                return
+            self.h_T[k] = self.h[self.L]
+            self.Lp[k] = self.slope(float(self.outputs[k]), float(self.y[k]))
+            self._backward(k)
+
+    def _forward(self, k: int) -> None:
+        self.h[0] = self.x[k] @ self.u / math.sqrt(self.x.shape[1]) - self._drift(k, self.gram[:k, k], self.g[0])
+        self._record(0, k)
+        products = torch.zeros(0)
+        for l in range(1, self.L + 1):  # noqa: E741
+            before, products = products, self._products(self.phi[l - 1], k)
+            noise = self._noise(self.forward[l - 1], self.Z[l - 1], "Z", l, products, k)
+            weights = products[:k]
+            if self.slopes is not None and l > 1:
+                weights = weights + self.tau * before[:k] * self._products(self.slopes[l - 1], k)[:k]  # Eq. 5
+            self.h[l] = self.h[l - 1] - self.tau * self._drift(k, weights, self.g[l]) + math.sqrt(self.tau) * noise
+            self._record(l, k)
+
+    def _backward(self, k: int) -> None:
+        products = torch.zeros(0)
+        for l in range(self.L, 0, -1):  # noqa: E741
+            before, products = products, self._products(self.g[l], k)
+            noise = self._noise(self.backward[l - 1], self.B[l - 1], "B", l, products, k)
+            weights = products[:k]
+            if self.slopes is not None and l < self.L:
+                weights = weights + self.tau * before[:k] * self._products(self.slopes[l], k)[:k]  # Eq. 15
+            change = math.sqrt(self.tau) * noise - self.tau * self._drift(k, weights, self.phi[l - 1])
+            self.g[l - 1, k] = self.g[l, k] + self.act.slope(self.h[l - 1]) * change
+
+    def _record(self, l: int, k: int) -> None:  # noqa: E741
+        self.phi[l, k] = self.act.phi(self.h[l])
+        if self.slopes is not None:
+            self.slopes[l, k] = self.act.slope(self.h[l])
+
+    def _products(self, values: Tensor, k: int) -> Tensor:
+        """Means over particles of value j times value k, j <= k."""
+        return values[: k + 1] @ values[k] / self.M
+
+    def _drift(self, k: int, weights: Tensor, vectors: Tensor) -> Tensor:
+        """``eta_c sum_{i<k} Lp_i weight_i vector_i``."""
+        return (self.eta_c * self.Lp[:k] * weights) @ vectors[:k]
+
+    def _noise(self, factor: _Factor, normals: Tensor, name: str, l: int, row: Tensor, k: int) -> Tensor:  # noqa: E741
+        before = len(factor.kept)
+        coefficients = factor.extend(row.numpy())
+        if len(factor.kept) > before:
+            normals[before] = self._normal(name, 1, l, k)[0]
+        return coefficients @ normals[: len(coefficients)]
+
+    def _normal(self, name: str, count: int, *where: int) -> Tensor:
+        stream = generator(self.seed, "particle", name, *where)
+        return torch.randn(count, self.M, generator=stream, dtype=torch.float64)

@@ -1,0 +1,129 @@
+"""Definition 1 by particles: it is the decoupled network, and not the standard one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.core.activations import activation
+
+REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
+
+
+def problem(case: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    rows = slice(*case["rows"])
+    y = np.where(raw.target[rows] % 2 == 0, 1.0, -1.0)
+    return torch.from_numpy(raw.data[rows] / 8 - 1), torch.from_numpy(y)
+
+
+def deviation(case: dict[str, Any], **change: Any) -> Tensor:
+    kwargs = {"particles": 4096, "replicates": 8, "seed": 1} | change
+    settings = {key: case[key] for key in ("horizon", "activation", "eta_c")}
+    s = nfd.solve_nfd(*problem(case), grid=case["depth"], **settings, **kwargs)
+    error = (torch.tensor(case["stderr"]) ** 2 + s.outputs_stderr**2).sqrt()
+    return ((s.outputs - torch.tensor(case["mean"])) / error).abs()
+
+
+@pytest.mark.parametrize("case", REFERENCE, ids=lambda c: f"{c['name']}-{c['activation']}-{c['feedback']}")
+def test_definition_1_is_the_decoupled_network(case: dict[str, Any]) -> None:
+    found = deviation(case)
+    if case["feedback"] == "independent":
+        assert float(found.max()) < 4
+    else:
+        assert float(found.max()) > 6
+
+
+def wide(x: Tensor, y: Tensor, depth: int, feedback: str) -> nfd.Prediction:
+    return nfd.predict(
+        x, y, depth=depth, activation="relu", eta_c=0.5, loss="mse", feedback=feedback, width=4096, replicates=12
+    )
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+def test_particles_agree_with_deferred_networks_at_every_depth(depth: int) -> None:
+    x, y = problem({"rows": (0, 8)})
+    s = nfd.solve_nfd(x, y, grid=depth, activation="relu", eta_c=0.5, particles=8192, replicates=12)
+    p = wide(x, y, depth, "independent")
+    error = (s.outputs_stderr**2 + p.outputs_stderr[:, 0, 0] ** 2).sqrt()
+    assert float(((s.outputs - p.outputs[:, 0, 0]) / error).abs().max()) < 4
+
+
+def test_the_printed_term_of_equation_5_is_neither() -> None:
+    """Its tau^2 moves Definition 1 by a little, paired on the same particles, and not to the standard network."""
+    x, y = problem({"rows": (0, 8)})
+    kwargs: dict[str, Any] = {"grid": 2, "horizon": 2.0, "activation": "relu", "eta_c": 0.3}
+    found = []
+    for seed in range(5):
+        solved = [
+            nfd.solve_nfd(x, y, eq5_term=e, particles=2048, replicates=2, seed=seed, **kwargs) for e in (False, True)
+        ]
+        found.append(torch.stack([s.outputs for s in solved]))
+    plain, printed = torch.stack(found).unbind(1)
+    moved = (printed - plain)[:, 1:]  # before the first update nothing differs
+    assert float((moved.mean(0) / (moved.std(0) / 5**0.5)).abs().max()) > 6
+    kwargs["depth"] = kwargs.pop("grid")
+    p = nfd.predict(x, y, loss="mse", width=4096, replicates=12, **kwargs)
+    error = (printed.var(0) / 5 + p.outputs_stderr[:, 0, 0] ** 2).sqrt()
+    assert float(((printed.mean(0) - p.outputs[:, 0, 0]) / error).abs().max()) > 4
+
+
+def test_divergence_is_a_result() -> None:
+    x, y = problem({"rows": (0, 8)})
+    s = nfd.solve_nfd(x, y, grid=2, horizon=4.0, activation="relu", eta_c=2.0, particles=256, replicates=2)
+    assert s.diverged_at is not None
+    assert bool(torch.isnan(s.outputs[s.diverged_at :]).all())
+
+
+def test_moments_at_initialisation_are_those_of_propositions_2_and_6() -> None:
+    """Sigma is E phi^2 along Prop. 2, Theta is P_t, which solves -P' = E[phi' phibar'] P: finite-depth forms."""
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    L, T = 16, 1.0
+    s = nfd.solve_nfd(x, torch.zeros(3), grid=L, horizon=T, activation="tanh", eta_c=0.0, particles=16384, replicates=4)
+    act, C = activation("tanh"), x @ x.T / 5
+    covariances = [C]
+    for _ in range(L):
+        a = covariances[-1].diagonal()
+        covariances.append(covariances[-1] + T / L * act.moment(a[:, None], a[None, :], covariances[-1]))
+    P = torch.ones(3, 3, dtype=torch.float64)
+    for l in range(L, -1, -1):  # noqa: E741
+        a = covariances[l].diagonal()
+        torch.testing.assert_close(s.Sigma[l], act.moment(a[:, None], a[None, :], covariances[l]), rtol=0, atol=0.02)
+        torch.testing.assert_close(s.Theta[l], P, rtol=0, atol=0.04)
+        below = covariances[l - 1]
+        b = below.diagonal()
+        P = P * (1 + T / L * act.slope_moment(b[:, None], b[None, :], below))
+
+
+def test_repeated_samples_are_dropped_and_counted() -> None:
+    x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    s = nfd.solve_nfd(x[[0, 1, 0]], torch.zeros(3), grid=4, eta_c=0.0, particles=256, replicates=2)
+    assert s.dropped.tolist() == [[2] * 4, [2] * 3 + [4]]  # sample 2 everywhere; backward, g_T is the same for all
+    torch.testing.assert_close(s.outputs[0], s.outputs[2], rtol=0, atol=1e-12)
+    assert float(s.min_eigenvalues.abs().max()) < 1e-8
+    assert s.Sigma.shape == s.Theta.shape == (5, 3, 3)
+
+
+def test_logistic_loss_and_bad_input() -> None:
+    x, y = problem({"rows": (0, 4)})
+    s = nfd.solve_nfd(x, y, grid=4, loss="logistic", particles=512, replicates=2)
+    assert bool(torch.isfinite(s.outputs).all())
+    with pytest.raises(ValueError, match=r"must be \+1 or -1"):
+        nfd.solve_nfd(x, torch.zeros(4), loss="logistic")
+    with pytest.raises(ValueError, match=r"particles must be more than the 4 samples.*deferred"):
+        nfd.solve_nfd(x, y, particles=4)
+    with pytest.raises(ValueError, match=r"inputs must be \[K, d\] and targets \[K\]"):
+        nfd.solve_nfd(x, y[:2])
+    with pytest.raises(ValueError, match="horizon must be greater than 0"):
+        nfd.solve_nfd(x, y, horizon=0)
+    with pytest.raises(ValueError, match="targets must be finite"):
+        nfd.solve_nfd(x, torch.full((4,), torch.nan))
