@@ -194,3 +194,47 @@ def test_the_hermite_series_of_tanh_is_its_moment() -> None:
     _, slope = kernel_of_pairs(activation("tanh"), "nngp", pairs, 1e-9, math.inf)
     expected = activation("tanh").moment(variances[:, None], variances[:, None], variances[:, None] * cosine)
     torch.testing.assert_close(slope, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in a library of GPyTorch's
+def test_it_learns_its_horizon_in_gpytorch() -> None:
+    import gpytorch
+
+    from nfd.limits.gpytorch_kernel import InfiniteDepthKernel
+
+    digits = load_digits()
+    x = torch.from_numpy(digits.data[:60] / 8 - 1).float()
+    y = torch.from_numpy(digits.target[:60] % 2).float()
+
+    class Model(gpytorch.models.ExactGP):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood())
+            self.mean_module = gpytorch.means.ConstantMean()
+            self.covar_module = gpytorch.kernels.ScaleKernel(InfiniteDepthKernel(horizon=0.2))
+
+        def forward(self, inputs: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
+
+    model = Model()
+    base = model.covar_module.base_kernel
+    expected = nfd.kernel(x.numpy(), horizon=0.2)
+    torch.testing.assert_close(base(x).to_dense().double(), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
+    base(x).to_dense().sum().backward()
+    step = 1e-3
+    up, down = (nfd.kernel(x.numpy(), horizon=0.2 + s).sum() for s in (step, -step))
+    slope = float(
+        base.raw_horizon.grad / torch.sigmoid(base.raw_horizon.detach())
+    )  # of the softplus that keeps T positive
+    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-3)
+    loss = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model.train()
+    seen = []
+    for _ in range(15):
+        optimizer.zero_grad()
+        value = -loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        seen.append(float(value.detach()))
+    assert seen[-1] < seen[0]
+    assert float(base.horizon.detach()) != pytest.approx(0.2, abs=0.01)

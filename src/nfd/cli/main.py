@@ -13,12 +13,18 @@ import tyro
 
 from nfd import __version__
 from nfd.cli.data import DataCommand
+from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
 from nfd.cli.study import StudyCommand
 from nfd.core.errors import nearest
 
-_COMMANDS: dict[str, type[Options]] = {"study": StudyCommand, "predict": PredictCommand, "data": DataCommand}
+_COMMANDS: dict[str, type[Options]] = {
+    "study": StudyCommand,
+    "predict": PredictCommand,
+    "kernel": KernelCommand,
+    "data": DataCommand,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.names import Activation, Block, Data, Feedback, RuleName
+from nfd.core.names import Activation, Block, Data, Feedback, Kind, RuleName
 from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
 
 _WIDEST_DENSE = 16384
@@ -156,3 +156,28 @@ class PredictConfig(TrainingConfig):
     """wanted standard error, relative to the RMS of the outputs"""
     memory: str = "4 GiB"
     """bound on the memory of one network"""
+
+
+def _growing(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) < 2 or list(values) != sorted(set(values)):
+        raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
+    return values
+
+
+class KernelConfig(DataConfig):
+    """Gaussian-process regression with the kernel of an infinitely wide and deep network."""
+
+    kind: Kind = "nngp"
+    """nngp, ntk or independent-feedback"""
+    activation: Activation = "relu"
+    """relu, tanh, erf, gelu or identity"""
+    horizon: Positive = 1.0
+    """time horizon T whose accuracy is reported"""
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(_growing)] = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    """horizons of the curve, ascending"""
+    train: Several = 1000
+    """training images, at most as many as there are"""
+    test: Count = 500
+    """test images, at most as many as there are"""
+    noise: Positive = 0.01
+    """variance of the labels' noise, relative to that of the function"""

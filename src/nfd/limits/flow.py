@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from nfd.core.activations import Activation
+from nfd.core.names import Kind
 from nfd.core.quadrature import hermite_functions
 
-KINDS = ("nngp", "ntk", "independent-feedback")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _RTOL, _ATOL = 1e-12, 1e-15
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-from nfd.experiment.findings.finding import Axes
+from nfd.experiment.findings.finding import Axes, Finding
 
 Row = Mapping[str, Any]
 Chart = alt.LayerChart
@@ -30,6 +31,35 @@ class Series:
     name: str
     colour: str
     dash: tuple[int, int] = (1, 0)
+
+
+def chart_of(finding: Finding) -> Chart:
+    """The chart of a finding, its series styled by their names."""
+    series = _styled(list(dict.fromkeys(row["series"] for row in finding.rows)))
+    return (
+        curves(finding.rows, series, finding.axes)
+        if finding.axes.kind == "curves"
+        else points(finding.rows, series, finding.axes)
+    )
+
+
+def _styled(names: Sequence[str]) -> list[Series]:
+    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed."""
+    if any(", " in name and not name.startswith(("real", "infinitely")) for name in names):
+        colours = dict(zip(dict.fromkeys(name.rsplit(", ", 1)[0] for name in names), cycle(COLOURS), strict=False))
+        first = names[0].rsplit(", ", 1)[1]
+        return [
+            Series(name, colours[meter], (1, 0) if rule == first else (6, 4))
+            for name in names
+            for meter, rule in [name.rsplit(", ", 1)]
+        ]
+    real = [name for name in names if name.startswith("real")]
+    predicted = [name for name in names if name not in real]
+    shades = [*(SHADES[k * len(SHADES) // max(len(predicted) - 1, 1)] for k in range(len(predicted) - 1)), "#000000"]
+    return [
+        *(Series(name, shade) for name, shade in zip(predicted, shades, strict=False)),
+        *(Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)),
+    ]
 
 
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
@@ -63,7 +93,7 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
         axis = alt.Axis(values=values, grid=False)
         across = alt.X(f"{x}:Q", title=axes.x_title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
     else:
-        scale = alt.Scale(zero=True)
+        scale = alt.Scale(zero=axes.zero)
         across = alt.X(f"{x}:N", title=axes.x_title, sort=values, axis=alt.Axis(labelAngle=0))
     base, chosen = _base(rows, series, (y, "low", "high"))
     base = base.encode(x=across)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_bytes, write_csv, write_json, write_text
 from nfd.experiment.findings import NAMES, Finding
 from nfd.experiment.study import Study
-from nfd.report.charts import COLOURS, SHADES, Chart, Series, curves, points, still
+from nfd.report.charts import Chart, chart_of, still
 from nfd.report.page import Section, page
 
 _TITLE = (
@@ -26,7 +25,7 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
     All or nothing: charts that an earlier study left in ``directory`` and this one lacks are removed.
     """
     repeat = shlex.join(["nfd", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
-    charts = {finding.name: _chart(finding) for finding in found}
+    charts = {finding.name: chart_of(finding) for finding in found}
     with staged(directory, replaced=[f"{name}.{kind}" for name in NAMES for kind in ("csv", "pdf", "png")]) as folder:
         write_text(folder / "config.toml", study.config.toml())
         for finding in found:
@@ -88,34 +87,3 @@ def _run(study: Study, command: str, repeat: str) -> list[Section]:
     times = [{"": name, "seconds": value} for name, value in seconds.items()]
     said = [f"Made by: {command}", f"Repeat it bit for bit with: {repeat}"]
     return [Section("What was run", said, table=rows), Section("Where the time went", [], table=times, folded=True)]
-
-
-# ---- the charts ----------------------------------------------------------------------------------------------
-
-
-def _chart(finding: Finding) -> Chart:
-    series = _styled(list(dict.fromkeys(row["series"] for row in finding.rows)))
-    return (
-        curves(finding.rows, series, finding.axes)
-        if finding.axes.kind == "curves"
-        else points(finding.rows, series, finding.axes)
-    )
-
-
-def _styled(names: Sequence[str]) -> list[Series]:
-    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed."""
-    if any(", " in name and not name.startswith(("real", "infinitely")) for name in names):
-        colours = dict(zip(dict.fromkeys(name.rsplit(", ", 1)[0] for name in names), cycle(COLOURS), strict=False))
-        first = names[0].rsplit(", ", 1)[1]
-        return [
-            Series(name, colours[meter], (1, 0) if rule == first else (6, 4))
-            for name in names
-            for meter, rule in [name.rsplit(", ", 1)]
-        ]
-    real = [name for name in names if name.startswith("real")]
-    predicted = [name for name in names if name not in real]
-    shades = [*(SHADES[k * len(SHADES) // max(len(predicted) - 1, 1)] for k in range(len(predicted) - 1)), "#000000"]
-    return [
-        *(Series(name, shade) for name, shade in zip(predicted, shades, strict=False)),
-        *(Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)),
-    ]

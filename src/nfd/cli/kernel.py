@@ -1,0 +1,56 @@
+"""``nfd kernel``: the kernels of infinitely wide and deep networks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from nfd.cli.options import Options
+from nfd.experiment.settings import KernelConfig
+
+
+class KernelCommand(Options, KernelConfig):
+    """Kernels of infinitely wide and deep networks: fit a Gaussian process with one, or list the facts of its space.
+
+    fit writes report.html, result.json, config.toml and two charts to OUT; facts writes result.json.
+    """
+
+    action: tyro.conf.Positional[Literal["fit", "facts"]] = "fit"
+    """fit: regression, its likelihood and accuracy against the horizon; facts: Hermite coefficients, universality"""
+    out: str = "out/kernel"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Check, compute, write, print."""
+        config = self.settings(KernelConfig)
+        from nfd.core.files import prepare_directory
+
+        directory = prepare_directory(self.out)
+        if self.action == "facts":
+            return _facts(config, directory, command)
+        from nfd.experiment.kernel_fit import KernelFit, fit_findings
+        from nfd.report.kernel import write_fit
+
+        fit = KernelFit(config, progress=True)
+        found = fit_findings(fit)
+        path = write_fit(fit, found, directory, command)
+        for finding in found:
+            print(f"{finding.title}\n  {finding.headline}")
+        print(f"Report: {path}")
+        return 0
+
+
+def _facts(config: KernelConfig, directory: Path, command: str) -> int:
+    from nfd.core.files import staged, write_json
+    from nfd.experiment.kernel_facts import kernel_facts, rows
+
+    facts = kernel_facts(config.activation, config.seed)
+    with staged(directory) as folder:
+        write_json(folder / "result.json", {"command": command, "facts": asdict(facts)})
+    for name, value in rows(facts).items():
+        print(f"{name.replace('_', ' '):>22}  {value if value is not None else 'none'}")
+    print(f"{'result':>22}  {directory / 'result.json'}")
+    return 0

@@ -1,0 +1,155 @@
+"""Gaussian-process regression with infinite-depth kernels, and the horizon that the data prefer (Prop. 5).
+
+Labels are one-hot, centred, C independent outputs with covariance ``s^2 (K_T / mean diag K_T + noise I)``; the scale
+``s^2`` is the one that maximises the likelihood, so that T changes the shape of functions and not their size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from scipy.optimize import brentq, minimize_scalar
+from torch import Tensor
+
+from nfd.core.random import generator
+from nfd.core.statistics import Interval
+from nfd.data.dataset import Dataset, Images
+from nfd.data.load import load
+from nfd.experiment.findings.finding import Axes, Finding
+from nfd.experiment.settings import KernelConfig
+from nfd.limits.kernel import gram_matrix
+
+_DROP = 1.92  # of the log likelihood, at the ends of a 95 % interval of one parameter
+
+
+@dataclass(frozen=True)
+class Score:
+    """One horizon: log marginal likelihood in nats (all outputs) and test accuracy."""
+
+    horizon: float
+    likelihood: float
+    accuracy: Interval
+
+
+class KernelFit:
+    """Scores of one kernel on one data set."""
+
+    def __init__(self, config: KernelConfig, *, progress: bool = False) -> None:
+        self.config = config
+        self.dataset: Dataset = load(
+            config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
+        )
+        self.x, self.y = self._part("train", self.dataset.train, config.train)
+        self.test_x, self.test_y = self._part("test", self.dataset.test, config.test)
+        one_hot = torch.nn.functional.one_hot(self.y, len(self.dataset.classes)).double()
+        self.targets = one_hot - one_hot.mean(0)
+
+    def score(self, horizon: float) -> Score:
+        """Likelihood and accuracy at one horizon."""
+        weights, likelihood, scale = self._solved(horizon)
+        cross, _, _ = gram_matrix(self.test_x, self.x, slopes=False, **self._kernel(horizon))
+        right = ((cross / scale) @ weights).argmax(1) == self.test_y
+        return Score(horizon, likelihood, _wilson(int(right.sum()), len(right)))
+
+    def best(self) -> tuple[float, float, float]:
+        """The horizon of the greatest likelihood on the range of ``horizons``, and the ends of its 95 % interval."""
+        low, high = (math.log(h) for h in (self.config.horizons[0], self.config.horizons[-1]))
+        seen = {h: self.likelihood(math.log(h)) for h in self.config.horizons}
+        peak = math.log(max(seen, key=lambda h: seen[h]))
+        gap = max(math.log(b / a) for a, b in pairwise(self.config.horizons))
+        around = (max(low, peak - gap), min(high, peak + gap))
+        found = minimize_scalar(lambda t: -self.likelihood(t), bounds=around, method="bounded", options={"xatol": 0.01})
+        top = max(float(-found.fun), max(seen.values()))
+        best = float(found.x) if -found.fun >= max(seen.values()) else peak
+
+        def below(t: float) -> float:
+            return self.likelihood(t) - (top - _DROP)
+
+        left = brentq(below, low, best, xtol=0.005) if below(low) < 0 else low
+        right = brentq(below, best, high, xtol=0.005) if below(high) < 0 else high
+        return math.exp(best), math.exp(left), math.exp(right)
+
+    def likelihood(self, log_horizon: float) -> float:
+        """Log marginal likelihood of the labels, its scale maximised."""
+        return self._solved(math.exp(log_horizon))[1]
+
+    def _solved(self, horizon: float) -> tuple[Tensor, float, float]:
+        """Weights of the training images, log marginal likelihood, and the mean diagonal of the kernel."""
+        K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
+        scale = float(K.diagonal().mean())
+        N, C = self.targets.shape
+        factor = torch.linalg.cholesky(K / scale + self.config.noise * torch.eye(N, dtype=torch.float64))
+        weights = torch.cholesky_solve(self.targets, factor)
+        variance = float((self.targets * weights).sum()) / (N * C)
+        determinant = 2 * float(factor.diagonal().log().sum())
+        likelihood = -0.5 * C * (N * math.log(2 * math.pi * variance) + determinant + N)
+        return weights, likelihood, scale
+
+    def _kernel(self, horizon: float) -> dict[str, Any]:
+        c = self.config
+        return {"kind": c.kind, "activation": c.activation, "horizon": horizon, "depth": math.inf}
+
+    def _part(self, name: str, images: Images, count: int) -> tuple[Tensor, Tensor]:
+        order = torch.randperm(len(images), generator=generator(self.config.seed, "kernel", name))
+        part = images[order[: min(count, len(images))]]
+        return self.dataset.normalised(part.pixels).double(), part.labels
+
+
+def fit_findings(fit: KernelFit) -> list[Finding]:
+    """Likelihood and accuracy against the horizon."""
+    c = fit.config
+    scores = [fit.score(h) for h in sorted({*c.horizons, c.horizon})]
+    best, low, high = fit.best()
+    asked = next(s for s in scores if s.horizon == c.horizon)
+    N = len(fit.y)
+    edge = " (at the edge of the horizons given)" if best in (c.horizons[0], c.horizons[-1]) else ""
+    caption = (
+        f"{fit.dataset.title}, {N} training and {len(fit.test_y)} test images, {c.kind} kernel of {c.activation} "
+        "networks, "
+        f"infinitely wide and deep; Gaussian-process regression on one-hot labels, noise {c.noise:g}, scale by "
+        "likelihood."
+    )
+    likelihood = Finding(
+        "likelihood",
+        "Which horizon do the data prefer?",
+        f"T = {best:.3g} [{low:.3g}, {high:.3g}] maximises the marginal likelihood{edge}; at T = {c.horizon:g} it is "
+        f"{asked.likelihood / N:.4f} nats per image.",
+        [_point("log marginal likelihood", s.horizon, "likelihood", _exact(s.likelihood / N)) for s in scores],
+        Axes("horizon", "likelihood", "horizon T", "log marginal likelihood per image (nats)", "named", zero=False),
+        f"{caption} The interval is where the log likelihood is within {_DROP} of its maximum.",
+    )
+    at_best = fit.score(best)
+    accuracy = Finding(
+        "accuracy",
+        "How accurate is it?",
+        f"At T = {c.horizon:g} {_share(asked.accuracy)} of the test images are classified rightly; at T = {best:.3g}, "
+        f"{_share(at_best.accuracy)}.",
+        [_point("test accuracy", s.horizon, "accuracy", s.accuracy) for s in scores],
+        Axes("horizon", "accuracy", "horizon T", "test accuracy", "named", zero=False),
+        f"{caption} Bars: 95 % intervals (Wilson).",
+    )
+    return [likelihood, accuracy]
+
+
+def _point(series: str, horizon: float, name: str, found: Interval) -> dict[str, Any]:
+    return {"series": series, "horizon": horizon, name: found.value, "low": found.low, "high": found.high}
+
+
+def _exact(value: float) -> Interval:
+    return Interval(value, 0.0, value, value)
+
+
+def _share(found: Interval) -> str:
+    return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"
+
+
+def _wilson(right: int, count: int) -> Interval:
+    """The 95 % interval of a share."""
+    z, p = 1.959964, right / count
+    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    return Interval(p, math.sqrt(p * (1 - p) / count), middle - half, middle + half)

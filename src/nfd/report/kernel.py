@@ -1,0 +1,33 @@
+"""The page and the files of a kernel fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nfd.core.files import staged, write_bytes, write_csv, write_json, write_text
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.kernel_fit import KernelFit
+from nfd.report.charts import chart_of, still
+from nfd.report.page import Section, page
+
+_TITLE = "Regression with the kernel of an infinitely wide and deep network"
+
+
+def write_fit(fit: KernelFit, found: Sequence[Finding], directory: Path, command: str) -> Path:
+    """Write the page, ``result.json``, ``config.toml`` and every chart as PDF, PNG and CSV; returns the page's path."""
+    charts = {finding.name: chart_of(finding) for finding in found}
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", fit.config.toml())
+        for finding in found:
+            pdf, png = still(charts[finding.name])
+            write_csv(folder / f"{finding.name}.csv", finding.rows)
+            write_bytes(folder / f"{finding.name}.pdf", pdf)
+            write_bytes(folder / f"{finding.name}.png", png)
+        sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in found]
+        made = Section("What was run", [f"Made by: {command}", f"Data: {fit.dataset.source}"])
+        write_text(folder / "report.html", page(_TITLE, [*sections, made]))
+        findings = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in found}
+        about = {"config": fit.config.model_dump(), "data_fingerprint": fit.dataset.fingerprint, "command": command}
+        write_json(folder / "result.json", {**about, "findings": findings})
+    return directory / "report.html"
