@@ -23,7 +23,9 @@ def test_every_object_and_test_exists(row: str) -> None:
         assert f"def {test}(" in (ROOT / path).read_text(), test
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/equations.md", "docs/paper-notes.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits"))]
+)
 def test_relative_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

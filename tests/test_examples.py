@@ -18,3 +18,13 @@ def test_million_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: p
     assert "width        64" in capsys.readouterr().out
     assert (tmp_path / "million.png").stat().st_size > 5000
     assert len((tmp_path / "million.csv").read_text().splitlines()) == 5
+
+
+def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["two_limits.py", "--depths", "2", "--samples", "4", "--scale", "0.01", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(str(EXAMPLES / "two_limits.py"), run_name="__main__")
+    page = (tmp_path / "two-limits.md").read_text()
+    assert page.count("| 2 | ") == 1
+    assert "| width n | " in page
+    assert "{" not in page.replace("{l-1}", "")

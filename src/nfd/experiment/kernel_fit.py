@@ -106,7 +106,11 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
     best, low, high = fit.best()
     asked = next(s for s in scores if s.horizon == c.horizon)
     N = len(fit.y)
-    edge = " (at the edge of the horizons given)" if best in (c.horizons[0], c.horizons[-1]) else ""
+    edge = (
+        " (the edge of the horizons given: widen them)"
+        if low < 1.01 * c.horizons[0] or high > 0.99 * c.horizons[-1]
+        else ""
+    )
     caption = (
         f"{fit.dataset.title}, {N} training and {len(fit.test_y)} test images, {c.kind} kernel of {c.activation} "
         "networks, "

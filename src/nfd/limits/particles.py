@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
@@ -30,6 +31,7 @@ from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.scaling.rules import MAX_ETA_C
 
+_SAMPLINGS = ("sobol", "antithetic", "plain")
 _DIVERGED = 1e12  # an output beyond this ends a solution
 _DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
 
@@ -75,6 +77,7 @@ def solve_nfd(
     replicates: int = 4,
     seed: int = 0,
     eq5_term: bool = False,
+    sampling: str = "sobol",
 ) -> Solution:
     """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
 
@@ -87,6 +90,9 @@ def solve_nfd(
         particles: M, more than K. replicates: independent solutions, for the standard errors.
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
+        sampling: how particles draw their Gaussians: ``"sobol"``, u and v from a scrambled low-discrepancy sequence;
+            ``"antithetic"``, in pairs that share u and Z and have opposite v and B; ``"plain"``. All are exact in the
+            limit of many particles; docs/benchmarks.md has their errors.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -121,6 +127,7 @@ def solve_nfd(
             M=particles,
             seed=derive(seed, "particles", index),
             eq5=eq5_term,
+            sampling=check_choice("sampling", sampling, _SAMPLINGS),
         )
         solver.run()
         solvers.append(solver)
@@ -162,7 +169,7 @@ class _Particles:
 
     def __init__(
         self, x: Tensor, y: Tensor, *, L: int, T: float, act: activations.Activation, eta_c: float, slope: Slope,
-        M: int, seed: int, eq5: bool,
+        M: int, seed: int, eq5: bool, sampling: str,
     ) -> None:  # fmt: skip
         self.x, self.y, self.L, self.tau = x, y, L, T / L
         self.act, self.eta_c, self.slope, self.M, self.seed, self.eq5 = act, eta_c, slope, M, seed, eq5
@@ -178,7 +185,8 @@ class _Particles:
         self.diverged_at: int | None = None
         self.Lp = torch.zeros(K, dtype=torch.float64)
         self.outputs = torch.zeros(K, dtype=torch.float64)
-        self.u, self.v = self._normal("u", x.shape[1]), self._normal("v", 1)[0]
+        self.sampling = sampling
+        self.u, self.v = self._ends(x.shape[1])
 
     @property
     def dropped(self) -> tuple[list[int], list[int]]:
@@ -247,6 +255,19 @@ class _Particles:
             normals[before] = self._normal(name, 1, l, k)[0]
         return coefficients @ normals[: len(coefficients)]
 
+    def _ends(self, d: int) -> tuple[Tensor, Tensor]:
+        """The Gaussians of input and output weights, u [d, M] and v [M]."""
+        if self.sampling == "sobol":
+            engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
+            balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
+            uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
+            both = torch.special.ndtri(uniform).T.contiguous()
+            return both[:d], both[d]
+        return self._normal("u", d), self._normal("v", 1)[0]
+
     def _normal(self, name: str, count: int, *where: int) -> Tensor:
         stream = generator(self.seed, "particle", name, *where)
-        return torch.randn(count, self.M, generator=stream, dtype=torch.float64)
+        if self.sampling != "antithetic":
+            return torch.randn(count, self.M, generator=stream, dtype=torch.float64)
+        half = torch.randn(count, (self.M + 1) // 2, generator=stream, dtype=torch.float64)
+        return torch.cat([half, half if name in ("u", "Z") else -half], 1)[:, : self.M]
