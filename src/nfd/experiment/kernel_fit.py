@@ -69,8 +69,8 @@ class KernelFit:
         def below(t: float) -> float:
             return self.likelihood(t) - (top - _DROP)
 
-        left = brentq(below, low, best, xtol=0.005) if below(low) < 0 else low
-        right = brentq(below, best, high, xtol=0.005) if below(high) < 0 else high
+        left = brentq(below, low, best, xtol=0.02) if below(low) < 0 else low
+        right = brentq(below, best, high, xtol=0.02) if below(high) < 0 else high
         return math.exp(best), math.exp(left), math.exp(right)
 
     def likelihood(self, log_horizon: float) -> float:
