@@ -64,7 +64,15 @@ For the first step of gradient descent the sum can be done in closed form. The c
 whose weight is `P_t = E[g_t^2] = exp((T - t) / 2)` for ReLU. Definition 1 has 1 in its place: for a repeated unit input
 at infinite depth (2 + T / 2) e^(T/2) against 2 e^(T/2), a ratio of 1 + T / 4, which no depth removes.
 
-## Convergence
+## Convergence at initialisation
+
+Mean squares of `h_L` and `g_0` of networks of width {start_width} minus those of depth {deepest}, along one Brownian
+path (`nfd.ResNet(coupled=True)`), and of `h_L.h_L / n` minus the kernel of Prop. 3 at depth {kernel_depth}, as powers
+of depth and of width. Props. 2 and 6 bound the first two by L^-1 and the last by n^-1.
+
+{start}
+
+## Convergence while training
 
 RMS error of the outputs against the limit, as a power of width n (one network of depth {depth}, against the infinitely
 wide one) and of depth L (infinitely wide, shared feedback, one Brownian path at all depths, against infinite depth
@@ -110,10 +118,12 @@ def main() -> None:
         pairs = [head.split(" - ") for head in lines[0].strip("| ").split(" | ")[1:]]
         lines.append(f"| {L} | " + " | ".join(compared(found[p], found[q]) for p, q in pairs) + " |")
         print(lines[-1], flush=True)
+    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 4))
+    print(start, flush=True)
     slopes, facts = convergence(x, y, sizes["width"], sizes["networks"])
     text = PAGE.format(
         samples=a.samples, horizon=HORIZON, eta_c=ETA_C, particles=particles, table="\n".join(lines), slopes=slopes,
-        **sizes, **facts,
+        start=start, **sizes, **facts, **start_facts,
     )  # fmt: skip
     with staged(prepare_directory(a.out)) as folder:
         write_text(folder / "two-limits.md", text)
@@ -155,6 +165,56 @@ def compared(a: Tensor, b: Tensor) -> str:
     size = math.sqrt(max(0.0, float(squared_size(difference, error))))
     later = error[1:] > 0
     return f"{size:.4f} ({rms(error):.4f}), {rms(difference[1:][later] / error[1:][later]):.1f}"
+
+
+def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object]]:
+    """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
+    depths, deepest, L = (2, 4, 8, 16), 128, 8
+    lines = [
+        "| what | activation | against | exponent of the mean square [95 % interval] |",
+        "|---|---|---|---|",
+    ]
+    for name in ("relu", "tanh"):
+        h, g = zip(*(errors_in_depth(x, name, n, seed, depths, deepest) for seed in range(count)), strict=True)
+        for what, squares in (("`h_L`", torch.stack(h)), ("`g_0`", torch.stack(g))):
+            found = interval(lambda r: log_slope(depths, r.mean(0)), squares)
+            lines.append(f"| {what} | {name} | depth {', '.join(map(str, depths))} | {found} |")
+        widths = [max(4, n // 4), max(8, n // 2), n, 2 * n]
+        squares = torch.stack([errors_in_width(x, name, L, seed, widths) for seed in range(4 * count)])
+        found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares)  # type: ignore[misc]
+        lines.append(f"| `h_L.h_L / n` | {name} | width {', '.join(map(str, widths))} | {found} |")
+    return "\n".join(lines), {"start_width": n, "deepest": deepest, "kernel_depth": L}
+
+
+def errors_in_depth(
+    x: Tensor, name: str, n: int, seed: int, depths: tuple[int, ...], deepest: int
+) -> tuple[Tensor, Tensor]:
+    """Mean squares [depths] of ``h_L`` and of ``g_0`` against the deepest network of the same path."""
+    ends = [endpoints(x, name, n, L, seed) for L in (*depths, deepest)]
+    (h, g) = ends[-1]
+    return (
+        torch.stack([(a - h).square().mean() for a, _ in ends[:-1]]),
+        torch.stack([(b - g).square().mean() for _, b in ends[:-1]]),
+    )
+
+
+def endpoints(x: Tensor, name: str, n: int, L: int, seed: int) -> tuple[Tensor, Tensor]:
+    """``h_L`` and ``g_0`` of one untrained network with one output."""
+    net = nfd.ResNet(x.shape[1], 1, n, L, horizon=HORIZON, activation=name, seed=seed, coupled=True)
+    streams = net.streams(x)
+    streams.outputs.sum().backward()
+    return streams.h[-1].double(), streams.delta[0].double()
+
+
+def errors_in_width(x: Tensor, name: str, L: int, seed: int, widths: list[int]) -> Tensor:
+    """Mean squares [widths] of ``h_L.h_L / n`` minus the kernel of the same depth."""
+    exact = nfd.kernel(x, activation=name, horizon=HORIZON, depth=L)
+    found = []
+    for n in widths:
+        net = nfd.ResNet(x.shape[1], 1, n, L, horizon=HORIZON, activation=name, seed=seed)
+        h = net.streams(x).h[-1].double()
+        found.append((h @ h.T / n - exact).square().mean())
+    return torch.stack(found)
 
 
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict[str, object]]:

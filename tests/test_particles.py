@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import simpson
 from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
+from nfd.limits.kernel import gram_matrix
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 
@@ -102,6 +105,22 @@ def test_moments_at_initialisation_are_those_of_propositions_2_and_6() -> None:
         below = covariances[l - 1]
         b = below.diagonal()
         P = P * (1 + T / L * act.slope_moment(b[:, None], b[None, :], below))
+
+
+def test_moments_at_initialisation_are_those_of_the_differential_equations() -> None:
+    """Sigma_T is dC/dT of Prop. 3 and Theta_0 = exp of the integral of E[phi' phibar'] along it (Prop. 6)."""
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    L, T, act = 64, 1.0, activation("tanh")
+    s = nfd.solve_nfd(x, torch.zeros(3), grid=L, horizon=T, activation="tanh", eta_c=0.0, particles=16384, replicates=4)
+    _, rate, _ = gram_matrix(x, None, kind="nngp", activation="tanh", horizon=T, depth=math.inf, slopes=True)
+    torch.testing.assert_close(s.Sigma[-1], rate, rtol=0, atol=0.02)
+    times, integrand = [k / 16 for k in range(17)], []
+    for t in times:
+        C = nfd.kernel(x, activation="tanh", horizon=t) if t else x @ x.T / 5
+        a = C.diagonal()
+        integrand.append(act.slope_moment(a[:, None], a[None, :], C))
+    P_0 = simpson(torch.stack(integrand).numpy(), x=times, axis=0)
+    torch.testing.assert_close(s.Theta[0], torch.from_numpy(np.exp(P_0)), rtol=0, atol=0.05)
 
 
 def test_repeated_samples_are_dropped_and_counted() -> None:
