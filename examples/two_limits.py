@@ -68,7 +68,8 @@ at infinite depth (2 + T / 2) e^(T/2) against 2 e^(T/2), a ratio of 1 + T / 4, w
 
 Mean squares of `h_L` and `g_0` of networks of width {start_width} minus those of depth {deepest}, along one Brownian
 path (`nfd.ResNet(coupled=True)`), and of `h_L.h_L / n` minus the kernel of Prop. 3 at depth {kernel_depth}, as powers
-of depth and of width. Props. 2 and 6 bound the first two by L^-1 and the last by n^-1.
+of depth and of width. Props. 2 and 6 bound the first two by L^-1 and the last by n^-1; Prop. 6 asks
+for a Lipschitz phi', which relu has not.
 
 {start}
 
