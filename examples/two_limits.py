@@ -82,7 +82,7 @@ extrapolated from L = {last} and {twice}), fitted over the sizes given.
 {slopes}
 
 Width first and then depth, depth first and then width, or both together give one limit: at n = L = {joint} the RMS
-distance to it is {joint_distance}, where the sum of the squares of the two fitted errors gives {joint_expected:.3f}.
+distance to it is {joint_distance}, where the root of the summed squares of the two errors gives {joint_expected:.3f}.
 """
 
 
