@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 
+from nfd.core.files import write_bytes, write_csv
 from nfd.experiment.findings.finding import Axes, Finding
 
 Row = Mapping[str, Any]
@@ -110,6 +112,17 @@ def still(chart: Chart) -> tuple[bytes, bytes]:
     """The chart as PDF and PNG."""
     spec = chart.properties(width=_STILL_WIDTH).to_json()
     return vl_convert.vegalite_to_pdf(spec), vl_convert.vegalite_to_png(spec, scale=2)
+
+
+def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
+    """Every finding's chart as PDF and PNG and its rows as CSV in ``folder``; returns the charts by name."""
+    charts = {finding.name: chart_of(finding) for finding in found}
+    for finding in found:
+        pdf, png = still(charts[finding.name])
+        write_csv(folder / f"{finding.name}.csv", finding.rows)
+        write_bytes(folder / f"{finding.name}.pdf", pdf)
+        write_bytes(folder / f"{finding.name}.png", png)
+    return charts
 
 
 def _base(rows: Sequence[Row], series: Sequence[Series], columns: Sequence[str]) -> tuple[alt.Chart, alt.Parameter]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nfd.core.files import staged, write_bytes, write_csv, write_json, write_text
+from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.kernel_fit import KernelFit
-from nfd.report.charts import chart_of, still
+from nfd.report.charts import write_charts
 from nfd.report.page import Section, page
 
 _TITLE = "Regression with the kernel of an infinitely wide and deep network"
@@ -16,14 +16,9 @@ _TITLE = "Regression with the kernel of an infinitely wide and deep network"
 
 def write_fit(fit: KernelFit, found: Sequence[Finding], directory: Path, command: str) -> Path:
     """Write the page, ``result.json``, ``config.toml`` and every chart as PDF, PNG and CSV; returns the page's path."""
-    charts = {finding.name: chart_of(finding) for finding in found}
     with staged(directory) as folder:
         write_text(folder / "config.toml", fit.config.toml())
-        for finding in found:
-            pdf, png = still(charts[finding.name])
-            write_csv(folder / f"{finding.name}.csv", finding.rows)
-            write_bytes(folder / f"{finding.name}.pdf", pdf)
-            write_bytes(folder / f"{finding.name}.png", png)
+        charts = write_charts(found, folder)
         sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in found]
         made = Section("What was run", [f"Made by: {command}", f"Data: {fit.dataset.source}"])
         write_text(folder / "report.html", page(_TITLE, [*sections, made]))

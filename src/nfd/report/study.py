@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nfd.core.files import staged, write_bytes, write_csv, write_json, write_text
+from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.findings import NAMES, Finding
 from nfd.experiment.study import Study
-from nfd.report.charts import Chart, chart_of, still
+from nfd.report.charts import Chart, write_charts
 from nfd.report.page import Section, page
 
 _TITLE = (
@@ -25,14 +25,9 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
     All or nothing: charts that an earlier study left in ``directory`` and this one lacks are removed.
     """
     repeat = shlex.join(["nfd", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
-    charts = {finding.name: chart_of(finding) for finding in found}
     with staged(directory, replaced=[f"{name}.{kind}" for name in NAMES for kind in ("csv", "pdf", "png")]) as folder:
         write_text(folder / "config.toml", study.config.toml())
-        for finding in found:
-            pdf, png = still(charts[finding.name])
-            write_csv(folder / f"{finding.name}.csv", finding.rows)
-            write_bytes(folder / f"{finding.name}.pdf", pdf)
-            write_bytes(folder / f"{finding.name}.png", png)
+        charts = write_charts(found, folder)
         sections = [_section(finding, charts[finding.name], study) for finding in found]
         opening = [*_warning(study), _summary(found)]
         write_text(folder / "report.html", page(_TITLE, [*opening, *sections, *_run(study, command, repeat)]))
