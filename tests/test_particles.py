@@ -123,6 +123,14 @@ def test_moments_at_initialisation_are_those_of_the_differential_equations() -> 
     torch.testing.assert_close(s.Theta[0], torch.from_numpy(np.exp(P_0)), rtol=0, atol=0.05)
 
 
+@pytest.mark.parametrize("sampling", ["sobol", "antithetic", "plain"])
+def test_every_sampling_solves_the_same_equations(sampling: str) -> None:
+    case = next(
+        c for c in REFERENCE if c["name"] == "A" and c["activation"] == "relu" and c["feedback"] == "independent"
+    )
+    assert float(deviation(case, sampling=sampling)[1:].max()) < 4  # antithetic pairs start at exactly zero
+
+
 def test_repeated_samples_are_dropped_and_counted() -> None:
     x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     s = nfd.solve_nfd(x[[0, 1, 0]], torch.zeros(3), grid=4, eta_c=0.0, particles=256, replicates=2)

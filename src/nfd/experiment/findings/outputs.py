@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -43,7 +45,7 @@ def mean_loss(study: Study, outputs: Tensor) -> Tensor:
 
 def progress(study: Study, outputs: Tensor) -> Tensor:
     """How far, on average over the steps, the loss lies below log C, where outputs of zero start; in nats."""
-    return torch.tensor(float(outputs.shape[-1])).log() - mean_loss(study, outputs)
+    return math.log(outputs.shape[-1]) - mean_loss(study, outputs)
 
 
 def width_bias(study: Study, feedback: Feedback) -> Interval | None:
