@@ -18,16 +18,22 @@ if TYPE_CHECKING:
     from nfd.nets.mlp import MLP as MLP
     from nfd.nets.resnet import ResNet as ResNet
     from nfd.nets.sgd import SGD as SGD
+    from nfd.scaling.plan import Plan as Plan
+    from nfd.scaling.planning import plan as plan
+    from nfd.scaling.scaled import Scaled as Scaled
 
 _PUBLIC = {
     "MLP": "nfd.nets.mlp",
     "SGD": "nfd.nets.sgd",
     "DeferredLinear": "nfd.nets.deferred",
     "InfiniteDepthKernel": "nfd.limits.sklearn_kernel",
+    "Plan": "nfd.scaling.plan",
     "Prediction": "nfd.limits.predict",
+    "Scaled": "nfd.scaling.scaled",
     "Solution": "nfd.limits.particles",
     "ResNet": "nfd.nets.resnet",
     "kernel": "nfd.limits.kernel",
+    "plan": "nfd.scaling.planning",
     "predict": "nfd.limits.predict",
     "solve_nfd": "nfd.limits.particles",
 }
@@ -37,11 +43,14 @@ __all__ = [
     "SGD",
     "DeferredLinear",
     "InfiniteDepthKernel",
+    "Plan",
     "Prediction",
     "ResNet",
+    "Scaled",
     "Solution",
     "__version__",
     "kernel",
+    "plan",
     "predict",
     "solve_nfd",
 ]

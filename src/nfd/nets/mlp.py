@@ -56,4 +56,4 @@ class MLP(Network):
         return layers, []
 
     def _roles(self) -> dict[Role, list[nn.Parameter]]:
-        return {"input": [self.U], "outer": trainable(list(self.hidden)), "readout": [self.V]}
+        return {"input": [self.U], "hidden": trainable(list(self.hidden)), "readout": [self.V]}

@@ -16,7 +16,7 @@ from nfd.core.names import Feedback, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.scaling.rules import MAX_ETA_C, Role, rule_named
+from nfd.scaling.rules import MAX_ETA_C, Power, Role, rule_named
 
 Linear = DenseLinear | DeferredLinear
 
@@ -130,13 +130,26 @@ class Network(nn.Module):
         rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
         self._check_rule(rule)
-        base = eta_c * (self.width if chosen.scales_width and self.regime == "feature" else 1)
+        n = self.width if self.regime == "feature" else 1
         groups = []
         for role, parameters in self._roles().items():
             if parameters:
-                lr = base * chosen.depth_factor(role, self.depth)
-                groups.append({"params": parameters, "lr": lr, "role": role})
+                rate = chosen.rate(role, "sgd")
+                if chosen.scales_width:
+                    rate = rate * self.multiplier(role) ** -2
+                groups.append({"params": parameters, "lr": eta_c * rate.at(n, n, self.depth), "role": role})
         return groups
+
+    def multiplier(self, role: Role) -> Power:
+        """How the forward multiplier of weights with this role scales with n and L: they are N(0, 1) themselves."""
+        readout = 0.5 if self.regime == "kernel" else 1.0
+        width = {"input": 0.0, "readout": readout}.get(role, 0.5)
+        return Power(fan_in=-width, depth=-self.branch_exponent if role == "outer" else 0.0)
+
+    def named_roles(self) -> dict[str, Role]:
+        """The role of every trainable parameter, by its name."""
+        roles = {id(p): role for role, parameters in self._roles().items() for p in parameters}
+        return {name: roles[id(p)] for name, p in self.named_parameters() if id(p) in roles}
 
     def reserve(self, samples: int) -> None:
         """Tell deferred layers how many samples they will see, so that growing never copies."""

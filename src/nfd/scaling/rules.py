@@ -1,49 +1,140 @@
-"""Learning-rate rules for the paper's networks, with ``eta_c`` the width- and depth-free rate.
+"""How initialisation, rate and epsilon of a tensor scale with its size: one table for every module and every rule.
 
-In the feature-learning regime (section 4.2) every rate carries a factor ``n``; the kernel regime has none. With
-the residual multiplier ``sqrt(T) L**-a`` the depth factors are
+The table is for effective weights, those of a plain module without forward multipliers. ``in`` and ``out`` are the
+ratios of a tensor's fan-in and fan-out to those of the base model (1 where a dimension does not scale; biases, gains
+and embeddings have fan-in 1), ``l`` the ratio of depths and ``a`` the exponent of the residual multiplier ``l**-a``.
 
-==================  ===  ========================  ===================
-rule                a    U, V                      hidden: outer, inner
-==================  ===  ========================  ===================
-``mup``             0    1                         1, 1
-``depth-mup``       1/2  1                         ``L**(2a-1)`` both
-``depth-mup-inner`` 1/2  1                         ``L**(2a-1)``, ``L**a`` (Eq. 8)
-``complete-p``      1    1                         ``L**(2a-1)`` both
-==================  ===  ========================  ===================
+=========  ==============  =======================  =======================  ===============
+role       std             SGD rate                 Adam rate                Adam epsilon
+=========  ==============  =======================  =======================  ===============
+input      1               out                      1                        1/out
+hidden     in^-1/2         out/in                   1/in                     1/out
+outer      in^-1/2 l^-a    out/in l^-1              1/in l^-1                1/out
+inner      in^-1/2         out/in l^(2a-1)          1/in l^(a-1)             1/out l^-a
+readout    in^-1           1/in                     1/in                     1
+=========  ==============  =======================  =======================  ===============
 
-``standard`` sets every factor to 1, the one ``n`` included; ``ntk`` is ``standard`` in the kernel regime.
+``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
+(Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. A weight ``W`` behind a forward multiplier ``s``, effective
+weight ``s W``, has ``std / s``, ``SGD rate / s^2``, ``Adam rate / s`` and ``epsilon s``.
+
+==================  ===  ==========================================================
+rule                a
+==================  ===  ==========================================================
+``standard``        -    every factor is 1
+``ntk``             -    the same, for the kernel regime of ``nfd.ResNet``
+``mup``             0    factors of width only
+``depth-mup``       1/2  uniform rates in a block
+``depth-mup-inner`` 1/2  the rate of Eq. 8 for inner layers
+``complete-p``      1
+==================  ===  ==========================================================
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, cast
+from dataclasses import dataclass, replace
+from typing import Literal, cast, get_args
 
 from nfd.core.errors import check_choice
-from nfd.core.names import RuleName
+from nfd.core.names import Optimizer, RuleName
 
 MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
-Role = Literal["input", "outer", "inner", "readout"]
+Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
+ROLES: tuple[Role, ...] = get_args(Role)
+INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector")
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+
+
+@dataclass(frozen=True)
+class Power:
+    """``in**fan_in * out**fan_out * l**depth``."""
+
+    fan_in: float = 0.0
+    fan_out: float = 0.0
+    depth: float = 0.0
+
+    def at(self, fan_in: float, fan_out: float, depth: float) -> float:
+        """Its value at these ratios."""
+        if fan_in == fan_out:  # exactly 1 where the powers cancel
+            return math.pow(fan_in, self.fan_in + self.fan_out) * math.pow(depth, self.depth)
+        return math.pow(fan_in, self.fan_in) * math.pow(fan_out, self.fan_out) * math.pow(depth, self.depth)
+
+    def of_vector(self) -> Power:
+        """The same for a tensor of fan-in 1 at every size."""
+        return replace(self, fan_in=0.0)
+
+    def __mul__(self, other: Power) -> Power:
+        return Power(self.fan_in + other.fan_in, self.fan_out + other.fan_out, self.depth + other.depth)
+
+    def __pow__(self, exponent: float) -> Power:
+        return Power(self.fan_in * exponent, self.fan_out * exponent, self.depth * exponent)
+
+    def __str__(self) -> str:
+        named = (("in", self.fan_in), ("out", self.fan_out), ("l", self.depth))
+        return " ".join(_power(base, p) for base, p in named if p) or "1"
+
+
+def _power(base: str, exponent: float) -> str:
+    whole = f"{exponent:g}" if exponent != 0.5 and exponent != -0.5 else ("1/2" if exponent > 0 else "-1/2")
+    return base if exponent == 1 else f"{base}^{whole}"
+
+
+_ONE = Power()
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a rule treats depth: the exponent ``a`` it is made for (None: any) and its hidden factors."""
+    """A row of the rules above: its exponent ``a`` (None: any) and what it scales."""
 
     exponent: float | None
     scales_width: bool = True
     scales_depth: bool = True
     boosts_inner: bool = False
 
-    def depth_factor(self, role: Role, depth: int) -> float:
-        """The factor of ``L`` in the rate of a tensor with this role."""
-        if role in ("input", "readout") or not self.scales_depth or self.exponent is None:
-            return 1.0
-        power = self.exponent if role == "inner" and self.boosts_inner else 2 * self.exponent - 1
-        return math.pow(depth, power)
+    def std(self, role: Role) -> Power:
+        """Of the initial entries."""
+        width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
+        return self._kept(Power(width, 0.0, -self._a if role == "outer" else 0.0))
+
+    def rate(self, role: Role, optimizer: Optimizer) -> Power:
+        """Of the learning rate; an optimizer other than SGD has updates of a size that the gradient's does not move.
+
+        For muon it is the rate of updates of unit spectral norm for matrices in blocks, Adam's for the rest.
+        """
+        depth = {"outer": -1.0, "inner": self._inner_depth(optimizer)}.get(role, 0.0)
+        if optimizer == "sgd":
+            width = Power(-1.0 if role not in INPUT_LIKE else 0.0, 1.0 if role != "readout" else 0.0)
+        elif optimizer == "muon" and is_spectral(role):
+            width = Power(-0.5, 0.5)
+        else:
+            width = Power(-1.0 if role not in INPUT_LIKE else 0.0)
+        return self._kept(replace(width, depth=depth))
+
+    def epsilon(self, role: Role) -> Power:
+        """Of Adam's epsilon: as the entries of the gradient."""
+        width = 0.0 if role == "readout" else -1.0
+        return self._kept(Power(0.0, width, -self._a if role == "inner" else 0.0))
+
+    @property
+    def _a(self) -> float:
+        return self.exponent or 0.0
+
+    def _inner_depth(self, optimizer: Optimizer) -> float:
+        if self.boosts_inner:
+            return self._a if optimizer == "sgd" else 0.0  # Eq. 8
+        return 2 * self._a - 1 if optimizer == "sgd" else self._a - 1
+
+    def _kept(self, power: Power) -> Power:
+        if not self.scales_width:
+            return _ONE
+        return power if self.scales_depth else replace(power, depth=0.0)
+
+
+def is_spectral(role: Role) -> bool:
+    """Whether a spectral-type optimizer takes matrices of this role; the rest goes to Adam."""
+    return role in ("hidden", "outer", "inner")
 
 
 RULES: dict[RuleName, Rule] = {

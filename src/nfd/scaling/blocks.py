@@ -1,0 +1,60 @@
+"""Residual blocks by a pattern, or found: containers of modules of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from nfd.scaling.families import matches
+from nfd.scaling.tensors import canonical
+
+
+def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:
+    """Names of the modules that fit a pattern such as ``"transformer.h.*"``; ValueError when there are none."""
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    names = [canonical(name) for name, _ in model.named_modules() if name]
+    found = [name for name in names if any(matches(name, p) for p in patterns)]
+    missing = [p for p in patterns if not any(matches(name, p) for name in names)]
+    if missing or not patterns:
+        there = sorted({f"{name.rpartition('.')[0]}.*".lstrip(".") for name in blocks_found(model)})
+        hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
+        raise ValueError(f"blocks must name modules of the model; nothing fits {', '.join(missing)!r}. {hint}".strip())
+    return found
+
+
+def blocks_found(model: nn.Module) -> list[str]:
+    """Children of the outermost containers that hold two or more modules of one class, with parameters and parts."""
+    found: list[str] = []
+    inside: list[str] = []
+    for name, module in model.named_modules():
+        name = canonical(name)
+        if any(name.startswith(f"{outer}.") for outer in inside) or not isinstance(
+            module, nn.ModuleList | nn.Sequential
+        ):
+            continue
+        children = list(module.named_children())
+        kinds = {type(child) for _, child in children}
+        if len(children) >= 2 and len(kinds) == 1 and all(_is_block(child) for _, child in children):
+            inside.append(name)
+            found.extend(f"{name}.{key}".lstrip(".") for key, _ in children)
+    return found
+
+
+def _is_block(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and any(p.dim() >= 2 for p in module.parameters())
+
+
+def in_base(name: str, blocks: Sequence[str], base_blocks: Sequence[str]) -> str:
+    """The name in the base model of a tensor of the model: the same block where it is there, else the first alike."""
+    block = block_of(name, blocks)
+    if block is None or block in base_blocks:
+        return name
+    container = block.rpartition(".")[0]
+    alike = [b for b in base_blocks if b.rpartition(".")[0] == container]
+    return name if not alike else alike[min(1, len(alike) - 1)] + name[len(block) :]
+
+
+def block_of(name: str, blocks: Sequence[str]) -> str | None:
+    """The block that holds a tensor, or None."""
+    return next((block for block in blocks if name.startswith(f"{block}.")), None)

@@ -1,0 +1,87 @@
+"""A plan as a table that a person reads."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from nfd.scaling.plan import Plan
+from nfd.scaling.rules import Power
+
+_COLUMNS = ("tensor", "shape", "role", "why", "fan-in", "std", "rate", "decay", "epsilon")
+
+
+def explained(plan: Plan) -> str:
+    """One line per tensor, those of several blocks that agree taken together, and what the reader should know."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=column in ("tensor", "role"))
+    for name, count, row in _rows(plan):
+        table.add_row(name if count == 1 else f"{name} x{count}", *row)
+    text = io.StringIO()
+    console = Console(file=text, width=200, color_system=None, highlight=False, emoji=False, markup=False)
+    console.print(table)
+    return "\n".join([_title(plan), _legend(plan), text.getvalue().rstrip(), *_ends(plan)])
+
+
+def _title(plan: Plan) -> str:
+    return f"Plan {plan.rule!r} for {plan.optimizer}: width x{plan.width:g}, depth x{plan.depth:g} of the base"
+
+
+def _legend(plan: Plan) -> str:
+    blocks = f"{len(plan.blocks)} blocks" if plan.blocks else "no blocks"
+    return (
+        f"{blocks}; in, out: a tensor's fan-in and fan-out over the base's; l = {plan.depth:g}; std is absolute, rate, "
+        f"decay ({plan.decay}) and epsilon are over the base's"
+    )
+
+
+def _rows(plan: Plan) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Tensors of different blocks with the same row become one."""
+    merged: dict[tuple[str, tuple[str, ...]], int] = {}
+    for name in plan.entries:
+        key = (_generic(name, plan.blocks), _row(plan, name))
+        merged[key] = merged.get(key, 0) + 1
+    return [(name, count, row) for (name, row), count in merged.items()]
+
+
+def _row(plan: Plan, name: str) -> tuple[str, ...]:
+    entry = plan.entries[name]
+    std, rate, epsilon = plan.powers(name)
+    start = entry.start
+    begins = f"{start.constant:g} (kept)" if start.constant is not None else _formula(start.std, std, plan.std(name))
+    decay = (
+        "1" if plan.decay == "raw" else f"{plan.weight_decay(name):.4g}{' /lr' if plan.decay == 'independent' else ''}"
+    )
+    return (
+        "x".join(map(str, entry.shape)) or "scalar",
+        entry.role,
+        entry.why,
+        "-" if entry.fan_in is None or entry.is_vector else str(entry.fan_in),
+        begins,
+        _formula(None, rate, plan.rate(name)),
+        decay,
+        _formula(None, epsilon, plan.epsilon(name)) if plan.optimizer in ("adam", "adamw") else "-",
+    )
+
+
+def _formula(base: float | None, power: Power, value: float) -> str:
+    if base is None:
+        return f"{power} = {value:.4g}" if str(power) != "1" else "1"
+    return f"{base:.4g} {power} = {value:.4g}" if str(power) != "1" else f"{base:.4g}"
+
+
+def _ends(plan: Plan) -> list[str]:
+    lines = [f"multiplier  {name}: {factor:.6g}" for name, factor in plan.multipliers.items()]
+    return ["", *lines, *(f"note  {note}" for note in plan.notes)] if lines or plan.notes else []
+
+
+def _generic(name: str, blocks: tuple[str, ...]) -> str:
+    for block in blocks:
+        if name.startswith(f"{block}."):
+            return f"{block.rpartition('.')[0]}.*{name[len(block) :]}".lstrip(".")
+    return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", name)

@@ -1,0 +1,296 @@
+"""``nfd.plan``: initialisation, rates, decay and epsilon of every tensor of anyone's model, at any width and depth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import check_choice, check_real, check_seed
+from nfd.core.names import Decay, Optimizer, RuleName
+from nfd.core.random import generator
+from nfd.scaling.families import matches
+from nfd.scaling.rules import OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
+from nfd.scaling.sizes import Ratios, Start
+from nfd.scaling.tensors import canonical, tensors
+
+DECAYS: tuple[Decay, ...] = ("constant-product", "independent", "raw")
+_FORMAT = 1
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the plan holds of one tensor.
+
+    Attributes:
+        shape, role, why: its sizes, its role, and what decided it.
+        fan_in: how many inputs an output of it adds up; None where its module does not tell.
+        ratios: of fan-in and fan-out to the base.
+        start: how its counterpart in the base begins.
+        multiplier: how a forward multiplier that the model has already scales.
+    """
+
+    shape: tuple[int, ...]
+    role: Role
+    why: str
+    fan_in: int | None
+    ratios: Ratios
+    start: Start
+    multiplier: Power = field(default=Power())
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it has one dimension or none."""
+        return len(self.shape) < 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Initial scale, rate, decay and epsilon of every tensor, by name; holds no tensors.
+
+    Attributes:
+        rule, optimizer, decay: their names.
+        width, depth: of the model over those of the base; ``depth`` is ``l`` in the formulas.
+        entries: by canonical parameter name.
+        blocks: names of the residual blocks.
+        multipliers: forward factors that cannot be folded, by module name; insert them with ``nfd.Scaled``.
+        notes: what the reader should know.
+    """
+
+    rule: RuleName
+    optimizer: Optimizer
+    decay: Decay
+    width: float
+    depth: float
+    entries: dict[str, Entry]
+    blocks: tuple[str, ...]
+    multipliers: dict[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The role of every tensor."""
+        return {name: entry.role for name, entry in self.entries.items()}
+
+    # ---- the scale of one tensor -----------------------------------------------------------------------------
+
+    def powers(self, name: str) -> tuple[Power, Power, Power]:
+        """How the std, the rate and the epsilon of a tensor scale, forward multipliers of the model included."""
+        entry, rule = self.entries[name], rule_named(self.rule)
+        s = entry.multiplier if rule.scales_width else Power()
+        by_gradient = 2.0 if self.optimizer == "sgd" else 1.0
+        std = rule.std(entry.role) * s**-1
+        rate = rule.rate(entry.role, self._of(entry)) * s**-by_gradient
+        epsilon = rule.epsilon(entry.role) * s
+        if entry.is_vector:  # its fan-in is 1 at every size
+            return std.of_vector(), rate.of_vector(), epsilon
+        return std, rate, epsilon
+
+    def factor(self, name: str, power: Power) -> float:
+        """The value of a power at the ratios of a tensor."""
+        ratios = self.entries[name].ratios
+        return power.at(ratios.fan_in, ratios.fan_out, self.depth)
+
+    def std(self, name: str) -> float:
+        """Initial standard deviation; 0 for a tensor that begins at a constant."""
+        return self.entries[name].start.std * self.factor(name, self.powers(name)[0])
+
+    def rate(self, name: str) -> float:
+        """Learning rate over that of the base."""
+        return self.factor(name, self.powers(name)[1])
+
+    def epsilon(self, name: str) -> float:
+        """Adam's epsilon over that of the base."""
+        return self.factor(name, self.powers(name)[2])
+
+    def weight_decay(self, name: str) -> float:
+        """Weight decay over that of the base, without the factor ``1/lr`` of ``decay="independent"``."""
+        return 1.0 if self.decay == "raw" else 1 / self.rate(name)
+
+    def _of(self, entry: Entry) -> Optimizer:
+        return "adamw" if self.optimizer == "muon" and not self.is_muon(entry) else self.optimizer
+
+    def is_muon(self, entry: Entry) -> bool:
+        """Whether a spectral-type optimizer takes this tensor."""
+        return self.optimizer == "muon" and not entry.is_vector and is_spectral(entry.role)
+
+    # ---- using it --------------------------------------------------------------------------------------------
+
+    def param_groups(
+        self,
+        model: nn.Module,
+        lr: float,
+        weight_decay: float = 0.0,
+        eps: float = _EPSILON,
+        no_decay: Sequence[str] = (),
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
+
+        Args:
+            model: the planned one, as it is, compiled, or wrapped by DDP or FSDP2.
+            lr: the rate that was tuned at the base, at least 0. Schedulers scale every group alike.
+            weight_decay: tuned at the base, at least 0.
+            eps: Adam's, at the base; written for adam and adamw only.
+            no_decay: patterns of names that take none, such as ``("**.bias",)``.
+
+        Returns:
+            groups with ``params``, ``lr``, ``weight_decay``, ``roles``, for adam and adamw ``eps``, and for muon
+            ``use_muon``, False for tensors that are AdamW's.
+
+        Raises:
+            ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
+        """
+        lr, weight_decay = check_real("lr", lr, least=0.0), check_real("weight_decay", weight_decay, least=0.0)
+        eps = check_real("eps", eps, above=0.0)
+        if self.optimizer == "adam" and weight_decay and self.decay != "raw":
+            raise ValueError(
+                "The decay of Adam goes through its normaliser and has no form free of width and depth. Plan with "
+                "optimizer='adamw', or with decay='raw' to pass the number on as it is."
+            )
+        named = self._parameters(model)
+        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for name, p in named.items():
+            if not p.requires_grad:
+                continue
+            spared = any(matches(name, pattern) for pattern in no_decay)
+            settings = self._settings(name, lr, 0.0 if spared else weight_decay, eps)
+            group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
+            group["params"].append(p)
+            if self.entries[name].role not in group["roles"]:
+                group["roles"].append(self.entries[name].role)
+        return list(groups.values())
+
+    def _settings(self, name: str, lr: float, weight_decay: float, eps: float) -> dict[str, Any]:
+        decay = weight_decay * self.weight_decay(name)
+        if self.decay == "independent" and weight_decay:
+            if not lr:
+                raise ValueError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
+            decay = decay / lr
+        settings: dict[str, Any] = {"lr": lr * self.rate(name), "weight_decay": decay}
+        if self.optimizer in ("adam", "adamw"):
+            settings["eps"] = eps * self.epsilon(name)
+        if self.optimizer == "muon":
+            settings["use_muon"] = self.is_muon(self.entries[name])
+        return settings
+
+    def initialize_(self, model: nn.Module, seed: int = 0) -> None:
+        """Draw every random tensor N(0, std^2) and set every constant one, in place; the same for the same seed.
+
+        Draws come from a stream of the tensor's name, so they do not depend on the device or on other tensors. Rows
+        of padding in embeddings are zero. Initialise before sharding a model.
+
+        Raises:
+            ValueError: when the model is not the one planned, or is sharded or on the meta device.
+        """
+        seed = check_seed(seed)
+        padding = {
+            f"{canonical(name)}.weight".lstrip("."): module.padding_idx
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        }
+        for name, p in self._parameters(model).items():
+            if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
+                raise ValueError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
+            start = self.entries[name].start
+            with torch.no_grad():
+                if start.constant is not None:
+                    p.fill_(start.constant)
+                    continue
+                z = torch.randn(p.shape, generator=generator(seed, "init", name))
+                p.copy_(z.mul_(self.std(name)))
+                if name in padding:
+                    p[padding[name]] = 0
+
+    def explain(self) -> str:
+        """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number."""
+        from nfd.scaling.explain import explained
+
+        return explained(self)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def _parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        found = {name: t.parameter for name, t in tensors(model).items()}
+        missing, extra = sorted(self.entries.keys() - found.keys()), sorted(found.keys() - self.entries.keys())
+        if missing or extra:
+            raise ValueError(
+                f"The model is not the one planned: {_several('missing', missing)}{_several('not planned', extra)}"
+                "Plan it again, or build the model that was planned."
+            )
+        for name, p in found.items():
+            shape = self.entries[name].shape
+            if tuple(p.shape) != shape and not hasattr(p, "placements"):
+                raise ValueError(f"{name!r} was planned as {list(shape)}; the model's is {list(p.shape)}. Plan again.")
+        return found
+
+    # ---- storing it ------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON or a checkpoint."""
+        return {"format": _FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The plan that ``to_dict`` wrote; ValueError when it is not one."""
+        if not isinstance(stored, Mapping) or stored.get("format") != _FORMAT:
+            got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
+            raise ValueError(f"This is not a plan of format {_FORMAT}; got {got!r}. Plan the model again.")
+        try:
+            entries = {str(name): _entry(e) for name, e in stored["entries"].items()}
+            return cls(
+                rule=cast(RuleName, check_choice("rule", stored["rule"], RULES)),
+                optimizer=cast(Optimizer, check_choice("optimizer", stored["optimizer"], OPTIMIZERS)),
+                decay=cast(Decay, check_choice("decay", stored["decay"], DECAYS)),
+                width=check_real("width", stored["width"], above=0.0),
+                depth=check_real("depth", stored["depth"], above=0.0),
+                entries=entries,
+                blocks=tuple(str(block) for block in stored["blocks"]),
+                multipliers={str(k): check_real(k, v) for k, v in stored["multipliers"].items()},
+                notes=tuple(str(note) for note in stored["notes"]),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            said = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"The stored plan is damaged ({said}). Plan the model again.") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what ``save`` wrote; ValueError when it is not a plan."""
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} is not a plan: {error}.") from None
+        return cls.from_dict(stored)
+
+
+def _entry(stored: Mapping[str, Any]) -> Entry:
+    start, ratios = stored["start"], stored["ratios"]
+    return Entry(
+        shape=tuple(int(size) for size in stored["shape"]),
+        role=cast(Role, check_choice("role", stored["role"], ROLES)),
+        why=str(stored["why"]),
+        fan_in=None if stored["fan_in"] is None else int(stored["fan_in"]),
+        ratios=Ratios(*(check_real(k, ratios[k], above=0.0) for k in ("fan_in", "fan_out"))),
+        start=Start(
+            check_real("std", start["std"], least=0.0),
+            None if start["constant"] is None else check_real("constant", start["constant"]),
+        ),
+        multiplier=Power(*(check_real(k, stored["multiplier"][k]) for k in ("fan_in", "fan_out", "depth"))),
+    )
+
+
+def _several(said: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{said}: {', '.join(map(repr, names[:3]))}{more}. "

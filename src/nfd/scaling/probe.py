@@ -1,0 +1,174 @@
+"""Which matrices of a residual block write the stream, decided by measurement.
+
+``W -> W + eps u v'`` moves the block's output along ``u`` and nothing else exactly when ``W`` writes the stream. A
+value projection does not pass: its change reaches the output through another matrix. A writer whose output a later
+branch of the same block reads passes once the writers found before it are set to zero. The probe runs in float64 on a
+copy of the block with every tensor drawn anew, so that initialisations at zero hide nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.random import generator
+from nfd.scaling.tensors import TensorInfo, tensors
+
+_STEP = 1e-4
+_ALONG = 1e-3  # of the change: what may lie off u; rounding and curvature leave far less
+_MOVED = 1e-9  # of the output: the least change that tells anything
+_CACHES = ("past_key_values", "past_key_value", "layer_past", "use_cache")  # would be written to
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a block was called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -> dict[int, Call]:
+    """The arguments of the blocks, by id, while the model sees ``sample``: a tensor, a tuple or a dict of arguments."""
+    calls: dict[int, Call] = {}
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.setdefault(id(module), Call(args, kwargs))
+
+    handles = [block.register_forward_pre_hook(keep, with_kwargs=True) for block in blocks]
+    training = model.training
+    try:
+        with torch.no_grad():
+            call_with(model.eval(), sample)
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def call_with(model: nn.Module, sample: Any) -> Any:
+    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments."""
+    if isinstance(sample, Tensor):
+        return model(sample)
+    if isinstance(sample, tuple | list):
+        return model(*sample)
+    return model(**sample)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Names, relative to the block, of the matrices that write the stream, and of those that moved nothing."""
+
+    writers: frozenset[str]
+    silent: frozenset[str]
+
+
+def probe(block: nn.Module, call: Call) -> Probed:
+    """Sort the matrices of a block by what a rank-one change does to its output."""
+    block = _redrawn(copy.deepcopy(block))
+    args, kwargs = _double(call.args), _double({k: v for k, v in call.kwargs.items() if k not in _CACHES})
+
+    def output() -> Tensor:
+        with torch.no_grad():
+            return _stream(block(*args, **kwargs))
+
+    matrices = {name: t for name, t in tensors(block).items() if not t.is_vector}
+    writers: set[str] = set()
+    silent: set[str] = set()
+    while True:
+        before = output()
+        answers = {name: _writes(t, before, output) for name, t in matrices.items() if name not in writers}
+        if not writers:
+            silent = {name for name, answer in answers.items() if answer is None}
+        found = {name for name, answer in answers.items() if answer}
+        if not found:
+            return Probed(frozenset(writers), frozenset(silent))
+        writers |= found
+        _silence(block, found)
+
+
+def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool | None:
+    """Whether a change along ``u`` moves the output along ``u`` alone; None where it moves nothing."""
+    moved = False
+    for outs in [t.outs] if t.outs is not None else [(k,) for k in range(t.parameter.dim())]:
+        if len(outs) != 1:
+            continue
+        u = _normal(t.shape[outs[0]], "u", t.name)
+        v = _normal((*t.shape[: outs[0]], *t.shape[outs[0] + 1 :]), "v", t.name)
+        change = torch.movedim(u.view(-1, *[1] * v.dim()) * v, 0, outs[0])
+        with torch.no_grad():
+            t.parameter.add_(change, alpha=_STEP)
+            after = output()
+            t.parameter.add_(change, alpha=-_STEP)
+        difference = after - before
+        if float(difference.norm()) <= _MOVED * float(before.norm()):
+            continue
+        moved = True
+        if any(_along(difference, u, axis) for axis in _channel_axes(difference, len(u))):
+            return True
+    return False if moved else None
+
+
+def _along(difference: Tensor, u: Tensor, axis: int) -> bool:
+    rows = difference.movedim(axis, -1).flatten(0, -2)
+    unit = u / u.norm()
+    off = rows - (rows @ unit)[:, None] * unit
+    return float(off.norm()) <= _ALONG * float(rows.norm())
+
+
+def _channel_axes(output: Tensor, size: int) -> list[int]:
+    return [axis for axis in range(1, output.dim()) if output.shape[axis] == size]
+
+
+def _silence(block: nn.Module, writers: Iterable[str]) -> None:
+    for name in writers:
+        t = tensors(block)[name]
+        with torch.no_grad():
+            t.parameter.zero_()
+            bias = getattr(t.owner, "bias", None)
+            if isinstance(bias, Tensor) and bias.dim() == 1:
+                bias.zero_()
+
+
+def _redrawn(block: nn.Module) -> nn.Module:
+    """Every tensor at a generic value of usual size: gains near one, matrices keeping the size of what they map."""
+    block = block.double().eval()
+    with torch.no_grad():
+        for name, t in tensors(block).items():
+            noise = _normal(t.shape, "block", name)
+            if t.is_vector:
+                gain = name.endswith("weight") or bool((t.parameter == 1).all())
+                t.parameter.copy_(float(gain) + 0.1 * noise)
+            else:
+                fan_in = t.fan_in() or t.shape[-1]
+                t.parameter.copy_(noise / max(fan_in, 1) ** 0.5)
+    return block
+
+
+def _normal(shape: int | tuple[int, ...], *names: str) -> Tensor:
+    shape = (shape,) if isinstance(shape, int) else shape
+    return torch.randn(shape, generator=generator(0, "probe", *names), dtype=torch.float64)
+
+
+def _stream(output: Any) -> Tensor:
+    while isinstance(output, tuple | list):
+        output = output[0]
+    if isinstance(output, dict):
+        output = next(iter(output.values()))
+    return cast(Tensor, output)
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().double() if value.is_floating_point() else value
+    if isinstance(value, tuple | list):
+        return type(value)(_double(v) for v in value) if type(value) in (tuple, list) else value
+    if isinstance(value, dict):
+        return {k: _double(v) for k, v in value.items()}
+    return value

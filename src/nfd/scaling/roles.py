@@ -1,0 +1,217 @@
+"""The role of every tensor of a model: from the user, from a known family, by measurement, or from its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from nfd.core.errors import check_choice
+from nfd.scaling.blocks import block_of, blocks_found, blocks_named
+from nfd.scaling.families import Known, known, matches
+from nfd.scaling.probe import probe, recorded_calls
+from nfd.scaling.rules import ROLES, Role
+from nfd.scaling.tensors import TensorInfo, canonical, tensors
+
+Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A role and why; ``role`` is None where nothing decides, and ``why`` then says what is missing."""
+
+    role: Role | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What the parts of a model are."""
+
+    tensors: dict[str, TensorInfo]
+    decisions: dict[str, Decision]
+    blocks: list[str]
+    known: Known
+
+    @property
+    def undecided(self) -> dict[str, str]:
+        """Tensors without a role, with the reason."""
+        return {name: d.why for name, d in self.decisions.items() if d.role is None}
+
+
+def anatomy(
+    model: nn.Module,
+    *,
+    blocks: str | Sequence[str] | None,
+    roles: Mapping[str, str] | None,
+    sample: Any,
+    scaling: Scaling | None,
+    width: int | None,
+) -> Anatomy:
+    """Decide the role of every tensor.
+
+    Args:
+        blocks, roles: the user's own word; patterns as in ``nfd.plan``.
+        sample: an input of the model to measure with, or None.
+        scaling: which dimensions grow with width, or None where no second size is known.
+        width: of the stream in user's words, to tell inputs from readouts where ``scaling`` is not known.
+    """
+    found, all_tensors = known(model), tensors(model)
+    names = blocks_named(model, blocks) if blocks else (found.blocks or blocks_found(model))
+    decisions = _by_user(all_tensors, roles or {})
+    for name, t in all_tensors.items():
+        if name not in decisions and (role := next((found.roles[n] for n in t.names if n in found.roles), None)):
+            decisions[name] = Decision(role, next(found.sources[n] for n in t.names if n in found.sources))
+    _decide_blocks(model, all_tensors, decisions, names, sample)
+    stream = width or _stream_width(all_tensors, decisions)
+    for name, t in all_tensors.items():
+        if name not in decisions:
+            decisions[name] = _outside(t, scaling, stream)
+    for name, t in all_tensors.items():
+        if len(t.names) > 1 and not any(n in (roles or {}) for n in t.names):
+            decisions[name] = _shared(model, t)
+    ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
+    return Anatomy(all_tensors, ordered, names, found)
+
+
+def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
+    decided: dict[str, Decision] = {}
+    for pattern, role in roles.items():
+        checked: Role = check_choice(f"roles[{pattern!r}]", role, ROLES)  # type: ignore[assignment]
+        fitting = [name for name, t in all_tensors.items() if any(matches(n, pattern) for n in t.names)]
+        if not fitting:
+            raise ValueError(
+                f"roles must name tensors of the model; nothing fits {pattern!r}. Names look like "
+                f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
+            )
+        for name in fitting:
+            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]"))
+    return decided
+
+
+def _decide_blocks(
+    model: nn.Module,
+    all_tensors: Mapping[str, TensorInfo],
+    decisions: dict[str, Decision],
+    blocks: Sequence[str],
+    sample: Any,
+) -> None:
+    """Inner and outer by the probe, one block of each make."""
+    open_blocks: dict[str, list[TensorInfo]] = {}
+    for name, t in all_tensors.items():
+        block = block_of(name, blocks)
+        if block is not None and name not in decisions:
+            open_blocks.setdefault(block, []).append(t)
+    if not open_blocks:
+        return
+    modules = {_canonical: m for _canonical, m in _named(model) if _canonical in open_blocks}
+    if sample is None:
+        for block, own in open_blocks.items():
+            _settle(own, decisions, block, None, "no sample= to measure with")
+        return
+    makes: dict[Any, str] = {}
+    for block in open_blocks:
+        makes.setdefault(_make(modules[block]), block)
+    calls = recorded_calls(model, [modules[block] for block in makes.values()], sample)
+    probed = {}
+    for make, block in makes.items():
+        call = calls.get(id(modules[block]))
+        probed[make] = None if call is None else probe(modules[block], call)
+    for block, own in open_blocks.items():
+        result = probed[_make(modules[block])]
+        if result is None:
+            _settle(own, decisions, block, None, "the sample never reached its block")
+        elif not result.writers:
+            _settle(own, decisions, block, None, "no matrix of its block writes the stream: not a pre-norm block")
+        else:
+            _settle(own, decisions, block, (result.writers, result.silent), "")
+
+
+def _settle(
+    own: Iterable[TensorInfo],
+    decisions: dict[str, Decision],
+    block: str,
+    found: tuple[frozenset[str], frozenset[str]] | None,
+    missing: str,
+) -> None:
+    for t in own:
+        name = t.name[len(block) + 1 :]
+        if found is None:
+            decisions[t.name] = Decision(None, missing)
+        elif t.is_vector:
+            decisions[t.name] = Decision("inner", "vector in a block")
+        elif name in found[0]:
+            decisions[t.name] = Decision("outer", "probe: moves the stream along u alone")
+        elif name in found[1]:
+            decisions[t.name] = Decision(None, "it does not move its block's output on this sample")
+        else:
+            decisions[t.name] = Decision("inner", "probe: reaches the stream through others")
+
+
+def _outside(t: TensorInfo, scaling: Scaling | None, width: int | None) -> Decision:
+    """A tensor outside every block, from which of its dimensions grow, or match the stream."""
+    if t.ins == () and t.parameter.dim() >= 2:
+        return Decision("embedding", "lookup table")
+    if t.is_vector:
+        return Decision("vector", "vector outside blocks")
+    if scaling is not None:
+        grows = scaling[t.name]
+        if not any(grows):
+            return Decision("vector", "no dimension grows with width")
+        if t.ins is None or t.outs is None:
+            if all(grows[-2:]) and t.parameter.dim() == 2:
+                return Decision("hidden", "both dimensions grow with width")
+            return Decision(None, "a bare parameter: input, embedding or readout?")
+        into, out_of = any(grows[k] for k in t.ins), any(grows[k] for k in t.outs)
+        role: Role = "hidden" if into and out_of else ("readout" if into else "input")
+        said = {"hidden": "fan-in and fan-out grow", "readout": "only its fan-in grows", "input": "only fan-out grows"}
+        return Decision(role, f"{said[role]} with width")
+    if width is None or t.ins is None or t.outs is None:
+        return Decision(None, "outside blocks, and no second size tells which of its dimensions grow")
+    into, out_of = (t.shape[axes[0]] == width for axes in (t.ins, t.outs))
+    if into == out_of:
+        return Decision(None, f"outside blocks, {'both sides are' if into else 'no side is'} the stream's {width}")
+    return Decision("readout", f"reads the stream of {width}") if into else Decision("input", f"writes into {width}")
+
+
+def _shared(model: nn.Module, t: TensorInfo) -> Decision:
+    """A tensor with several names: an embedding that is the head as well, or a question."""
+    owners = dict(_named(model))
+    kinds = [owners[name.rpartition(".")[0]] for name in t.names]
+    tables = [isinstance(m, nn.Embedding) for m in kinds]
+    if any(tables) and not all(tables):
+        return Decision("tied", f"an embedding shared with {', '.join(n for n in t.names if n != t.name)}")
+    return Decision(None, f"shared by {', '.join(t.names)}")
+
+
+def _like_its_matrix(
+    t: TensorInfo, all_tensors: Mapping[str, TensorInfo], decisions: Mapping[str, Decision]
+) -> Decision:
+    """A bias has the role of the matrix beside it, its width factors those of a vector."""
+    own = decisions[t.name]
+    beside = f"{t.owner_name}.weight".lstrip(".")
+    if not t.is_vector or t.name == beside or own.why.startswith("roles["):
+        return own
+    matrix = all_tensors.get(beside)
+    if matrix is None or matrix.is_vector or decisions[beside].role is None or decisions[beside].role == "tied":
+        return own
+    return Decision(decisions[beside].role, f"bias of a matrix that is {decisions[beside].role}")
+
+
+def _stream_width(all_tensors: Mapping[str, TensorInfo], decisions: Mapping[str, Decision]) -> int | None:
+    """The fan-out of what writes the stream, where all agree."""
+    matrices = [t for t in all_tensors.values() if t.outs and not t.is_vector]
+    writers = [t for t in matrices if t.name in decisions and decisions[t.name].role == "outer"]
+    tables = [t for t in matrices if t.ins == ()]
+    outs = {t.shape[axis] for t in writers or tables for axis in (t.outs or ())}
+    return outs.pop() if len(outs) == 1 else None
+
+
+def _make(block: nn.Module) -> Any:
+    return type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+
+
+def _named(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    return [(canonical(name), module) for name, module in model.named_modules(remove_duplicate=False)]

@@ -1,0 +1,42 @@
+"""``nfd.Scaled``: a module behind a forward multiplier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from nfd.core.errors import check_real
+
+
+class Scaled(nn.Module):
+    """``x -> factor * module(x)``, for the entries of ``plan.multipliers`` that name a module.
+
+    The names of parameters inside stay what they are for a plan. Attributes of the module can be read through it, so
+    ``model.lm_head.weight`` still is the tied weight.
+
+    Args:
+        module: whose output, a tensor, is multiplied.
+        factor: finite.
+    """
+
+    def __init__(self, module: nn.Module, factor: float) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module; got {type(module).__name__}.")
+        self.scaled_module = module
+        self.factor = check_real("factor", factor)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output times the factor."""
+        return self.factor * self.scaled_module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("scaled_module"), name)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"factor={self.factor:g}"

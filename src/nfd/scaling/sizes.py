@@ -1,0 +1,121 @@
+"""How much larger than its base a model is, tensor by tensor, and what the base looks like at the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import check_count
+from nfd.scaling.blocks import block_of, in_base
+from nfd.scaling.rules import INPUT_LIKE, Role
+from nfd.scaling.tensors import TensorInfo, ratio, tensors
+
+MakeModel = Callable[[int, int], nn.Module]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a tensor begins in the base model: at a constant, or at random with a standard deviation."""
+
+    std: float
+    constant: float | None
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of fan-in and fan-out to those of the base."""
+
+    fan_in: float
+    fan_out: float
+
+
+def start_of(values: Sequence[Tensor]) -> Start:
+    """Of tensors that begin alike, taken together."""
+    first = values[0].detach()
+    if first.is_meta:
+        raise ValueError("The model must hold numbers to tell how it begins; it is on the meta device.")
+    value = float(first.flatten()[0]) if first.numel() else 0.0
+    if all(bool((v == value).all()) for v in values):
+        return Start(0.0, value)
+    total = sum(v.numel() for v in values)
+    square = sum(float(torch.linalg.vector_norm(v, dtype=torch.float64)) ** 2 for v in values)
+    return Start(math.sqrt(square / total), None)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A small instance that was tuned: its tensors and blocks."""
+
+    tensors: dict[str, TensorInfo]
+    blocks: list[str]
+    _starts: dict[tuple[str, ...], Start] = field(default_factory=dict)
+
+    def of(self, t: TensorInfo, blocks: Sequence[str]) -> TensorInfo:
+        """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
+        name = in_base(t.name, blocks, self.blocks)
+        if name not in self.tensors:
+            raise ValueError(f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike.")
+        other = self.tensors[name]
+        if len(other.shape) != len(t.shape):
+            raise ValueError(f"{t.name!r} is {list(t.shape)} in the model and {list(other.shape)} in the base.")
+        return other
+
+    def start(self, t: TensorInfo, blocks: Sequence[str]) -> Start:
+        """How the counterpart begins; tensors of one name in several blocks are taken together."""
+        name = in_base(t.name, blocks, self.blocks)
+        block = block_of(name, self.blocks)
+        if block is None:
+            return start_of([self.tensors[name].drawn()])
+        container, rest = block.rpartition(".")[0], name[len(block) :]
+        if (container, rest) not in self._starts:
+            alike = [b + rest for b in self.blocks if b.rpartition(".")[0] == container]
+            found = [self.tensors[n].drawn() for n in alike if n in self.tensors]
+            self._starts[container, rest] = start_of([p for p in found if p.shape == found[0].shape])
+        return self._starts[container, rest]
+
+
+def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
+    """From the shapes of a tensor and of its counterpart."""
+    if t.ins is not None and t.outs is not None and role not in INPUT_LIKE:
+        return Ratios(ratio(t.shape, other.shape, t.ins), ratio(t.shape, other.shape, t.outs))
+    whole = ratio(t.shape, other.shape, range(len(t.shape)))
+    if role in INPUT_LIKE:
+        grown = whole if t.outs is None else ratio(t.shape, other.shape, t.outs)
+        return Ratios(1.0, grown)
+    if role == "readout":
+        return Ratios(whole, 1.0)
+    return Ratios(math.sqrt(whole), math.sqrt(whole))  # a bare matrix inside
+
+
+def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
+    """Where only the ratio ``m`` of widths is known: what the role says grows."""
+    if t.is_vector or role in INPUT_LIKE:
+        return Ratios(1.0, 1.0 if role == "readout" else m)
+    if t.ins is not None and t.parameter.dim() > 2 and t.shape[1] == 1:  # a depthwise convolution adds up no channels
+        return Ratios(1.0, m)
+    return Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+
+
+def instance(make_model: MakeModel, width: int, depth: int) -> nn.Module:
+    """A model of the user's constructor, which leaves the random streams as they were."""
+    width, depth = check_count("width", width), check_count("depth", depth)
+    with torch.random.fork_rng(devices=[]):
+        made: Any = make_model(width, depth)
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
+    return made
+
+
+def growing(small: nn.Module, large: nn.Module) -> dict[str, tuple[bool, ...]]:
+    """Which dimensions of the tensors that two instances share differ."""
+    first, second = tensors(small), tensors(large)
+    return {
+        name: tuple(a != b for a, b in zip(t.shape, second[name].shape, strict=True))
+        for name, t in first.items()
+        if name in second and len(t.shape) == len(second[name].shape)
+    }

@@ -1,0 +1,101 @@
+"""Models as users write them, small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, with names that tell nothing."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.a = nn.Linear(width, 3 * width)
+        self.b = nn.Linear(width, width, bias=False)
+        self.c = nn.Linear(width, 4 * width)
+        self.d = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.a(self.n1(x)).chunk(3, -1)
+        x = x + self.b(nn.functional.scaled_dot_product_attention(q, k, v))
+        return x + self.d(torch.relu(self.c(self.n2(x))))
+
+
+class Transformer(nn.Module):
+    """Tokens to logits."""
+
+    def __init__(self, width: int, depth: int, tied: bool = False) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, width, padding_idx=0)
+        self.layers = nn.ModuleList(Block(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 11, bias=not tied)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = layer(x)
+        out: Tensor = self.head(self.norm(x))
+        return out
+
+
+class UpDown(nn.Module):
+    """``h + W_2 relu(W_1 h)``."""
+
+    def __init__(self, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width, bias=bias), nn.Linear(2 * width, width, bias=bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
+
+
+class Residual(nn.Module):
+    """Pre-norm MLP blocks on vectors."""
+
+    def __init__(self, width: int, depth: int, bias: bool = True) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, width, bias=bias)
+        self.blocks = nn.ModuleList(UpDown(width, bias) for _ in range(depth))
+        self.head = nn.Linear(width, 3, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        out: Tensor = self.head(h)
+        return out
+
+
+class ConvBlock(nn.Module):
+    """Pre-activation, with a depthwise and a grouped convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.spatial = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.mix = nn.Conv2d(channels, 2 * channels, 1, groups=2)
+        self.out = nn.Conv2d(2 * channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.out(torch.relu(self.mix(self.spatial(self.norm(x)))))
+        return out
+
+
+class ConvNet(nn.Module):
+    """Images to logits."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.stages = nn.Sequential(*[ConvBlock(width) for _ in range(depth)])
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
+        return out

@@ -1,0 +1,66 @@
+"""Two processes train one plan under DDP and FSDP2; run by tests/test_plan.py."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from tests.models import Residual
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import nfd
+
+STEPS, SIZE = 3, 8
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(step)
+    return torch.randn(SIZE, 5, generator=g, dtype=torch.float64), torch.randint(0, 3, (SIZE,), generator=g)
+
+
+def trained(kind: str, rank: int, world: int) -> list[float]:
+    torch.manual_seed(0)
+    model = Residual(16, 4).double()
+    plan = nfd.plan(model, base_width=8, base_depth=2, sample=batch(0)[0])
+    plan.initialize_(model, seed=1)
+    wrapped: nn.Module = model
+    if kind == "ddp":
+        wrapped = DistributedDataParallel(model)
+    if kind == "fsdp2":
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=0.01, weight_decay=0.1))
+    losses = []
+    for step in range(STEPS):
+        x, y = batch(step)
+        x, y = x.chunk(world)[rank], y.chunk(world)[rank]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(wrapped(x), y)
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach() / world
+        if world > 1:
+            dist.all_reduce(mean)
+        losses.append(float(mean))
+    return losses
+
+
+def worker(rank: int, world: int, port: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    alone = trained("alone", 0, 1)
+    for kind in ("ddp", "fsdp2"):
+        together = trained(kind, rank, world)
+        torch.testing.assert_close(torch.tensor(together), torch.tensor(alone), rtol=1e-6, atol=0)
+    if rank == 0:
+        print("agree", alone)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(2, int(sys.argv[1])), nprocs=2)

@@ -1,0 +1,473 @@
+"""Plans: literal rates, the folding identity, roles of known and unknown models, and what survives wrapping."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import ConvNet, Residual, Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.scaling.families import known
+from nfd.scaling.roles import anatomy
+from nfd.scaling.rules import OPTIMIZERS, RULES, Power, Role
+
+M, ELL = 4.0, 9.0
+TOKENS = torch.arange(12).view(2, 6) % 11
+VECTORS = torch.linspace(-1, 1, 10).view(2, 5)
+
+
+def mlp(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def residual(width: int = 32, depth: int = 4, rule: str = "depth-mup", **options: Any) -> tuple[nn.Module, nfd.Plan]:
+    model = Residual(width, depth)
+    options = {"make_model": Residual, "base_width": 16, "base_depth": 2, "sample": VECTORS} | options
+    return model, nfd.plan(model, rule=rule, **options)
+
+
+# ---- value: the table, written out -------------------------------------------------------------------------------
+
+A = {"mup": 0.0, "depth-mup": 0.5, "depth-mup-inner": 0.5, "complete-p": 1.0}
+MATRIX_STD = {"input": lambda a: 1, "hidden": lambda a: M**-0.5, "outer": lambda a: M**-0.5 * ELL**-a}
+MATRIX_STD |= {"inner": lambda a: M**-0.5, "readout": lambda a: 1 / M, "embedding": lambda a: 1, "tied": lambda a: 1}
+
+
+def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> float:
+    a, aware = A[rule], rule == "depth-mup-inner"
+    ell = ELL if rule != "mup" else 1.0
+    sgd = optimizer == "sgd"
+    depth = {
+        "outer": ell**-1,
+        "inner": (ell**a if sgd else 1.0) if aware else (ell ** (2 * a - 1) if sgd else ell ** (a - 1)),
+    }.get(role, 1.0)
+    if vector:
+        width = 1.0 if role == "readout" or not sgd else M
+    elif role in ("input", "embedding", "tied"):
+        width = M if sgd else 1.0
+    elif role == "readout":
+        width = 1 / M
+    else:
+        width = 1.0 if sgd or optimizer == "muon" else 1 / M
+    return width * depth
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("rule", list(A))
+@pytest.mark.parametrize("role", ["input", "embedding", "tied", "hidden", "outer", "inner", "readout"])
+def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> None:
+    chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0  # type: ignore[index]
+    fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(role, (M, M))
+    assert chosen.rate(role, optimizer).at(*fans, ELL) == pytest.approx(
+        expected_rate(role, rule, optimizer, vector=False), rel=1e-12
+    )
+    assert chosen.std(role).at(*fans, ell) == pytest.approx(MATRIX_STD[role](A[rule]), rel=1e-12)
+    epsilon = {"readout": 1.0, "inner": 1 / M * ell ** -A[rule]}.get(role, 1 / M)
+    assert chosen.epsilon(role).at(*fans, ELL) == pytest.approx(epsilon, rel=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("rule", list(A))
+def test_biases_follow_their_matrices(rule: str, optimizer: str) -> None:
+    _, plan = residual(64, 18, rule, optimizer=optimizer)
+    for name, role in (("embed", "input"), ("blocks.3.up", "inner"), ("blocks.3.down", "outer"), ("head", "readout")):
+        assert plan.roles[f"{name}.weight"] == plan.roles[f"{name}.bias"] == role
+        expected = expected_rate(role, rule, optimizer, vector=True)
+        assert plan.rate(f"{name}.bias") == pytest.approx(expected, rel=1e-12)
+        expected = expected_rate(role, rule, optimizer, vector=False)
+        assert plan.rate(f"{name}.weight") == pytest.approx(expected, rel=1e-12)
+
+
+def test_width_rules_are_the_published_table_of_mup() -> None:
+    """Yang et al., Tensor Programs V, Table 3: initial variance, SGD and Adam rates, in fan-in and fan-out."""
+    published: dict[Role, tuple[Power, Power, Power]] = {
+        "input": (Power(), Power(fan_out=1), Power()),
+        "readout": (Power(-2), Power(-1), Power(-1)),
+        "hidden": (Power(-1), Power(), Power(-1)),
+    }
+    for role, (variance, sgd, adam) in published.items():
+        own = RULES["mup"]
+        for m in (2.0, 8.0):
+            fans = {"input": (1, m, 1), "readout": (m, 1, 1)}.get(role, (m, m, 1))
+            assert own.std(role).at(*fans) ** 2 == pytest.approx(variance.at(*fans))
+            assert own.rate(role, "sgd").at(*fans) == pytest.approx(sgd.at(*fans))
+            assert own.rate(role, "adam").at(*fans) == pytest.approx(adam.at(*fans))
+
+
+@pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p", "standard"])
+def test_at_the_base_nothing_changes(rule: str) -> None:
+    model, plan = residual(16, 2, rule)
+    assert all(plan.rate(name) == plan.epsilon(name) == plan.weight_decay(name) == 1 for name in plan.entries)
+    assert all(plan.factor(name, plan.powers(name)[0]) == 1 for name in plan.entries)
+    groups = plan.param_groups(model, lr=0.01, weight_decay=0.1)
+    assert len(groups) == 1
+    assert {k: groups[0][k] for k in ("lr", "weight_decay", "eps")} == {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-8}
+    assert not plan.multipliers
+
+
+# ---- the folding identity ----------------------------------------------------------------------------------------
+
+
+class Unfolded(nn.Module):
+    """``y = s W x`` with W at the size of the base: the multipliers that a plan folds away."""
+
+    def __init__(self, linear: nn.Linear, s: float) -> None:
+        super().__init__()
+        self.weight, self.s = nn.Parameter(linear.weight.detach() / s), s
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.s * self.weight)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
+def test_folded_and_unfolded_trainings_agree(rule: str, name: str) -> None:
+    def make(width: int, depth: int) -> nn.Module:
+        return Residual(width, depth, bias=False).double()
+
+    model = make(24, 6)
+    plan = nfd.plan(
+        model, rule=rule, make_model=make, base_width=8, base_depth=2, optimizer=name, sample=VECTORS.double()
+    )
+    plan.initialize_(model, seed=3)
+    unfolded = copy.deepcopy(model)
+    power = 2 if name == "sgd" else 1
+    decay = 0.0 if name == "adam" else 0.05
+    groups = []
+    for path, entry in plan.entries.items():
+        owner = unfolded.get_submodule(path.rpartition(".")[0])
+        m, s = entry.ratios.fan_in, plan.factor(path, plan.powers(path)[0])  # the multiplier that keeps std at the base
+        layer = Unfolded(owner, s)  # type: ignore[arg-type]
+        parent, _, key = path.rpartition(".")[0].rpartition(".")
+        setattr(unfolded.get_submodule(parent), key, layer)
+        group = {"params": [layer.weight], "lr": 0.02 * plan.rate(path) / s**power, "weight_decay": 0.0}
+        wd = decay * plan.weight_decay(path)
+        group["weight_decay"] = wd * s**2 if name == "sgd" else wd * s
+        if name != "sgd":
+            group["eps"] = 1e-3 * plan.epsilon(path) * s
+        assert m >= 1
+        groups.append(group)
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "sgd": (torch.optim.SGD, {"momentum": 0.9}),
+        "adam": (torch.optim.Adam, {}),
+        "adamw": (torch.optim.AdamW, {}),
+    }
+    kind, options = kinds[name]
+    one = kind(plan.param_groups(model, lr=0.02, weight_decay=decay, eps=1e-3), **options)
+    two = kind(groups, **options)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(12):
+        x, y = torch.randn(7, 5, generator=g, dtype=torch.float64), torch.randint(0, 3, (7,), generator=g)
+        outputs = []
+        for net, optimizer in ((model, one), (unfolded, two)):
+            optimizer.zero_grad()
+            outputs.append(net(x))
+            nn.functional.cross_entropy(outputs[-1], y).backward()
+            optimizer.step()
+        torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
+def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
+    net = nfd.ResNet(5, 3, 16, 4, block="two-layer", branch_exponent=1.0 if rule == "complete-p" else 0.5)
+    plan = nfd.plan(net, rule=rule, optimizer="sgd")
+    own = {id(p): g["lr"] for g in net.param_groups(0.1, rule) for p in g["params"]}
+    for group in plan.param_groups(net, lr=0.1):
+        assert all(own[id(p)] == pytest.approx(group["lr"]) for p in group["params"])
+    adam = nfd.plan(net, rule=rule, optimizer="adam")
+    a = net.branch_exponent
+    assert adam.rate("outer.0.weight") == pytest.approx(16**-0.5 * 4 ** (a - 1))
+    assert adam.rate("inner.0.weight") == pytest.approx(16**-0.5 * (1 if rule == "depth-mup-inner" else 4 ** (a - 1)))
+    assert adam.std("outer.2.weight") == adam.std("U") == 1
+    doubled = nfd.plan(net, rule=rule, optimizer="sgd", base_width=8, base_depth=4)
+    assert doubled.rate("U") == 2
+
+
+# ---- roles -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_probe_tells_writers_from_everything_else(tied: bool) -> None:
+    model = Transformer(16, 3, tied)
+    nn.init.zeros_(model.layers[0].b.weight)  # type: ignore[union-attr, arg-type]
+    plan = nfd.plan(model, base_width=8, base_depth=3, sample=TOKENS)
+    roles = {name.removeprefix("layers.1."): role for name, role in plan.roles.items()}
+    assert {n for n, r in roles.items() if r == "outer" and "layers" not in n} == {"b.weight", "d.weight", "d.bias"}
+    assert {n for n, r in roles.items() if r == "inner" and "layers" not in n} == {
+        "a.weight", "a.bias", "c.weight", "c.bias", "n1.weight", "n1.bias", "n2.weight", "n2.bias",
+    }  # fmt: skip
+    assert roles["tokens.weight"] == ("tied" if tied else "embedding")
+    assert plan.multipliers == ({"head": 0.5} if tied else {})
+    if tied:
+        model.head = nfd.Scaled(model.head, plan.multipliers["head"])  # type: ignore[assignment]
+        assert plan.param_groups(model, lr=1e-3)
+        assert model.head.weight is model.tokens.weight
+
+
+def test_convolutions_go_by_fan_in() -> None:
+    model = ConvNet(16, 4)
+    plan = nfd.plan(
+        model, rule="complete-p", make_model=ConvNet, base_width=8, base_depth=2, sample=torch.randn(2, 3, 6, 6)
+    )
+    roles = {name.removeprefix("stages.0."): role for name, role in plan.roles.items()}
+    assert (roles["out.weight"], roles["mix.weight"], roles["spatial.weight"]) == ("outer", "inner", "inner")
+    assert (roles["stem.weight"], roles["head.weight"]) == ("input", "readout")
+    assert plan.entries["stages.0.spatial.weight"].ratios.fan_in == 1  # depthwise: nine inputs at any width
+    assert plan.entries["stages.0.mix.weight"].ratios.fan_in == 2
+    assert plan.entries["stages.0.out.weight"].fan_in == 32 * 9
+
+
+def families() -> dict[str, tuple[Callable[[int, int], nn.Module], Any]]:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    ids = {"input_ids": TOKENS}
+    common = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0}
+
+    def gpt2(width: int, depth: int) -> nn.Module:
+        config = transformers.GPT2Config(n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, **common)
+        return transformers.GPT2LMHeadModel(config)
+
+    def llama(width: int, depth: int, tied: bool = False) -> nn.Module:
+        config = transformers.LlamaConfig(
+            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
+            num_key_value_heads=width // 16, intermediate_size=2 * width, tie_word_embeddings=tied, **common,
+        )  # fmt: skip
+        return transformers.LlamaForCausalLM(config)
+
+    def vit(width: int, depth: int) -> nn.Module:
+        config = transformers.ViTConfig(
+            hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
+            intermediate_size=2 * width, image_size=8, patch_size=4,
+        )  # fmt: skip
+        return transformers.ViTForImageClassification(config)
+
+    def encoder(width: int, depth: int) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(width, width // 8, 2 * width, norm_first=True, batch_first=True)
+        return nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+
+    return {
+        "gpt2": (gpt2, ids),
+        "llama": (llama, ids),
+        "llama-tied": (lambda w, d: llama(w, d, True), ids),
+        "vit": (vit, {"pixel_values": torch.randn(2, 3, 8, 8)}),
+        "encoder": (encoder, torch.randn(2, 5, 32)),
+    }
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "llama-tied", "vit", "encoder"])
+def test_recipes_agree_with_the_probe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, sample = families()[name]
+    model = make(32, 3)
+    recipe = known(model)
+    assert len(recipe.blocks) == 3
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base_width=16, base_depth=1)
+    assert plan.depth == 3
+    assert plan.width == 2
+    blank = known(nn.Linear(1, 1))
+    monkeypatch.setattr("nfd.scaling.roles.known", lambda _: blank)
+    measured = anatomy(model, blocks=None, roles=None, sample=sample, scaling=None, width=None)
+    blocks = tuple(f"{block}." for block in recipe.blocks)
+    for tensor, decision in measured.decisions.items():
+        if tensor.startswith(blocks):
+            assert decision.role == plan.roles[tensor], tensor
+    if "tied" in name or name == "gpt2":
+        assert plan.multipliers == {"lm_head": 0.5}
+    heads = [n for n in plan.roles if n in ("lm_head.weight", "classifier.weight")]
+    assert all(plan.roles[n] == "readout" for n in heads)
+
+
+def test_post_norm_models_have_width_rules_only() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def bert(width: int, depth: int) -> nn.Module:
+        config = transformers.BertConfig(
+            hidden_size=width, num_hidden_layers=depth, num_attention_heads=2, intermediate_size=width, vocab_size=11
+        )
+        return transformers.BertForSequenceClassification(config)
+
+    model = bert(32, 2)
+    plan = nfd.plan(model, rule="mup", make_model=bert, base_width=16, base_depth=2)
+    assert plan.roles["bert.encoder.layer.0.output.dense.weight"] == "hidden"
+    assert plan.multipliers["bert.encoder.layer.0.attention.self"] == pytest.approx(0.5**0.5)  # two heads at any width
+    assert "1/d" in plan.explain()
+    for post_norm in (model, nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)):
+        with pytest.raises(ValueError, match=r"needs a pre-norm residual stream; .* normalises after adding"):
+            nfd.plan(post_norm, rule="depth-mup", base_width=8, base_depth=1)
+
+
+def test_what_cannot_be_decided_is_asked() -> None:
+    model = Residual(32, 4)
+    with pytest.raises(
+        ValueError, match=r"cannot decide 18 tensors:\n.*\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="
+    ):
+        nfd.plan(model, base_width=16, base_depth=2)
+    roles = {"blocks.*.up.*": "inner", "blocks.*.down.*": "outer"}
+    assert nfd.plan(model, base_width=16, base_depth=2, roles=roles).roles["embed.weight"] == "input"
+    with pytest.raises(ValueError, match="needs residual blocks"):
+        nfd.plan(mlp(32), base=mlp(8))
+
+    class Bare(nn.Module):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, width))
+
+    with pytest.raises(ValueError, match="w: a bare parameter: input, embedding or readout"):
+        nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base_width=4, base_depth=1)
+    plan = nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base_width=4, base_depth=1, roles={"w": "readout"})
+    assert plan.rate("w") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "Pass base=, or base_width= and base_depth="),
+        ({"rule": "depthmup", "base_width": 4}, "Did you mean 'depth-mup'"),
+        ({"optimizer": "adamx", "base_width": 4}, "optimizer must be one of"),
+        ({"decay": "none", "base_width": 4}, "decay must be one of"),
+        ({"base_width": 0}, "base_width must be at least 1"),
+        ({"base_width": 4, "base_depth": 2, "blocks": "layers.*"}, r"nothing fits 'layers.\*'.*blocks.\*"),
+        ({"base_width": 4, "base_depth": 2, "roles": {"up.*": "inner"}}, r"nothing fits 'up.\*'. Names look like"),
+        ({"base_width": 4, "base_depth": 2, "roles": {"head.*": "output"}}, "must be one of"),
+        ({"make_model": Residual}, "make_model needs base_width"),
+        ({"make_model": lambda w, d: 3, "base_width": 4}, "must return a torch.nn.Module; got int"),
+        ({"base": Residual(8, 2), "base_width": 4}, "pass it alone"),
+        ({"rule": "ntk", "base_width": 4}, "nfd.ResNet"),
+    ],
+)
+def test_bad_requests_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        nfd.plan(Residual(32, 4), **{"sample": VECTORS} | options)
+
+
+def test_a_rule_for_another_multiplier_is_refused() -> None:
+    with pytest.raises(ValueError, match="branch_exponent=1"):
+        nfd.plan(nfd.ResNet(5, 3, 8, 2), rule="complete-p")
+    with pytest.raises(ValueError, match="weights='deferred'"):
+        nfd.plan(nfd.ResNet(5, 3, 8, 2, weights="deferred"))
+
+
+# ---- using a plan ------------------------------------------------------------------------------------------------
+
+
+def test_initialisation_is_that_of_the_plan_and_repeats() -> None:
+    model, plan = residual(256, 4)
+    other = Residual(256, 4)
+    plan.initialize_(model, seed=5)
+    plan.initialize_(model, seed=5)
+    plan.initialize_(other, seed=5)
+    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+        if p.dim() == 2 and p.numel() > 5000:
+            assert float(p.detach().std()) == pytest.approx(plan.std(name), rel=0.03)
+    # PyTorch draws with std (3 fan_in)^-1/2: hidden matrices keep that law, the outer ones shrink with depth
+    assert plan.std("blocks.0.up.weight") == pytest.approx((3 * 256) ** -0.5, rel=0.06)
+    assert plan.std("blocks.0.down.weight") == pytest.approx((3 * 512) ** -0.5 * 2**-0.5, rel=0.06)
+    plan.initialize_(other, seed=6)
+    assert not torch.equal(model.embed.weight, other.embed.weight)  # type: ignore[union-attr, arg-type]
+    tokens = Transformer(16, 2)
+    nfd.plan(tokens, base_width=8, base_depth=2, sample=TOKENS).initialize_(tokens)
+    assert not tokens.tokens.weight[0].any()  # padding
+    assert bool((tokens.norm.weight == 1).all())
+
+
+@pytest.mark.parametrize("decay", ["constant-product", "independent", "raw"])
+def test_decay_modes(decay: str) -> None:
+    model, plan = residual(decay=decay)
+    for group in plan.param_groups(model, lr=0.01, weight_decay=0.1):
+        expected = {
+            "constant-product": 0.1 * 0.01 / group["lr"],
+            "independent": 0.1 / group["lr"],
+            "raw": 0.1,
+        }[decay]
+        assert group["weight_decay"] == pytest.approx(expected)
+    bare = plan.param_groups(model, lr=0.01, weight_decay=0.1, no_decay=("**.bias",))
+    assert any(g["weight_decay"] == 0 and all(p.dim() == 1 for p in g["params"]) for g in bare)
+
+
+def test_adam_refuses_a_decay_that_no_size_keeps() -> None:
+    model, plan = residual(optimizer="adam")
+    with pytest.raises(ValueError, match="adamw"):
+        plan.param_groups(model, lr=0.1, weight_decay=0.1)
+    assert residual(optimizer="adam", decay="raw")[1].param_groups(model, lr=0.1, weight_decay=0.1)
+
+
+def test_muon_takes_matrices_in_blocks_alone() -> None:
+    model, plan = residual(optimizer="muon")
+    groups = plan.param_groups(model, lr=0.02)
+    taken = [g for g in groups if g["use_muon"]]
+    assert all(p.dim() == 2 for g in taken for p in g["params"])
+    assert all(set(g["roles"]) <= {"inner", "outer"} for g in taken)
+    torch.optim.Muon([{k: v for k, v in g.items() if k != "use_muon"} for g in taken])
+    assert plan.rate("blocks.0.down.weight") == 0.5
+    assert plan.rate("head.weight") == 0.5
+
+
+def test_groups_are_fused_and_planning_is_quick() -> None:
+    model = Transformer(32, 84)
+    start = time.perf_counter()
+    plan = nfd.plan(model, base_width=16, base_depth=2, sample=TOKENS)
+    groups = plan.param_groups(model, lr=1e-3, weight_decay=0.1)
+    assert time.perf_counter() - start < 1.0
+    assert len(plan.entries) > 900
+    assert len(groups) <= 7
+    assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
+    torch.optim.AdamW(groups)
+
+
+def test_a_plan_is_stored_and_read(tmp_path: Path) -> None:
+    model, plan = residual()
+    plan.save(tmp_path / "plan.json")
+    assert nfd.Plan.load(tmp_path / "plan.json") == plan
+    torch.save({"model": model.state_dict(), "plan": plan.to_dict()}, tmp_path / "checkpoint.pt")
+    stored = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert nfd.Plan.from_dict(stored["plan"]) == plan
+    for text in ("", "[]", "{}", '{"format": 1}', json.dumps(plan.to_dict() | {"depth": -1}), "[" * 100_000):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(ValueError, match="plan"):
+            nfd.Plan.load(tmp_path / "bad.json")
+
+
+def test_another_model_is_refused() -> None:
+    _, plan = residual()
+    with pytest.raises(ValueError, match=r"not the one planned: missing: 'blocks.3.*not planned|missing"):
+        plan.param_groups(Residual(32, 3), lr=0.1)
+    with pytest.raises(ValueError, match="was planned as"):
+        plan.initialize_(Residual(64, 4))
+    with torch.device("meta"):
+        empty = Residual(32, 4)
+    with pytest.raises(ValueError, match="meta device"):
+        plan.initialize_(empty)
+
+
+def test_groups_survive_copies_compilation_and_schedulers() -> None:
+    model, plan = residual()
+    frozen = copy.deepcopy(model)
+    frozen.embed.weight.requires_grad_(False)  # type: ignore[union-attr]
+    named = {id(p): n for n, p in frozen.named_parameters()}
+    assert "embed.weight" not in {named[id(p)] for g in plan.param_groups(frozen, lr=0.1) for p in g["params"]}
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.AdamW(plan.param_groups(compiled, lr=0.1))  # type: ignore[arg-type]
+    before = [g["lr"] for g in optimizer.param_groups]
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    optimizer.step()
+    scheduler.step()
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([lr / 2 for lr in before])
+
+
+def test_the_explanation_says_what_was_decided_and_why() -> None:
+    model = Transformer(32, 4, tied=True)
+    text = nfd.plan(model, base_width=16, base_depth=2, sample=TOKENS).explain()
+    assert "layers.*.d.weight x4" in text
+    assert "moves the stream along u alone" in text
+    assert "in^-1 l^-1 = 0.25" in text
+    assert "multiplier  head: 0.5" in text
+    assert "clip" in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 200
