@@ -287,7 +287,7 @@ from nfd.limits.cost import within
 from nfd.limits.problem import problem
 x, y = digits().batches(8, 12, 0)
 given = problem(x, y, loss="cross-entropy", classes=10, horizon=1.0, activation="relu", block="one-layer", eta_c=0.1,
-                momentum=0.0, feedback="shared", rule="depth-mup", device="cpu")
+                momentum=0.0, feedback="shared", rule="depth-mup", device="cpu", coupled=False)
 from nfd.limits.ensemble import ensemble
 ensemble(given, 64, 4, "deferred", range(1), 0, lambda: None)
 before = peak()

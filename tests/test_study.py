@@ -50,8 +50,8 @@ def truth_and_study() -> tuple[Truth, Study]:
         for L in study.config.block_depths:
             for index in range(study.config.block_seeds):
                 size = 1 + 0.01 * index
-                values = {"inner": size * L ** powers[rule], "stream": size, "function": size}
-                row = {"rule": rule, "depth": L, "index": index, **values, "function_inner": size * L**0.5}
+                values = {"inner_update": size * L ** powers[rule], "stream_update": size, "function_update": size}
+                row = {"rule": rule, "depth": L, "index": index, **values, "function_update_inner": size * L**0.5}
                 study.measured.blocks += [row | {"steps": steps} for steps in (1, study.config.steps)]
     study.measured.complete = True
     return truth, study
@@ -141,10 +141,10 @@ def test_two_layer_blocks_get_slopes_and_verdicts(by_hand: Study) -> None:
     for name in ("updates-first", "updates-last"):
         finding = named(by_hand, name)
         found = {(row["rule"], row["meter"]): row for row in finding.slopes}
-        assert found["depth-mup", "inner"]["slope"] == pytest.approx(-0.5)
-        assert found["depth-mup", "inner"]["verdict"] == "COLLAPSES"
-        assert found["depth-mup-inner", "inner"]["verdict"] == "STABLE"
-        assert found["depth-mup-inner", "function_inner"]["verdict"] == "GROWS"
+        assert found["depth-mup", "inner_update"]["slope"] == pytest.approx(-0.5)
+        assert found["depth-mup", "inner_update"]["verdict"] == "COLLAPSES"
+        assert found["depth-mup-inner", "inner_update"]["verdict"] == "STABLE"
+        assert found["depth-mup-inner", "function_update_inner"]["verdict"] == "GROWS"
         assert "inner features learn less and less as depth grows (L^-0.50 [-0.50, -0.50])" in finding.headline
 
 

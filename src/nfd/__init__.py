@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nfd.limits.predict import Prediction as Prediction
     from nfd.limits.predict import predict as predict
     from nfd.limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
+    from nfd.meters.check import Check as Check
+    from nfd.meters.check import check as check
     from nfd.nets.deferred import DeferredLinear as DeferredLinear
     from nfd.nets.mlp import MLP as MLP
     from nfd.nets.resnet import ResNet as ResNet
@@ -32,6 +34,8 @@ _PUBLIC = {
     "Scaled": "nfd.scaling.scaled",
     "Solution": "nfd.limits.particles",
     "ResNet": "nfd.nets.resnet",
+    "Check": "nfd.meters.check",
+    "check": "nfd.meters.check",
     "kernel": "nfd.limits.kernel",
     "plan": "nfd.scaling.planning",
     "predict": "nfd.limits.predict",
@@ -41,6 +45,7 @@ _PUBLIC = {
 __all__ = [
     "MLP",
     "SGD",
+    "Check",
     "DeferredLinear",
     "InfiniteDepthKernel",
     "Plan",
@@ -49,6 +54,7 @@ __all__ = [
     "Scaled",
     "Solution",
     "__version__",
+    "check",
     "kernel",
     "plan",
     "predict",

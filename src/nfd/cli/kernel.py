@@ -8,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from nfd.cli.options import Options
+from nfd.cli.options import Options, UsageError
 from nfd.experiment.settings import KernelConfig
 
 
@@ -44,6 +44,10 @@ class KernelCommand(Options, KernelConfig):
 
 
 def _facts(config: KernelConfig, directory: Path, command: str) -> int:
+    fields = KernelConfig.model_fields
+    ignored = [f"--{n}" for n in fields if n not in ("activation", "seed") and getattr(config, n) != fields[n].default]
+    if ignored:
+        raise UsageError(f"kernel facts takes --activation and --seed; got {', '.join(ignored)}. Drop it.")
     from nfd.core.files import staged, write_json
     from nfd.experiment.kernel_facts import kernel_facts, rows
 

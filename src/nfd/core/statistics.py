@@ -97,6 +97,14 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
     return Interval(value, math.sqrt(total), value - half, value + half)
 
 
+def share(count: int, total: int) -> Interval:
+    """``count`` of ``total`` with Wilson's 95 % interval."""
+    z, p = float(stats.norm.ppf(0.975)), count / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)
+
+
 def log_slope(x: Sequence[float], y: Tensor) -> Tensor:
     """The exponent p of ``y ~ x**p``, least squares in logarithms, for ``y`` [..., points]."""
     log_x = torch.tensor(x, dtype=torch.float64).log()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -27,13 +28,13 @@ class Facts:
 
     Attributes:
         hermite: normalised coefficients of phi(Z), degrees 0 to 12. parity: "odd", "even" or "neither".
-        universal: whether C_1 is universal on the sphere, and why. counterexample: two points it cannot tell apart in
-            the sense of the paper's Prop. 4, their kernel values, or None.
+        universal: whether C_1 is universal on the sphere, and why. counterexample: two points on which C_1 is
+            singular, with their kernel values, or None.
         smallest_random, smallest_antipodal: smallest eigenvalue of C_1 on 48 random points of the sphere in R^6, and on
             24 of them with their antipodes, relative to the largest. smallest_antipodal_0: the same for
             ``k_0 = E phi phibar``, which Prop. 4 speaks of.
-        nesting: smallest eigenvalue of ``C_t' - C_t`` over neighbouring t in 0.25 .. 4, relative to the largest
-            (Prop. 5: not negative, up to rounding).
+        nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' in 0.25 .. 4 and both sets of points, and
+        nesting_rounding: what rounding leaves in it, 1e-15 of the largest eigenvalue (Prop. 5: not negative beyond it).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Facts:
     smallest_antipodal: float
     smallest_antipodal_0: float
     nesting: float
+    nesting_rounding: float
 
 
 def kernel_facts(name: Activation, seed: int = 0) -> Facts:
@@ -70,7 +72,7 @@ def kernel_facts(name: Activation, seed: int = 0) -> Facts:
         smallest_random=_smallest(_covariance(name, 1.0, points)),
         smallest_antipodal=_smallest(_covariance(name, 1.0, antipodal)),
         smallest_antipodal_0=_smallest(k_0),
-        nesting=_nesting(name, points),
+        **_nesting(name, (points, antipodal)),
     )
 
 
@@ -103,6 +105,11 @@ def _smallest(K: Tensor) -> float:
     return float(values[0] / values[-1])
 
 
-def _nesting(name: str, points: Tensor) -> float:
-    kernels = [_covariance(name, T, points) for T in _HORIZONS]
-    return min(_smallest(b - a) for a, b in pairwise(kernels))
+def _nesting(name: str, sets: Sequence[Tensor]) -> dict[str, float]:
+    smallest, largest = math.inf, 0.0
+    for points in sets:
+        kernels = [_covariance(name, T, points) for T in _HORIZONS]
+        for before, after in combinations(kernels, 2):
+            values = torch.linalg.eigvalsh(after - before)
+            smallest, largest = min(smallest, float(values[0])), max(largest, float(values[-1]))
+    return {"nesting": smallest, "nesting_rounding": 1e-15 * largest}

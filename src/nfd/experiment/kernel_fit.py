@@ -1,12 +1,14 @@
 """Gaussian-process regression with infinite-depth kernels, and the horizon that the data prefer (Prop. 5).
 
-Labels are one-hot, centred, C independent outputs with covariance ``s^2 (K_T / mean diag K_T + noise I)``; the scale
-``s^2`` is the one that maximises the likelihood, so that T changes the shape of functions and not their size.
+Labels are one-hot, centred: C outputs that add up to zero, so C - 1 independent ones (any orthonormal basis of what
+they span), each with covariance ``s^2 (K_T / mean diag K_T + noise I)``. The scale ``s^2`` is the one that maximises
+the likelihood, so that T changes the shape of functions and not their size; the noise is given.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +18,7 @@ from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
 from nfd.core.random import generator
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, share
 from nfd.data.dataset import Dataset, Images
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding
@@ -28,11 +30,12 @@ _DROP = 1.92  # of the log likelihood, at the ends of a 95 % interval of one par
 
 @dataclass(frozen=True)
 class Score:
-    """One horizon: log marginal likelihood in nats (all outputs) and test accuracy."""
+    """One horizon: log marginal likelihood in nats (all outputs), test accuracy, and the error of the kernel."""
 
     horizon: float
     likelihood: float
     accuracy: Interval
+    error: float
 
 
 class KernelFit:
@@ -51,14 +54,14 @@ class KernelFit:
     def score(self, horizon: float) -> Score:
         """Likelihood and accuracy at one horizon."""
         weights, likelihood, scale = self._solved(horizon)
-        cross, _, _ = gram_matrix(self.test_x, self.x, slopes=False, **self._kernel(horizon))
+        cross, _, error = gram_matrix(self.test_x, self.x, slopes=False, **self._kernel(horizon))
         right = ((cross / scale) @ weights).argmax(1) == self.test_y
-        return Score(horizon, likelihood, _wilson(int(right.sum()), len(right)))
+        return Score(horizon, likelihood, share(int(right.sum()), len(right)), error)
 
-    def best(self) -> tuple[float, float, float]:
+    def best(self, scores: Sequence[Score]) -> tuple[float, float, float]:
         """The horizon of the greatest likelihood on the range of ``horizons``, and the ends of its 95 % interval."""
         low, high = (math.log(h) for h in (self.config.horizons[0], self.config.horizons[-1]))
-        seen = {h: self.likelihood(math.log(h)) for h in self.config.horizons}
+        seen = {s.horizon: s.likelihood for s in scores if math.exp(low) <= s.horizon <= math.exp(high)}
         peak = math.log(max(seen, key=lambda h: seen[h]))
         gap = max(math.log(b / a) for a, b in pairwise(self.config.horizons))
         around = (max(low, peak - gap), min(high, peak + gap))
@@ -81,7 +84,7 @@ class KernelFit:
         """Weights of the training images, log marginal likelihood, and the mean diagonal of the kernel."""
         K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
         scale = float(K.diagonal().mean())
-        N, C = self.targets.shape
+        N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
         factor = torch.linalg.cholesky(K / scale + self.config.noise * torch.eye(N, dtype=torch.float64))
         weights = torch.cholesky_solve(self.targets, factor)
         variance = float((self.targets * weights).sum()) / (N * C)
@@ -103,7 +106,7 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
     """Likelihood and accuracy against the horizon."""
     c = fit.config
     scores = [fit.score(h) for h in sorted({*c.horizons, c.horizon})]
-    best, low, high = fit.best()
+    best, low, high = fit.best(scores)
     asked = next(s for s in scores if s.horizon == c.horizon)
     N = len(fit.y)
     edge = (
@@ -113,9 +116,9 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
     )
     caption = (
         f"{fit.dataset.title}, {N} training and {len(fit.test_y)} test images, {c.kind} kernel of {c.activation} "
-        "networks, "
-        f"infinitely wide and deep; Gaussian-process regression on one-hot labels, noise {c.noise:g}, scale by "
-        "likelihood."
+        "networks, infinitely wide and deep; Gaussian-process regression on one-hot labels at noise "
+        f"{c.noise:g} of the function's variance, scale by likelihood. Kernel entries are known to "
+        f"{max(s.error for s in scores):.0e}."
     )
     likelihood = Finding(
         "likelihood",
@@ -149,11 +152,3 @@ def _exact(value: float) -> Interval:
 
 def _share(found: Interval) -> str:
     return f"{found.value:.1%} [{found.low:.1%}, {found.high:.1%}]"
-
-
-def _wilson(right: int, count: int) -> Interval:
-    """The 95 % interval of a share."""
-    z, p = 1.959964, right / count
-    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return Interval(p, math.sqrt(p * (1 - p) / count), middle - half, middle + half)

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nfd.core.names import Activation, Block, Data, Feedback, Kind, RuleName
 from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
 
+N = TypeVar("N", int, float)
+
 _WIDEST_DENSE = 16384
 
 
-def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+def _ascending(values: tuple[N, ...]) -> tuple[N, ...]:
     if len(values) < 2 or list(values) != sorted(set(values)):
         raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
     return values
@@ -158,12 +160,6 @@ class PredictConfig(TrainingConfig):
     """bound on the memory of one network"""
 
 
-def _growing(values: tuple[float, ...]) -> tuple[float, ...]:
-    if len(values) < 2 or list(values) != sorted(set(values)):
-        raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
-    return values
-
-
 class KernelConfig(DataConfig):
     """Gaussian-process regression with the kernel of an infinitely wide and deep network."""
 
@@ -173,7 +169,7 @@ class KernelConfig(DataConfig):
     """relu, tanh, erf, gelu or identity"""
     horizon: Positive = 1.0
     """time horizon T whose accuracy is reported"""
-    horizons: Annotated[tuple[Positive, ...], AfterValidator(_growing)] = (
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (
         0.0625,
         0.125,
         0.25,

@@ -6,11 +6,10 @@ as it is done, so that a study that is interrupted has something to say. What it
 
 from __future__ import annotations
 
-import copy
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,9 +27,9 @@ from nfd.experiment.settings import StudyConfig
 from nfd.limits.cost import bytes_of, within
 from nfd.limits.ensemble import ensemble
 from nfd.limits.problem import Problem, problem
-from nfd.meters.updates import updates
-from nfd.nets.resnet import ResNet
+from nfd.meters.updates import Baseline
 from nfd.nets.sgd import SGD
+from nfd.scaling.planning import plan
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -185,19 +184,18 @@ class Study:
         return ensemble(given, width, depth, weights, seeds, seed, lambda: None).outputs
 
     def _block(self, rule: RuleName, depth: int) -> None:
-        c, rows = self.config, []
+        c, rows = self.config, list[dict[str, Any]]()
         given = self._problem("shared", "two-layer", rule)
         for index in range(c.block_seeds):
             net = given.network(c.block_width, depth, "dense", derive(c.seed, "block", index))
-            assert isinstance(net, ResNet)
-            start = copy.deepcopy(net)
+            baseline = Baseline(net, plan(net, rule=rule, optimizer="sgd"), self._probes)
             about = {"rule": rule, "depth": depth, "index": index}
             optimizer = SGD(net.param_groups(c.eta_c, rule))
             for row in train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy):
                 if row.diverged:
                     rows.append(about | {"steps": c.steps, "diverged_at": row.step})
                 elif row.step in (0, c.steps - 1):
-                    rows.append(about | {"steps": row.step + 1} | asdict(updates(net, start, self._probes)))
+                    rows.append(about | {"steps": row.step + 1} | baseline.updates(net))
         self.measured.blocks += rows
 
     @cached_property

@@ -5,9 +5,9 @@ With ``a, b`` the variances of ``h_t`` for two inputs, ``C`` their covariance, `
 
     a' = m(a, a, a),   C' = m(a, b, C)                    NNGP, Props. 2 and 3, from |x|^2/d and x.xbar/d
     D' = m + s D,      D_0 = x.xbar / d                   NTK = C + D
-    B' = m,            B_0 = x.xbar / d                   first step of the decoupled network = C + B = 2 C
 
-and a network of depth L takes L Euler steps of size T / L of the same equations.
+and a network of depth L takes L Euler steps of size T / L of the same equations. The first step of the decoupled
+network has ``D' = m`` instead, so its kernel is ``2 C``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _System:
 
     def value(self, state: Tensor, kind: str) -> Tensor:
         _, C, D = self._parts(state)
-        return {"nngp": C, "ntk": C + D, "independent-feedback": 2 * C}[kind]
+        return C + D if kind == "ntk" else C
 
     def rate(self, state: Tensor) -> Tensor:
         a, C, D = self._parts(state)
@@ -127,7 +127,7 @@ class _HermiteNodes:
         self.z, self.weights = torch.zeros(0), torch.zeros(0, 0)
 
     def coefficients(self, act: Activation, a: Tensor) -> Tensor:
-        """``[A, degree + 1]``, enough of them to leave less than 1e-13 of the variance."""
+        """``[A, degree + 1]``: enough that the last eight hold less than ``_SERIES_TAIL`` of the variance."""
         while True:
             if float(a.max()) > self.variance or not self.degree:
                 self._grow(max(32, self.degree), 1.5 * max(float(a.max()), 0.1))

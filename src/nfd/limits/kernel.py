@@ -13,10 +13,17 @@ from torch import Tensor
 from nfd.core.activations import ACTIVATIONS
 from nfd.core.errors import check_choice, check_count, check_finite, check_real
 from nfd.limits.flow import KINDS
-from nfd.limits.table import Table, evaluated, interpolation, table
+from nfd.limits.table import Table, evaluated, table
 
 _BLOCK = 2**17  # entries worked on at a time
-_ROUNDING = 2e-15  # of a cosine
+_ROUNDING = 2e-15  # of a cosine, in few dimensions
+_ROUNDING_GROWS = 2e-16  # with the root of the dimension
+_TABLED: dict[str, tuple[str, float]] = {
+    "nngp": ("nngp", 1.0),
+    "ntk": ("ntk", 1.0),
+    "independent-feedback": ("nngp", 2.0),
+}
+_LARGEST = 1e150  # a norm whose square is a number
 _SAME = 1e-12  # norms that differ by less, relatively, are one norm
 
 Array = NDArray[np.float64]
@@ -44,12 +51,13 @@ def kernel(
         activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
         horizon: T > 0.
         depth: infinite, or the number L of residual blocks.
-        return_error: also return a bound on the error of any entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: that
-            of the table. The rounding of cosines adds up to 1e-8 to the NTK of relu for inputs nearly parallel.
+        return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: four times the
+            largest seen between the nodes of the table. The rounding of cosines adds up to 1e-8 to the NTK of relu for
+            inputs nearly parallel.
 
     Returns:
-        ``[N, M]`` float64, of the kind that came in (NumPy array or tensor), and the bound if asked for. Inputs of
-        zero norm have kernel 0 with everything.
+        ``[N, M]`` float64, of the kind that came in (NumPy array or tensor), and the error if asked for. Inputs of
+        zero norm have kernel 0 with everything. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -77,8 +85,9 @@ def gram_matrix(
         raise ValueError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
     norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
     low, high = _range(norms if norms2 is None else torch.cat([norms, norms2]))
-    made = table(activation, kind, horizon, depth, low, high)
-    sheets = [made.values, made.slopes] if slopes else [made.values]
+    tabled, factor = _TABLED[kind]
+    made = table(activation, tabled, horizon, depth, low, high)
+    sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
     return found[0], found[1] if slopes else None, made.error
 
@@ -86,9 +95,10 @@ def gram_matrix(
 def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
     """``K(x, x)`` of every row, exactly as the Gram matrix has it."""
     norms = _norms(X)
-    made = table(activation, kind, horizon, depth, *_range(norms))
+    tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
+    made = table(activation, tabled, horizon, depth, *_range(norms))
     scale = (norms * norms) if made.scales else (norms > 0).double()
-    values: Tensor = scale * _along(made, made.values, norms, norms, torch.ones_like(norms))
+    values: Tensor = factor * scale * _along(made, made.values, norms, norms, torch.ones_like(norms))
     return values
 
 
@@ -100,11 +110,14 @@ def _assembled(
     gram = X.new_empty(len(X), len(others))
     rows = max(1, _BLOCK // max(len(others), 1))
     unit, other_unit = _unit(X, norms), _unit(others, other_norms)
+    same = 1 - _ROUNDING - _ROUNDING_GROWS * math.sqrt(X.shape[1])
     for top in range(0, len(X), rows):
         end = min(top + rows, len(X))
         left = 0 if X2 is not None else top
         cosine = unit[top:end] @ other_unit[left:].T
-        cosine.masked_fill_(cosine >= 1 - _ROUNDING, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
+        if X2 is None:
+            cosine.diagonal().fill_(1.0)
+        cosine.masked_fill_(cosine >= same, 1.0).clamp_min_(-1)  # a repeated input has the angle zero
         gram[top:end, left:] = _block(made, sheet, norms[top:end], other_norms[left:], cosine)
         if X2 is None:
             gram[end:, top:end] = gram[top:end, end:].T
@@ -118,7 +131,7 @@ def _block(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
     if len(made.norms) == 1:
         block = evaluated(sheet[0, 0], x)
     else:
-        weights, weights2 = interpolation(made.norms, norms), interpolation(made.norms, norms2)
+        weights, weights2 = made.weights(norms), made.weights(norms2)
         mixed = torch.einsum("ia,abr->rib", weights, sheet)
         block = evaluated(mixed @ weights2.T, x)
     if made.scales:
@@ -131,7 +144,7 @@ def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
     x = made.coordinate(cosine)
     if len(made.norms) == 1:
         return evaluated(sheet[0, 0], x)
-    weights, weights2 = interpolation(made.norms, norms), interpolation(made.norms, norms2)
+    weights, weights2 = made.weights(norms), made.weights(norms2)
     return evaluated(torch.einsum("ia,ib,abr->ri", weights, weights2, sheet), x)
 
 
@@ -145,6 +158,8 @@ def checked_inputs(name: str, value: Any) -> Tensor:
 
 def _norms(X: Tensor) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(X, dim=1)
+    if len(X) and not float(length.max()) < _LARGEST:
+        raise ValueError(f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them down.")
     return length / math.sqrt(X.shape[1])
 
 

@@ -29,6 +29,7 @@ from nfd.core import activations
 from nfd.core.errors import check_choice, check_count, check_finite, check_real, check_seed
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
+from nfd.limits.cost import bytes_of
 from nfd.scaling.rules import MAX_ETA_C
 
 _SAMPLINGS = ("sobol", "antithetic", "plain")
@@ -50,7 +51,8 @@ class Solution:
     Attributes:
         outputs, outputs_stderr: f^(k) before the update of step k, [K].
         Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
-        min_eigenvalues: their raw smallest eigenvalues, [2, L+1] (Assumption 1), mean over replicates.
+        min_eigenvalues: their raw smallest eigenvalues, [2, L+1] (Assumption 1), mean over replicates; not-a-number
+            when a replicate diverged.
         dropped: how many directions the growing factors dropped, [2, L], summed over replicates: forward, backward.
         diverged_at: the first step at which an output of a replicate left all bounds, or None; not-a-number from there.
     """
@@ -78,6 +80,7 @@ def solve_nfd(
     seed: int = 0,
     eq5_term: bool = False,
     sampling: str = "sobol",
+    memory: str | int = "8 GiB",
 ) -> Solution:
     """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
 
@@ -93,6 +96,7 @@ def solve_nfd(
         sampling: how particles draw their Gaussians: ``"sobol"``, u and v from a scrambled low-discrepancy sequence;
             ``"antithetic"``, in pairs that share u and Z and have opposite v and B; ``"plain"``. All are exact in the
             limit of many particles; docs/benchmarks.md has their errors.
+        memory: bound on what one replicate holds.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -113,13 +117,20 @@ def solve_nfd(
             f"{particles}. Raise "
             "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
         )
-    count, seed = check_count("replicates", replicates, minimum=2), check_seed(seed)
-    solvers = []
+    count, seed, grid = check_count("replicates", replicates, minimum=2), check_seed(seed), check_count("grid", grid)
+    needed = _bytes(len(x), grid, particles, eq5_term)
+    if needed > bytes_of(memory):
+        raise ValueError(
+            f"{len(x)} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} GiB, "
+            f"more than memory={memory!r}. Raise it, lower particles or grid, or use "
+            "nfd.predict(feedback='independent'), whose deferred networks need far less."
+        )
+    finished = []
     for index in range(count):
         solver = _Particles(
             x,
             y,
-            L=check_count("grid", grid),
+            L=grid,
             T=check_real("horizon", horizon, above=0.0),
             act=activations.activation(activation),
             eta_c=check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),
@@ -130,15 +141,24 @@ def solve_nfd(
             sampling=check_choice("sampling", sampling, _SAMPLINGS),
         )
         solver.run()
-        solvers.append(solver)
-    outputs = torch.stack([s.outputs for s in solvers])
-    Sigma, Theta = torch.stack([s.Sigma() for s in solvers]), torch.stack([s.Theta() for s in solvers])
-    smallest = torch.stack([torch.linalg.eigvalsh(C)[..., 0].mean(0) for C in (Sigma, Theta)])
-    dropped = torch.tensor([[sum(s.dropped[side][k] for s in solvers) for k in range(grid)] for side in (0, 1)])
-    ends = [s.diverged_at for s in solvers if s.diverged_at is not None]
+        finished.append(solver.summary())
+    outputs, Sigma, Theta, smallest, dropped = (torch.stack(column) for column in zip(*finished, strict=True))
+    ends = outputs.isnan().any(0).nonzero()
     return Solution(
-        outputs.mean(0), stderr(outputs), Sigma.mean(0), Theta.mean(0), smallest, dropped, min(ends, default=None)
+        outputs.mean(0),
+        stderr(outputs),
+        Sigma.mean(0),
+        Theta.mean(0),
+        smallest.mean(0),
+        dropped.sum(0),
+        int(ends[0]) if len(ends) else None,
     )
+
+
+def _bytes(K: int, L: int, M: int, eq5: bool) -> int:
+    """What one replicate holds."""
+    arrays = (3 if eq5 else 2) * (L + 1) + 2 * L
+    return 8 * K * (arrays * M + 2 * L * K + 3 * (L + 1) * K)
 
 
 class _Factor:
@@ -150,8 +170,7 @@ class _Factor:
         self.dropped = 0
 
     def extend(self, row: NDArray[np.float64]) -> Tensor:
-        """The coefficients in all directions of a new variable, whose covariances with the others end in its "
-        "variance."""
+        """Coefficients in all directions of a new variable; ``row``: covariances with the others, then its variance."""
         k, r = len(row) - 1, len(self.kept)
         known = solve_triangular(self.rows[self.kept, :r], row[self.kept], lower=True) if r else np.zeros(0)
         rest = row[k] - known @ known
@@ -188,15 +207,18 @@ class _Particles:
         self.sampling = sampling
         self.u, self.v = self._ends(x.shape[1])
 
-    @property
-    def dropped(self) -> tuple[list[int], list[int]]:
-        return [f.dropped for f in self.forward], [f.dropped for f in self.backward]
-
-    def Sigma(self) -> Tensor:  # noqa: N802
-        return self.phi @ self.phi.transpose(1, 2) / self.M
-
-    def Theta(self) -> Tensor:  # noqa: N802
-        return self.g @ self.g.transpose(1, 2) / self.M
+    def summary(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Outputs, Sigma, Theta, their smallest eigenvalues and what was dropped; not-a-number from a divergence on."""
+        Sigma, Theta = (values @ values.transpose(1, 2) / self.M for values in (self.phi, self.g))
+        if self.diverged_at is not None:
+            for C in (Sigma, Theta):
+                C[:, self.diverged_at :] = torch.nan
+                C[:, :, self.diverged_at :] = torch.nan
+            smallest = torch.full((2, self.L + 1), torch.nan, dtype=torch.float64)
+        else:
+            smallest = torch.stack([torch.linalg.eigvalsh(C)[..., 0] for C in (Sigma, Theta)])
+        dropped = torch.tensor([[f.dropped for f in side] for side in (self.forward, self.backward)])
+        return self.outputs, Sigma, Theta, smallest, dropped
 
     def run(self) -> None:
         for k in range(len(self.x)):

@@ -1,14 +1,18 @@
 """A kernel of two inputs as a table of three numbers: their norms and their cosine.
 
-The covariance equations see nothing else of two inputs. The kernel is smooth in the norms and in a coordinate of the
-cosine (the angle for relu, whose kernel is not smooth in the cosine at -1 and 1), so Chebyshev interpolation reaches
-rounding with few nodes; where phi is positively homogeneous the norms only scale. Each axis is refined until its last
-coefficients are below tolerance, and the error is then measured at the points between the nodes.
+The covariance equations see nothing else of two inputs. The kernel is smooth in the logarithms of the norms and in
+the angle (in the cosine it is not, at -1 and 1, for relu, and changes fast near 1 for all at large T), so Chebyshev
+interpolation reaches rounding with few nodes; where phi is positively homogeneous the norms only scale. Each axis is
+refined until its last coefficients are below tolerance, and the error is then measured between the nodes: the error
+that is stated is four times the largest one seen there.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,10 +23,12 @@ from torch import Tensor
 from nfd.core.activations import Activation, activation
 from nfd.limits.flow import Pairs, kernel_of_pairs
 
-_TOLERANCE = 3e-11  # relative to the largest value of the table
-_WIDER = {"tanh": 1e-9, "gelu": 1e-9}  # where more digits cost many more nodes
+_TOLERANCE = 1e-10  # relative to the largest value of the table
+_WIDER = {"tanh": 1e-8, "gelu": 1e-8}  # where more digits cost many more nodes
+ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
 _COSINES = (17, 33, 65, 129, 257)
-_NORMS = (5, 9, 17, 33, 65)
+_NORMS = (5, 9, 17, 33, 65, 129)
+_FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal norm need the most nodes
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
 _INTEGRATION = 1e-10  # bound on the error of the integration itself
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
@@ -35,7 +41,8 @@ class Table:
     Attributes:
         values, slopes: of the kernel and of its derivative in T.
         norms: nodes in the norm ``|x| / sqrt(d)``, [A]; of unit scale where the norms only scale.
-        scales: whether they do. error: bound on the error relative to ``sqrt(K(x, x) K(xbar, xbar))``.
+        scales: whether they do. angular: whether the coordinate is the angle.
+        error: four times the largest error seen, relative to ``sqrt(K(x, x) K(xbar, xbar))``.
     """
 
     values: Tensor
@@ -45,6 +52,10 @@ class Table:
     angular: bool
     error: float
 
+    def weights(self, norms: Tensor) -> Tensor:
+        """Interpolation weights ``[N, A]`` of inputs with these norms; those of norm zero get the smallest node's."""
+        return _interpolation(self.norms.log(), norms.clamp_min(float(self.norms.min())).log())
+
     def coordinate(self, cosine: Tensor) -> Tensor:
         """The cosine, or an affine function of the angle, in [-1, 1]; ``cosine`` is overwritten."""
         return cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
@@ -52,18 +63,41 @@ class Table:
 
 @lru_cache(maxsize=32)
 def table(name: str, kind: str, horizon: float, depth: float, low: float, high: float) -> Table:
-    """The table of an activation and a kind of kernel for norms between ``low`` and ``high``."""
+    """The table of an activation and a kind of kernel for norms between ``low`` and ``high``.
+
+    Warns when its error is above what ``ACCURACY`` has for the activation.
+    """
+    with _one_thread():  # many small operations, which threads only slow
+        made = _made(name, kind, horizon, depth, low, high)
+    if made.error > ACCURACY[name]:
+        warnings.warn(
+            f"The {kind} kernel of {name} at horizon {horizon:g} for norms from {low:.2g} to {high:.2g} is known to "
+            f"{made.error:.0e} of sqrt(K(x, x) K(xbar, xbar)), not to {ACCURACY[name]:.0e}: its table would need more "
+            "nodes. Scale the inputs to like norms, or take a shorter horizon.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return made
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _made(name: str, kind: str, horizon: float, depth: float, low: float, high: float) -> Table:
     act = activation(name)
-    scales, angular = name in ("relu", "identity"), name == "relu"
-    counts = (1,) if scales or low == high else _NORMS
+    scales, angular = name in ("relu", "identity"), name != "identity"
     low, high = (1.0, 1.0) if scales else (low, high)
     cosines = _resolved_cosines(act, kind, horizon, depth, high, angular)
-    for count in counts:
-        nodes = _chebyshev_nodes(count)
-        norms = 0.5 * (low + high) + 0.5 * (high - low) * nodes
-        values, slopes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
-        if count == 1 or _is_small(act, _coefficients(values.permute(1, 2, 0))):
-            break
+    count = 1 if low == high else _resolved_norms(act, kind, horizon, depth, low, high, angular)
+    norms = _between(low, high, _chebyshev_nodes(count))
+    values, slopes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
     made = Table(_coefficients(values), _coefficients(slopes), norms, scales, angular, 0.0)
     error = _measured_error(act, kind, horizon, depth, made, low, high)
     return Table(made.values, made.slopes, norms, scales, angular, error)
@@ -73,6 +107,17 @@ def _resolved_cosines(act: Activation, kind: str, horizon: float, depth: float, 
     for count in _COSINES:
         values, _ = _at_nodes(act, kind, horizon, depth, torch.tensor([norm], dtype=torch.float64), count, angular)
         if _is_small(act, _coefficients(values)):
+            break
+    return count
+
+
+def _resolved_norms(
+    act: Activation, kind: str, horizon: float, depth: float, low: float, high: float, angular: bool
+) -> int:
+    for count in _NORMS:
+        norms = _between(low, high, _chebyshev_nodes(count))
+        values, _ = _at_nodes(act, kind, horizon, depth, norms, _FEW_COSINES, angular)
+        if _is_small(act, _coefficients(values.permute(1, 2, 0))):
             break
     return count
 
@@ -104,10 +149,10 @@ def _measured_error(
     norms = made.norms
     if A > 1:
         middle = torch.cos(math.pi * (torch.arange(A - 1, dtype=torch.float64) + 0.5) / (A - 1))
-        norms = 0.5 * (low + high) + 0.5 * (high - low) * middle[:: max(1, (A - 1) // 4)]
+        norms = _between(low, high, middle[:: max(1, (A - 1) // 4)])
     first, second = torch.triu_indices(len(norms), len(norms))
     exact, _ = kernel_of_pairs(act, kind, Pairs(norms, first, second, between.expand(len(first), -1)), horizon, depth)
-    weights = interpolation(made.norms, norms)
+    weights = made.weights(norms)
     coefficients = torch.einsum("pa,pb,abr->pr", weights[first], weights[second], made.values)
     seen = evaluated(coefficients.T[:, :, None], made.coordinate(between.clone()).expand(len(first), -1))
     own = exact[first == second, 0]
@@ -125,7 +170,7 @@ def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
     return torch.addcmul(older.neg_(), x, newer).add_(coefficients[0])
 
 
-def interpolation(nodes: Tensor, points: Tensor) -> Tensor:
+def _interpolation(nodes: Tensor, points: Tensor) -> Tensor:
     """Barycentric weights ``[points, nodes]`` of interpolation at Chebyshev nodes."""
     if len(nodes) == 1:
         return torch.ones(len(points), 1, dtype=torch.float64)
@@ -137,6 +182,13 @@ def interpolation(nodes: Tensor, points: Tensor) -> Tensor:
     terms = w / torch.where(exact, 1.0, apart)
     terms = torch.where(exact.any(1, keepdim=True), exact.double(), terms)
     return terms / terms.sum(1, keepdim=True)
+
+
+def _between(low: float, high: float, nodes: Tensor) -> Tensor:
+    """Norms from ``low`` to ``high`` whose logarithms lie as the nodes do in [-1, 1]."""
+    if len(nodes) == 1:
+        return torch.tensor([low], dtype=torch.float64)
+    return torch.exp(0.5 * math.log(low * high) + 0.5 * math.log(high / low) * nodes)
 
 
 def _chebyshev_nodes(count: int) -> Tensor:

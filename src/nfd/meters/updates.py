@@ -1,59 +1,238 @@
-"""How much training changed a two-layer residual network, layer by layer and as a function."""
+"""How much training changed a network: its features, its stream and its function, measured by hooks.
+
+With ``z`` what a matrix is applied to in the trained network, ``W`` its effective weights (forward multiplier included)
+and (0) marking the start:
+
+    inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
+    stream_update          rms over outer matrices of (L / T) (W - W(0)) z             Eqs. 33, 34 (T = 1 elsewhere)
+    function_update        rms(f - f(0))
+    function_update_inner  rms(f - f with the inner matrices at their start)
+    activation             rms of what the last block, or without blocks what the readout reads, holds
+    activation_update      rms of the change of that
+    update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
+
+All are Theta(1) in width where features learn.
+"""
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.statistics import rms
-from nfd.nets.resnet import ResNet
+from nfd.nets.network import Network
+from nfd.scaling.plan import Plan
+from nfd.scaling.probe import call_with
+from nfd.scaling.tensors import TensorInfo, canonical, tensors
+
+UPDATES = (
+    "activation",
+    "activation_update",
+    "inner_update",
+    "stream_update",
+    "function_update",
+    "function_update_inner",
+    "update_to_weight",
+)
+_POWER_ITERATIONS = 16
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The tensor a model returned: itself, its ``logits``, or the first of several."""
+    while not isinstance(result, Tensor):
+        if hasattr(result, "logits"):
+            result = result.logits
+        elif isinstance(result, Mapping):
+            result = next(iter(result.values()))
+        elif isinstance(result, tuple | list) and result:
+            result = result[0]
+        else:
+            raise TypeError(f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}.")
+    return result
 
 
 @dataclass(frozen=True)
-class Updates:
-    """RMS over samples and coordinates (and blocks) of what training changed; all Theta(1) in width.
+class _Pass:
+    """What one pass saw: outputs, the vector ``activation`` speaks of, and the inputs of matrices by name."""
 
-    Attributes:
-        inner: ``x_l - W_{l,1}^(0) h_{l-1} / sqrt(n)``, the part of the inner features that training made (Eq. 27).
-        stream: ``sqrt(L / (T n)) (W_{l,2} - W_{l,2}^(0)) phi(x_l)``, the part of dh/dt that training made (Eqs. 33,
-            34).
-        function: ``f - f^(0)``.
-        function_inner: ``f`` minus ``f`` with the inner weights reset to their start.
+    outputs: Tensor
+    features: Tensor
+    inputs: dict[str, Tensor]
+
+
+class Baseline:
+    """A network as it was at the start, to compare its trained self with.
+
+    Args:
+        model: before training.
+        plan: its roles and blocks.
+        sample: an input of the model; what is measured is measured on it, in eval mode.
     """
 
-    inner: float
-    stream: float
-    function: float
-    function_inner: float
+    def __init__(self, model: nn.Module, plan: Plan, sample: Any) -> None:
+        self.plan, self.sample = plan, sample
+        self.start = {name: t.parameter.detach().clone() for name, t in tensors(model).items()}
+        self.own_names = {name: own for own, name in _names(model).items()}
+        matrices = {n for n, e in plan.entries.items() if not e.is_vector}
+        self.inner = [n for n in matrices if plan.roles[n] == "inner"]
+        self.outer = [n for n in matrices if plan.roles[n] == "outer"]
+        self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
+        self.before = self._seen(model)
+
+    @torch.no_grad()
+    def updates(self, model: nn.Module) -> dict[str, float]:
+        """Every meter of this module that the network has; see there for what they are."""
+        now, infos = self._seen(model), tensors(model)
+        found = {
+            "activation": rms(now.features),
+            "activation_update": rms(now.features - self.before.features),
+            "function_update": rms(now.outputs - self.before.outputs),
+        }
+        inner, outer = (self._responses(model, infos, names, now) for names in (self.inner, self.outer))
+        if inner:
+            found["inner_update"] = _pooled(inner)
+            found["function_update_inner"] = rms(now.outputs - self._reset(model))
+        if outer:
+            found["stream_update"] = _pooled(outer) / _time_step(model, self.plan)
+        if self.hidden:
+            moved = _norm_ratios([infos[n].parameter - self.start[n] for n in self.hidden])
+            found["update_to_weight"] = rms(moved / _norm_ratios([self.start[n] for n in self.hidden]))
+        return found
+
+    def _responses(
+        self, model: nn.Module, infos: Mapping[str, TensorInfo], names: list[str], seen: _Pass
+    ) -> list[Tensor]:
+        """``(W - W(0)) z`` of the matrices whose input was seen."""
+        return [
+            _scale(model, self.plan, name) * _applied(infos[name], infos[name].parameter - self.start[name], z)
+            for name in names
+            if (z := seen.inputs.get(name)) is not None
+        ]
+
+    def _reset(self, model: nn.Module) -> Tensor:
+        swapped = {self.own_names[name]: self.start[name] for name in self.inner}
+        with _quiet(model):
+            args, kwargs = _arguments(self.sample)
+            return outputs_of(torch.func.functional_call(model, swapped, args, kwargs))
+
+    @torch.no_grad()
+    def _seen(self, model: nn.Module) -> _Pass:
+        infos = tensors(model)
+        readers = {n for n, e in self.plan.entries.items() if e.role in ("readout", "tied")}
+        wanted = {*self.inner, *self.outer, *readers}
+        inputs: dict[str, Tensor] = {}
+        last: list[Tensor] = []
+        handles = []
+        modules = _modules(model)
+        for name in wanted & infos.keys():
+            for full in infos[name].names:
+                owner = modules[full.rpartition(".")[0]]
+                if owner is not model and not isinstance(owner, nn.Embedding):
+                    handles.append(owner.register_forward_pre_hook(_keep(inputs, name)))
+        if self.plan.blocks and self.plan.blocks[-1] in modules and not isinstance(model, Network):
+            handles.append(
+                modules[self.plan.blocks[-1]].register_forward_hook(lambda _m, _i, out: last.append(_first(out)))
+            )
+        try:
+            with _quiet(model):
+                if isinstance(model, Network):
+                    streams = model.streams(self.sample)
+                    return _Pass(streams.outputs.detach(), streams.h[-1], inputs)
+                outputs = outputs_of(call_with(model, self.sample))
+        finally:
+            for handle in handles:
+                handle.remove()
+        read = [inputs[n] for n in readers if n in inputs]
+        return _Pass(outputs, (last or read or [outputs])[-1], inputs)
 
 
-@torch.no_grad()
-def updates(net: ResNet, start: ResNet, x: Tensor) -> Updates:
-    """Compare ``net`` with ``start``, its copy from before training, on inputs ``x`` [batch, in_features].
+def _scale(model: nn.Module, plan: Plan, name: str) -> float:
+    """The forward multiplier of a matrix."""
+    return model.scale(plan.roles[name]) if isinstance(model, Network) else 1.0
 
-    Raises:
-        ValueError: unless both are two-layer networks with dense weights.
-    """
-    if net.inner is None or start.inner is None or "deferred" in (net.weights, start.weights):
-        raise ValueError(
-            f"Updates are measured for block='two-layer' and weights='dense'; got {net.block!r} and {net.weights!r}."
-        )
-    seen, root = net.streams(x), math.sqrt(net.width)
-    rate = net.branch / root * net.depth / net.horizon
-    inner, stream = [], []
-    for h, x_l, W1, W2, W2_now in zip(seen.layers[:-1], seen.inner, start.inner, start.outer, net.outer, strict=True):
-        inner.append(x_l - W1(h) / root)  # Eq. 27
-        phi = net.activation.phi(x_l)
-        stream.append(rate * (W2_now(phi) - W2(phi)))  # Eqs. 33, 34
-    reset = copy.deepcopy(net)
-    reset.inner = copy.deepcopy(start.inner)
-    return Updates(
-        rms(torch.stack(inner)),
-        rms(torch.stack(stream)),
-        rms(seen.outputs - start(x)),
-        rms(seen.outputs - reset(x)),
-    )
+
+def _time_step(model: nn.Module, plan: Plan) -> float:
+    if isinstance(model, Network):
+        return cast(float, getattr(model, "horizon", 1.0)) / model.depth
+    return 1 / max(len(plan.blocks), 1)
+
+
+def _applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
+    """What a module would add to its output if its weights were larger by ``weight``."""
+    attribute = t.name.rpartition(".")[2]
+    if isinstance(t.owner, nn.MultiheadAttention):
+        return nn.functional.linear(z, weight)
+    swapped = {attribute: weight}
+    bias = getattr(t.owner, "bias", None)
+    if isinstance(bias, Tensor):
+        swapped["bias"] = torch.zeros_like(bias)
+    return cast(Tensor, torch.func.functional_call(t.owner, swapped, (z,)))
+
+
+def _keep(inputs: dict[str, Tensor], name: str) -> Any:
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            inputs.setdefault(name, args[0].detach())
+
+    return hook
+
+
+@contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and attention that calls its parts."""
+    training, fast = model.training, torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(sample, Tensor):
+        return (sample,), {}
+    return (tuple(sample), {}) if isinstance(sample, tuple | list) else ((), dict(sample))
+
+
+def _pooled(parts: list[Tensor]) -> float:
+    """RMS over the entries of all parts."""
+    total = sum(float(p.double().square().sum()) for p in parts)
+    return math.sqrt(total / sum(p.numel() for p in parts))
+
+
+def _norm_ratios(matrices: list[Tensor]) -> Tensor:
+    """Spectral norms, by power iteration, of matrices flattened to two dimensions."""
+    norms = torch.zeros(len(matrices), dtype=torch.float64)
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for k, w in enumerate(matrices):
+        shapes.setdefault(tuple(w.flatten(1).shape), []).append(k)
+    for shape, own in shapes.items():
+        w = torch.stack([matrices[k].flatten(1) for k in own])
+        v = torch.ones(len(own), shape[1], 1, dtype=w.dtype, device=w.device)
+        v[:, ::2] -= 0.5
+        for _ in range(_POWER_ITERATIONS):
+            v = w.mT @ (w @ v)
+            v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+        norms[own] = (w @ v).norm(dim=1).flatten().double().cpu()
+    return norms
+
+
+def _first(output: Any) -> Tensor:
+    return cast(Tensor, output[0] if isinstance(output, tuple | list) else output).detach()
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    return {canonical(name): module for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def _names(model: nn.Module) -> dict[str, str]:
+    """The model's own name of every tensor to its canonical one."""
+    return {name: canonical(name) for name, _ in model.named_parameters()}

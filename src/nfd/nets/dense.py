@@ -40,6 +40,12 @@ class DenseLinear(nn.Module):
         if feedback != "shared":
             self.feedback_weight = nn.Parameter(gaussian("backward"), requires_grad=feedback == "independent")
 
+    def decouple_(self, seed: int | Increment) -> None:
+        """Give a shared layer an independent feedback matrix; what it computes forward stays."""
+        source = seed if isinstance(seed, Increment) else Increment(seed)
+        self.feedback = "independent"
+        self.feedback_weight = nn.Parameter(source.normal_(torch.empty_like(self.weight), "init", "backward"))
+
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
         if self.feedback == "shared":

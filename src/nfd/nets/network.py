@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -146,10 +147,28 @@ class Network(nn.Module):
         width = {"input": 0.0, "readout": readout}.get(role, 0.5)
         return Power(fan_in=-width, depth=-self.branch_exponent if role == "outer" else 0.0)
 
+    def scale(self, role: Role) -> float:
+        """The forward multiplier of weights with this role."""
+        width = self.in_features if role == "input" else self.width
+        return {"input": 1.0, "readout": self.alpha}.get(role, 1.0) / math.sqrt(width)
+
     def named_roles(self) -> dict[str, Role]:
         """The role of every trainable parameter, by its name."""
         roles = {id(p): role for role, parameters in self._roles().items() for p in parameters}
         return {name: roles[id(p)] for name, p in self.named_parameters() if id(p) in roles}
+
+    def decoupled(self) -> Self:
+        """A copy with the same weights and independent feedback (Corollary 1), for dense weights."""
+        twin = copy.deepcopy(self)
+        twin.feedback = "independent"
+        for name, layer in twin.named_modules():
+            if isinstance(layer, DeferredLinear):
+                raise ValueError(
+                    "A decoupled copy needs stored weights; build this network with feedback='independent'."
+                )
+            if isinstance(layer, DenseLinear):
+                layer.decouple_(derive(self.seed, "decoupled", name))
+        return twin
 
     def reserve(self, samples: int) -> None:
         """Tell deferred layers how many samples they will see, so that growing never copies."""

@@ -102,6 +102,10 @@ class ResNet(Network):
         """The residual multiplier ``sqrt(T) L**-a``."""
         return math.sqrt(self.horizon) * math.pow(self.depth, -self.branch_exponent)
 
+    def scale(self, role: Role) -> float:
+        """The forward multiplier of weights with this role."""
+        return super().scale(role) * (self.branch if role == "outer" else 1.0)
+
     def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         phi, step, root = self.activation.phi, self.branch, math.sqrt(self.width)
         h = self._embed(x)

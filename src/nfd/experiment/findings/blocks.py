@@ -14,18 +14,18 @@ from nfd.experiment.study import BLOCK_RULES, Study
 
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}
 _METERS = {
-    "inner": "inner update",
-    "stream": "stream update",
-    "function": "function update",
-    "function_inner": "function update by inner layers",
+    "inner_update": "inner update",
+    "stream_update": "stream update",
+    "function_update": "function update",
+    "function_update_inner": "function update by inner layers",
 }
 _SAID = {
-    ("inner", "COLLAPSES"): "inner features learn less and less as depth grows",
-    ("inner", "STABLE"): "inner features learn at every depth",
-    ("inner", "GROWS"): "inner features move more the deeper the network",
-    ("function_inner", "COLLAPSES"): "what inner layers do to the function vanishes with depth",
-    ("function_inner", "STABLE"): "what inner layers do to the function depends little on depth",
-    ("function_inner", "GROWS"): "what inner layers do to the function grows with depth",
+    ("inner_update", "COLLAPSES"): "inner features learn less and less as depth grows",
+    ("inner_update", "STABLE"): "inner features learn at every depth",
+    ("inner_update", "GROWS"): "inner features move more the deeper the network",
+    ("function_update_inner", "COLLAPSES"): "what inner layers do to the function vanishes with depth",
+    ("function_update_inner", "STABLE"): "what inner layers do to the function depends little on depth",
+    ("function_update_inner", "GROWS"): "what inner layers do to the function grows with depth",
 }
 _CAPTION = (
     "Bars: 95 % intervals over {seeds} networks of width {width}. RMS, on held-out samples, of what training changed: "
@@ -93,7 +93,7 @@ def _headline(slopes: Sequence[Row]) -> str:
         parts = [
             f"{_SAID.get((meter, own[meter]['verdict']), f'the trend of the {_METERS[meter]} is uncertain')} "
             f"({power('L', own[meter])})"
-            for meter in ("inner", "function_inner")
+            for meter in ("inner_update", "function_update_inner")
             if meter in own
         ]
         if parts:

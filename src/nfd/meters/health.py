@@ -1,0 +1,134 @@
+"""What goes wrong in a network, and where: dead units, gradients that vanish or explode, numbers that are not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nfd.nets.network import Network
+from nfd.scaling.plan import Plan
+from nfd.scaling.tensors import canonical
+
+_RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
+_DEAD = 0.5  # share of a layer's units that give 0 for a whole batch
+_VANISHED, _EXPLODED = 1e-3, 1e3
+
+
+class _Path:
+    """The innermost module that is running."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @contextmanager
+    def followed(self, model: nn.Module) -> Iterator[None]:
+        handles = []
+        for name, module in model.named_modules():
+            if name:
+                handles.append(module.register_forward_pre_hook(self._enter(canonical(name))))
+                handles.append(module.register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.names.append(name)
+
+    def _leave(self, *_: Any) -> None:
+        if self.names:
+            self.names.pop()
+
+
+class _Relus(TorchFunctionMode):
+    """Watches every ReLU: the share of units that no sample of the batch excites."""
+
+    def __init__(self, path: _Path) -> None:
+        super().__init__()
+        self.path, self.seen = path, list[tuple[str, float]]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in _RELUS and isinstance(out, Tensor) and out.dim() > 1:
+            dead = float((out.detach() <= 0).flatten(0, -2).all(0).double().mean())
+            where = f" in {self.path.names[-1]}" if self.path.names else ""
+            self.seen.append((f"ReLU {len(self.seen) + 1}{where}", dead))
+        return out
+
+
+def dead_units(model: nn.Module, run: Callable[[], Any]) -> str | None:
+    """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
+    path = _Path()
+    with path.followed(model), torch.no_grad(), _Relus(path) as watch:
+        run()
+    return next((f"{where}: {share:.0%} of its units are dead" for where, share in watch.seen if share >= _DEAD), None)
+
+
+def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
+    """The first module whose output is not finite."""
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: Any, out: Any) -> None:
+            tensor = out[0] if isinstance(out, tuple | list) and out else out
+            if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+                found.append(name)
+
+        return hook
+
+    handles = [m.register_forward_hook(look(canonical(name))) for name, m in model.named_modules() if name]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "the loss"
+
+
+@contextmanager
+def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
+    """Collects, over one forward and backward pass, the rms of dLoss/dh entering the first and leaving the last block.
+
+    The list is ``[first, last]`` once the pass is over, and empty for models without blocks of their own.
+    """
+    ends: list[Tensor] = []
+    found: list[float] = []
+    handles = []
+    modules = {canonical(name): m for name, m in model.named_modules()}
+    if not isinstance(model, Network) and plan.blocks and all(b in modules for b in (plan.blocks[0], plan.blocks[-1])):
+
+        def keep(value: Any) -> None:
+            tensor = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.retain_grad()
+                ends.append(tensor)
+
+        handles.append(modules[plan.blocks[0]].register_forward_pre_hook(lambda _, args: keep(args)))
+        handles.append(modules[plan.blocks[-1]].register_forward_hook(lambda _m, _a, out: keep(out)))
+    try:
+        yield found
+        grads = [t.grad for t in ends if t.grad is not None]
+        if len(grads) == 2:
+            found.extend(float(g.square().mean().sqrt()) for g in grads)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def gradient_event(ratio: float) -> str | None:
+    """In words, a gradient that vanished or exploded on its way down."""
+    if not math.isfinite(ratio):
+        return "the gradient of the stream is not finite"
+    if ratio < _VANISHED:
+        return f"gradients vanish: {ratio:.1e} of the last block's reaches the first"
+    return f"gradients explode: {ratio:.1e} times the last block's at the first" if ratio > _EXPLODED else None
