@@ -59,6 +59,65 @@ def adaptive(name: str, kind: str, a: float, b: float, c: float, T: float) -> fl
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
+@pytest.mark.parametrize("name", ["relu", "erf", "gelu"])
+def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
+    """T = 16, the end of the range that fitting searches, for one norm and nearly parallel inputs."""
+    angles = np.array([0.0, 0.03, 1.0, 2.5])
+    X = math.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], 1)
+    K, bound = nfd.kernel(X, kind=kind, activation=name, horizon=16.0, return_error=True)
+    for j in (1, 2):
+        expected = adaptive(name, kind, 1.0, 1.0, math.cos(angles[j]), 16.0)
+        assert abs(K[0, j] - expected) <= min(bound, 1e-7 if name == "gelu" else 1e-9) * K[0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
+@pytest.mark.parametrize("name", ["erf", "gelu"])
+def test_long_horizons_and_wide_norms(name: str, kind: str) -> None:
+    X = np.array([[0.3], [0.9], [1.5]])
+    K, bound = nfd.kernel(X, kind=kind, activation=name, horizon=16.0, return_error=True)
+    for i, j in ((0, 0), (0, 2), (1, 2)):
+        a, b, c = X[i, 0] ** 2, X[j, 0] ** 2, X[i, 0] * X[j, 0]
+        scale = math.sqrt(K[i, i] * K[j, j])
+        assert (
+            abs(K[i, j] - adaptive(name, kind, a, b, c, 16.0)) <= min(bound, 1e-7 if name == "gelu" else 1e-9) * scale
+        )
+
+
+def test_small_norms_keep_their_digits() -> None:
+    K = nfd.kernel([[1e-6], [1e-6], [1e-4]], activation="erf")
+    grown = math.exp(4 / math.pi)  # erf is 2/sqrt(pi) z near 0
+    np.testing.assert_allclose(K, grown * np.array([[1e-12, 1e-12, 1e-10]] * 2 + [[1e-10, 1e-10, 1e-8]]), rtol=1e-7)
+    assert K[0, 0] == K[0, 1]
+
+
+def test_what_the_table_cannot_resolve_is_said() -> None:
+    with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
+        _, bound = nfd.kernel([[1e-9], [30.0]], activation="erf", horizon=8.0, depth=2, return_error=True)
+    assert bound > 1e-9
+    with pytest.raises(ArithmeticError, match="Lower the horizon, or scale the inputs"):
+        nfd.kernel([[1.0], [1.0]], activation="relu", horizon=1e5)
+    with pytest.raises(ArithmeticError, match=r"hidden variances of .* Scale the inputs"):
+        nfd.kernel([[50.0]], activation="tanh")
+    with pytest.raises(ValueError, match="norms below 1e\\+150"):
+        nfd.kernel([[1e160]])
+    with pytest.raises(TypeError, match="X must be real"):
+        nfd.kernel(torch.ones(2, 2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="X must be an array of numbers"):
+        nfd.kernel([["a"]])
+
+
+def test_duplicates_and_the_diagonal_are_exact_in_many_dimensions() -> None:
+    Z = np.random.default_rng(0).normal(size=(40, 3072))
+    for kind in ("nngp", "ntk"):
+        K = nfd.kernel(np.concatenate([Z, Z]), kind=kind)
+        np.testing.assert_array_equal(K[:40, 40:].diagonal(), K.diagonal()[:40])
+        np.testing.assert_allclose(nfd.InfiniteDepthKernel(kind=kind).diag(Z), K.diagonal()[:40], rtol=1e-14)
+        one_norm = math.exp(0.5) * (1 if kind == "nngp" else 2.5)  # relu at T = 1
+        np.testing.assert_allclose(K.diagonal()[:40], one_norm * (Z**2).mean(1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_tables_agree_with_an_adaptive_solver(name: str, kind: str) -> None:
     g = np.random.default_rng(3)
@@ -238,3 +297,25 @@ def test_it_learns_its_horizon_in_gpytorch() -> None:
         seen.append(float(value.detach()))
     assert seen[-1] < seen[0]
     assert float(base.horizon.detach()) != pytest.approx(0.2, abs=0.01)
+
+
+def test_the_gpytorch_kernel_has_batches_diagonals_and_a_settable_horizon() -> None:
+    from nfd.limits.gpytorch_kernel import InfiniteDepthKernel
+
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel = InfiniteDepthKernel(kind="ntk", activation="erf").double()
+    kernel.horizon = 2.0
+    expected = nfd.kernel(x, kind="ntk", activation="erf", horizon=2.0)
+    torch.testing.assert_close(kernel(x).to_dense(), expected)
+    torch.testing.assert_close(kernel(x, diag=True), expected.diagonal())
+    torch.testing.assert_close(kernel(x, x.flip(0), diag=True), expected.flip(1).diagonal())
+    batch = torch.stack([x, 2 * x])
+    torch.testing.assert_close(kernel(batch).to_dense()[0], expected)
+    torch.testing.assert_close(kernel(batch, diag=True)[0], expected.diagonal())
+    torch.testing.assert_close(kernel(batch, x[:2]).to_dense()[0], expected[:, :2])
+    with pytest.raises(ValueError, match="kind must be one of"):
+        InfiniteDepthKernel(kind="foo")
+    horizon = torch.tensor(1.0, requires_grad=True)
+    (slope,) = torch.autograd.grad((kernel.gram(horizon, x) ** 2).sum(), horizon, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.backward()  # type: ignore[no-untyped-call]

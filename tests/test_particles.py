@@ -15,6 +15,7 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
+from nfd.core.statistics import stderr
 from nfd.limits.kernel import gram_matrix
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
@@ -154,3 +155,48 @@ def test_logistic_loss_and_bad_input() -> None:
         nfd.solve_nfd(x, y, horizon=0)
     with pytest.raises(ValueError, match="targets must be finite"):
         nfd.solve_nfd(x, torch.full((4,), torch.nan))
+
+
+def first_step(x: Tensor, L: int, activation: str, *, eq5: bool) -> Tensor:
+    """``-(f^(1) - f^(0)) / (eta_c L')`` on an input repeated, [replicates]."""
+    eta_c, y, found = 1e-4, torch.tensor([-1.0, 0.0]), []
+    for seed in range(6):
+        f = [
+            nfd.solve_nfd(x[[0, 0]], y, grid=L, activation=activation, eta_c=e, particles=8192, replicates=2, seed=seed,
+                          eq5_term=eq5).outputs
+            for e in (0.0, eta_c)
+        ]  # fmt: skip
+        found.append(-(f[1][1] - f[0][1]) / (eta_c * (f[0][0] + 1.0)))
+    return torch.stack(found)
+
+
+def test_the_first_step_is_that_of_the_decoupled_kernel_and_eq_5_adds_what_it_prints() -> None:
+    """2 C_L, and for the identity ``sum_{l >= 2} tau^2 q_{l-2}`` more, with ``q_l = q_0 (1 + tau)^l``."""
+    x = torch.tensor([[2.0, 1.0, 0.5]], dtype=torch.float64)
+    L, q, tau = 4, float(x.square().mean()), 0.25
+    plain, printed = first_step(x, L, "identity", eq5=False), first_step(x, L, "identity", eq5=True)
+    expected = 2 * q * (1 + tau) ** L
+    assert abs(float(plain.mean()) - expected) < 4 * float(stderr(plain))
+    assert float(stderr(plain)) < 0.02 * expected
+    added = sum(tau**2 * q * (1 + tau) ** (l - 2) for l in range(2, L + 1))  # noqa: E741
+    more = printed - plain
+    assert abs(float(more.mean()) - added) < 4 * float(stderr(more))
+    assert float(stderr(more)) < 0.05 * added
+    relu = first_step(x, L, "relu", eq5=False)
+    decoupled, standard = (float(nfd.kernel(x, kind=kind, depth=L)[0, 0]) for kind in ("independent-feedback", "ntk"))
+    assert abs(float(relu.mean()) - decoupled) < 4 * float(stderr(relu)) < abs(standard - decoupled)
+
+
+def test_what_does_not_fit_or_diverges_is_said() -> None:
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"GiB, more than memory='1 MiB'.*deferred"):
+        nfd.solve_nfd(x, torch.zeros(60), memory="1 MiB")
+    with pytest.raises(TypeError, match="eq5_term must be True or False"):
+        nfd.solve_nfd(x, torch.zeros(60), eq5_term="no")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="takes up to 21200 features"):
+        nfd.solve_nfd(torch.zeros(2, 30_000), torch.zeros(2))
+    s = nfd.solve_nfd(x[:8].flip(0).numpy()[::-1], torch.ones(8), grid=4, activation="relu", eta_c=50.0, particles=256)
+    assert s.diverged_at is not None
+    assert bool(s.min_eigenvalues.isnan().all())
+    assert bool(s.Sigma[:, s.diverged_at :].isnan().all())
+    assert bool(s.outputs[s.diverged_at :].isnan().all())

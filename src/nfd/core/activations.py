@@ -91,7 +91,7 @@ def _erf_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _erf_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return (4 / math.pi) / ((1 + 2 * a) * (1 + 2 * b) - 4 * c * c).sqrt()
+    return (4 / math.pi) / (1 + 2 * (a + b) + 4 * (a * b - c * c).clamp_min(0)).sqrt()
 
 
 def _gelu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -102,13 +102,13 @@ def _gelu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def _gelu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     F, D = _normal_cdf_moments(a, b, c)
-    return F + c * D * (1 / (1 + a) + 1 / (1 + b) + 1 / ((1 + a) * (1 + b) - c * c))
+    return F + c * D * (1 / (1 + a) + 1 / (1 + b) + 1 / (1 + a + b + (a * b - c * c).clamp_min(0)))
 
 
 def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function Phi."""
-    both = (1 + a) * (1 + b)
-    return 0.25 + torch.asin(c / both.sqrt()) / (2 * math.pi), 1 / (2 * math.pi * (both - c * c).sqrt())
+    rest = 1 + a + b + (a * b - c * c).clamp_min(0)  # (1 + a)(1 + b) - c^2 without its cancellation
+    return 0.25 + torch.asin(c / ((1 + a) * (1 + b)).sqrt()) / (2 * math.pi), 1 / (2 * math.pi * rest.sqrt())
 
 
 def _relu_hermite(degree: int) -> Tensor:

@@ -48,6 +48,8 @@ class KernelFit:
         )
         self.x, self.y = self._part("train", self.dataset.train, config.train)
         self.test_x, self.test_y = self._part("test", self.dataset.test, config.test)
+        if bool((self.y == self.y[0]).all()):
+            raise ValueError(f"The {len(self.y)} training images are all of one class. Raise train (--train).")
         one_hot = torch.nn.functional.one_hot(self.y, len(self.dataset.classes)).double()
         self.targets = one_hot - one_hot.mean(0)
 
@@ -85,7 +87,9 @@ class KernelFit:
         K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
         scale = float(K.diagonal().mean())
         N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
-        factor = torch.linalg.cholesky(K / scale + self.config.noise * torch.eye(N, dtype=torch.float64))
+        factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N, dtype=torch.float64))
+        if int(failed):
+            raise ArithmeticError(f"The kernel at horizon {horizon:g} is singular to rounding. Raise noise (--noise).")
         weights = torch.cholesky_solve(self.targets, factor)
         variance = float((self.targets * weights).sum()) / (N * C)
         determinant = 2 * float(factor.diagonal().log().sum())

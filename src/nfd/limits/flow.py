@@ -29,6 +29,7 @@ from nfd.core.quadrature import hermite_functions
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _RTOL, _ATOL = 1e-12, 1e-15
+_MOST_DEGREES = 2048
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
 
 Array = NDArray[np.float64]
@@ -50,7 +51,7 @@ def kernel_of_pairs(act: Activation, kind: str, pairs: Pairs, horizon: float, de
     """The kernel of the pairs, [P, R], and its derivative in T (not-a-number for a finite depth)."""
     system = _System(act, pairs, backward=kind == "ntk")
     if depth == math.inf:
-        state = torch.from_numpy(_solved(system.rate, system.start().numpy(), horizon))
+        state = torch.from_numpy(_solved(system.rate, system.start().numpy(), system.scale().numpy(), horizon))
         change = system.rate(state)
     else:
         state = system.start()
@@ -60,14 +61,18 @@ def kernel_of_pairs(act: Activation, kind: str, pairs: Pairs, horizon: float, de
     return system.value(state, kind), system.value(change, kind)
 
 
-def _solved(rate: Callable[[Tensor], Tensor], start: Array, horizon: float) -> Array:
+def _solved(rate: Callable[[Tensor], Tensor], start: Array, scale: Array, horizon: float) -> Array:
     def f(_: float, y: Array) -> Array:
         return rate(torch.from_numpy(y)).numpy()
 
-    scale = max(float(np.abs(start).max(initial=0.0)), 1e-3)
-    found = solve_ivp(f, (0.0, horizon), start, method="DOP853", rtol=_RTOL, atol=_ATOL * scale, t_eval=[horizon])
-    if not found.success:
-        raise ArithmeticError(f"The kernel equations could not be integrated to T={horizon:g}: {found.message}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = solve_ivp(f, (0.0, horizon), start, method="DOP853", rtol=_RTOL, atol=_ATOL * scale, t_eval=[horizon])
+    if not found.success or not np.isfinite(found.y).all():
+        raise ArithmeticError(
+            f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
+            "Lower "
+            "the horizon, or scale the inputs to norms near sqrt(d)."
+        )
     return np.asarray(found.y[:, -1])
 
 
@@ -82,6 +87,12 @@ class _System:
         p, s = self.pairs, self.pairs.norms
         covariance = ((s[p.first] * s[p.second])[:, None] * p.cosine).flatten()
         return torch.cat([s * s, covariance, *([covariance] if self.backward else [])])
+
+    def scale(self) -> Tensor:
+        """The size of every entry of a state at the start, ``sqrt(a b)`` for a pair."""
+        p, s = self.pairs, self.pairs.norms
+        pair = (s[p.first] * s[p.second])[:, None].expand_as(p.cosine).flatten()
+        return torch.cat([s * s, pair, *([pair] if self.backward else [])])
 
     def value(self, state: Tensor, kind: str) -> Tensor:
         _, C, D = self._parts(state)
@@ -135,6 +146,13 @@ class _HermiteNodes:
             tail = h[:, -8:].square().sum(1)
             if bool((tail <= _SERIES_TAIL * h.square().sum(1)).all()):
                 return h
+            if self.degree >= _MOST_DEGREES:
+                raise ArithmeticError(
+                    f"The tanh kernel meets hidden variances of {float(a.max()):.3g}, where its Hermite series "
+                    "needs more "
+                    f"than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the horizon, or "
+                    "use 'erf'."
+                )
             self._grow(2 * self.degree, self.variance)
 
     def _grow(self, degree: int, variance: float) -> None:

@@ -92,14 +92,30 @@ def gram_matrix(
     return found[0], found[1] if slopes else None, made.error
 
 
-def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
-    """``K(x, x)`` of every row, exactly as the Gram matrix has it."""
+def diagonal(
+    X: Tensor,
+    X2: Tensor | None = None,
+    *,
+    kind: str,
+    activation: str,
+    horizon: float,
+    depth: float,
+    slopes: bool = False,
+) -> Tensor:
+    """``K(x, x)``, or ``K(x, x2)``, row by row, or its derivative in T."""
     norms = _norms(X)
+    norms2 = norms if X2 is None else _norms(X2)
     tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
-    made = table(activation, tabled, horizon, depth, *_range(norms))
-    scale = (norms * norms) if made.scales else (norms > 0).double()
-    values: Tensor = factor * scale * _along(made, made.values, norms, norms, torch.ones_like(norms))
-    return values
+    made = table(activation, tabled, horizon, depth, *_range(torch.cat([norms, norms2])))
+    cosine = torch.ones_like(norms) if X2 is None else (_unit(X, norms) * _unit(X2, norms2)).sum(1)
+    cosine = cosine.masked_fill_(cosine >= _parallel(X), 1.0).clamp_min_(-1)
+    found = _along(made, made.slopes if slopes else made.values, norms, norms2, cosine)
+    return factor * made.sizes(norms) * made.sizes(norms2) * found
+
+
+def _parallel(X: Tensor) -> float:
+    """The least cosine of inputs that are parallel but for rounding."""
+    return 1 - _ROUNDING - _ROUNDING_GROWS * math.sqrt(X.shape[1])
 
 
 def _assembled(
@@ -110,7 +126,7 @@ def _assembled(
     gram = X.new_empty(len(X), len(others))
     rows = max(1, _BLOCK // max(len(others), 1))
     unit, other_unit = _unit(X, norms), _unit(others, other_norms)
-    same = 1 - _ROUNDING - _ROUNDING_GROWS * math.sqrt(X.shape[1])
+    same = _parallel(X)
     for top in range(0, len(X), rows):
         end = min(top + rows, len(X))
         left = 0 if X2 is not None else top
@@ -134,13 +150,11 @@ def _block(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
         weights, weights2 = made.weights(norms), made.weights(norms2)
         mixed = torch.einsum("ia,abr->rib", weights, sheet)
         block = evaluated(mixed @ weights2.T, x)
-    if made.scales:
-        return block.mul_(norms[:, None]).mul_(norms2)
-    return block.mul_((norms > 0)[:, None]).mul_(norms2 > 0)
+    return block.mul_(made.sizes(norms)[:, None]).mul_(made.sizes(norms2))
 
 
 def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-    """The sheet at given triples, without the scale of the norms."""
+    """The sheet at given triples, over the sizes."""
     x = made.coordinate(cosine)
     if len(made.norms) == 1:
         return evaluated(sheet[0, 0], x)
@@ -150,7 +164,16 @@ def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
 
 def checked_inputs(name: str, value: Any) -> Tensor:
     """``[N, d]`` inputs of any kind as float64, finite."""
-    x = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value, dtype=np.float64).copy())
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.from_numpy(np.array(value, dtype=np.float64, copy=True))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{name} must be an array of numbers, [N, d]; got {type(value).__name__} ({error})."
+            ) from None
+    x: Tensor = value.detach()
+    if x.is_complex():
+        raise TypeError(f"{name} must be real; got {x.dtype}.")
     if x.dim() != 2 or not x.shape[1]:
         raise ValueError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
     return check_finite(name, x.double())

@@ -103,11 +103,16 @@ def solve_nfd(
 
     Source: Definition 1; Appendix F for Eq. 15.
     """
-    x = check_finite("inputs", torch.as_tensor(inputs).double())
-    y = check_finite("targets", torch.as_tensor(targets).double())
+    x, y = _numbers("inputs", inputs), _numbers("targets", targets)
     if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
         raise ValueError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
     check_choice("loss", loss, _LOSSES)
+    if not isinstance(eq5_term, bool):
+        raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
+    if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
+        raise ValueError(
+            f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."
+        )
     if loss == "logistic" and not bool((y.abs() == 1).all()):
         raise ValueError("targets for loss='logistic' must be +1 or -1.")
     particles = check_count("particles", particles)
@@ -153,6 +158,14 @@ def solve_nfd(
         dropped.sum(0),
         int(ends[0]) if len(ends) else None,
     )
+
+
+def _numbers(argument: str, value: Any) -> Tensor:
+    try:
+        found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{argument} must be numbers; got {type(value).__name__} ({error}).") from None
+    return check_finite(argument, found.double())
 
 
 def _bytes(K: int, L: int, M: int, eq5: bool) -> int:

@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -23,14 +23,15 @@ from torch import Tensor
 from nfd.core.activations import Activation, activation
 from nfd.limits.flow import Pairs, kernel_of_pairs
 
-_TOLERANCE = 1e-10  # relative to the largest value of the table
-_WIDER = {"tanh": 1e-8, "gelu": 1e-8}  # where more digits cost many more nodes
+_TOLERANCE = 2e-11  # relative to the largest coefficient, 1 for kernels over their diagonal
+_WIDER = {"tanh": 3e-9, "gelu": 3e-9}  # where more digits cost many more nodes
 ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
 _COSINES = (17, 33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65, 129)
 _FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal norm need the most nodes
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
-_INTEGRATION = 1e-10  # bound on the error of the integration itself
+_TESTED = 6  # norms between the nodes at which the error is measured, the smallest and the largest among them
+_INTEGRATION = 1e-10  # of the integration itself, at its tolerance
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
 
 
@@ -39,7 +40,8 @@ class Table:
     """Chebyshev coefficients ``[A, A, R]``: nodal in the two norms, expanded in the coordinate of the cosine.
 
     Attributes:
-        values, slopes: of the kernel and of its derivative in T.
+        values, slopes: of the kernel and of its derivative in T, over ``sqrt(K(x, x) K(xbar, xbar))``.
+        log_sizes: logarithm of ``sqrt(K(x, x))`` at the nodes of the norm, [A].
         norms: nodes in the norm ``|x| / sqrt(d)``, [A]; of unit scale where the norms only scale.
         scales: whether they do. angular: whether the coordinate is the angle.
         error: four times the largest error seen, relative to ``sqrt(K(x, x) K(xbar, xbar))``.
@@ -47,6 +49,7 @@ class Table:
 
     values: Tensor
     slopes: Tensor
+    log_sizes: Tensor
     norms: Tensor
     scales: bool
     angular: bool
@@ -55,6 +58,11 @@ class Table:
     def weights(self, norms: Tensor) -> Tensor:
         """Interpolation weights ``[N, A]`` of inputs with these norms; those of norm zero get the smallest node's."""
         return _interpolation(self.norms.log(), norms.clamp_min(float(self.norms.min())).log())
+
+    def sizes(self, norms: Tensor) -> Tensor:
+        """``sqrt(K(x, x))`` of inputs with these norms."""
+        grown = torch.exp(self.weights(norms) @ self.log_sizes)
+        return grown * norms if self.scales else grown * (norms > 0)
 
     def coordinate(self, cosine: Tensor) -> Tensor:
         """The cosine, or an affine function of the angle, in [-1, 1]; ``cosine`` is overwritten."""
@@ -94,18 +102,18 @@ def _made(name: str, kind: str, horizon: float, depth: float, low: float, high: 
     act = activation(name)
     scales, angular = name in ("relu", "identity"), name != "identity"
     low, high = (1.0, 1.0) if scales else (low, high)
-    cosines = _resolved_cosines(act, kind, horizon, depth, high, angular)
+    cosines = max(_resolved_cosines(act, kind, horizon, depth, norm, angular) for norm in {low, high})
     count = 1 if low == high else _resolved_norms(act, kind, horizon, depth, low, high, angular)
     norms = _between(low, high, _chebyshev_nodes(count))
-    values, slopes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
-    made = Table(_coefficients(values), _coefficients(slopes), norms, scales, angular, 0.0)
-    error = _measured_error(act, kind, horizon, depth, made, low, high)
-    return Table(made.values, made.slopes, norms, scales, angular, error)
+    values, slopes, sizes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
+    made = Table(_coefficients(values), _coefficients(slopes), sizes.log(), norms, scales, angular, 0.0)
+    return replace(made, error=_measured_error(act, kind, horizon, depth, made, low, high))
 
 
 def _resolved_cosines(act: Activation, kind: str, horizon: float, depth: float, norm: float, angular: bool) -> int:
     for count in _COSINES:
-        values, _ = _at_nodes(act, kind, horizon, depth, torch.tensor([norm], dtype=torch.float64), count, angular)
+        one = torch.tensor([norm], dtype=torch.float64)
+        values, _, _ = _at_nodes(act, kind, horizon, depth, one, count, angular)
         if _is_small(act, _coefficients(values)):
             break
     return count
@@ -116,16 +124,19 @@ def _resolved_norms(
 ) -> int:
     for count in _NORMS:
         norms = _between(low, high, _chebyshev_nodes(count))
-        values, _ = _at_nodes(act, kind, horizon, depth, norms, _FEW_COSINES, angular)
-        if _is_small(act, _coefficients(values.permute(1, 2, 0))):
+        values, _, sizes = _at_nodes(act, kind, horizon, depth, norms, _FEW_COSINES, angular)
+        if _is_small(act, _coefficients(values.permute(1, 2, 0))) and _is_small(act, _coefficients(sizes.log())):
             break
     return count
 
 
 def _at_nodes(
     act: Activation, kind: str, horizon: float, depth: float, norms: Tensor, cosines: int, angular: bool
-) -> tuple[Tensor, Tensor]:
-    """Kernel and derivative ``[A, A, R]`` at all nodes; the equations are symmetric in the two inputs."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Kernel and derivative ``[A, A, R]`` at all nodes over ``sqrt(K(x, x) K(xbar, xbar))``, and ``sqrt(K(x, x))``.
+
+    The equations are symmetric in the two inputs; the first cosine is 1.
+    """
     A = len(norms)
     first, second = torch.triu_indices(A, A)
     rho = _cosine(_chebyshev_nodes(cosines), angular).expand(len(first), -1)
@@ -136,7 +147,9 @@ def _at_nodes(
         square[first, second] = values
         square[second, first] = values
         full.append(square)
-    return full[0], full[1]
+    sizes = full[0].diagonal(dim1=0, dim2=1)[0].sqrt()
+    scale = (sizes[:, None] * sizes)[:, :, None]
+    return full[0] / scale, full[1] / scale, sizes
 
 
 def _measured_error(
@@ -149,12 +162,13 @@ def _measured_error(
     norms = made.norms
     if A > 1:
         middle = torch.cos(math.pi * (torch.arange(A - 1, dtype=torch.float64) + 0.5) / (A - 1))
-        norms = _between(low, high, middle[:: max(1, (A - 1) // 4)])
+        norms = _between(low, high, middle[torch.linspace(0, A - 2, min(A - 1, _TESTED)).long()])
     first, second = torch.triu_indices(len(norms), len(norms))
     exact, _ = kernel_of_pairs(act, kind, Pairs(norms, first, second, between.expand(len(first), -1)), horizon, depth)
-    weights = made.weights(norms)
+    weights, sizes = made.weights(norms), made.sizes(norms)
     coefficients = torch.einsum("pa,pb,abr->pr", weights[first], weights[second], made.values)
     seen = evaluated(coefficients.T[:, :, None], made.coordinate(between.clone()).expand(len(first), -1))
+    seen = seen * (sizes[first] * sizes[second])[:, None]
     own = exact[first == second, 0]
     scale = (own[first] * own[second]).sqrt()[:, None].clamp_min(1e-300)
     return float(_SAFETY * ((seen - exact).abs() / scale).max()) + _INTEGRATION
