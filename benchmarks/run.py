@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import measure
+from benchmarks import limits, measure
 from nfd.core.files import write_json
 
 Row = dict[str, Any]
@@ -33,6 +33,18 @@ def everything(quick: bool) -> dict[str, list[Row]]:
         "large networks": [measure.alone(*size) for size in large],
         "reference problem A": [measure.reference_problem()],
         "exponents of growth": [measure.growth()],
+        "kernels": [
+            limits.gram(name, kind, 1000 if quick else 4000)
+            for name in ("relu", "erf", "tanh", "gelu")
+            for kind in ("nngp", "ntk")
+        ],
+        "definition 1: variance of plain sampling over that of others": [
+            row
+            for activation, eta_c in (("tanh", 0.1), ("relu", 0.1), ("relu", 0.3))
+            for row in limits.sampling(activation, eta_c, 4 if quick else 48)
+        ],
+        "definition 1 against deferred networks": [limits.definition_1()],
+        "definition 1, many samples": [limits.many_samples()],
     }
 
 
