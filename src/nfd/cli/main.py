@@ -12,6 +12,7 @@ from typing import Annotated, Any, Union, cast
 import tyro
 
 from nfd import __version__
+from nfd.cli.check import CheckCommand
 from nfd.cli.data import DataCommand
 from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
@@ -22,6 +23,7 @@ from nfd.core.errors import nearest
 _COMMANDS: dict[str, type[Options]] = {
     "study": StudyCommand,
     "predict": PredictCommand,
+    "check": CheckCommand,
     "kernel": KernelCommand,
     "data": DataCommand,
 }

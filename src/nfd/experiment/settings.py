@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -22,6 +22,12 @@ _WIDEST_DENSE = 16384
 def _ascending(values: tuple[N, ...]) -> tuple[N, ...]:
     if len(values) < 2 or list(values) != sorted(set(values)):
         raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
+    return values
+
+
+def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
+    if not values or list(values) != sorted(set(values)):
+        raise ValueError(f"must be ascending numbers; got {list(values)}.")
     return values
 
 
@@ -188,3 +194,32 @@ class KernelConfig(DataConfig):
     """test images, at most as many as there are"""
     noise: Positive = 0.01
     """variance of the labels' noise, relative to that of the function"""
+
+
+class CheckConfig(DataConfig):
+    """A check of how a constructor's networks scale."""
+
+    widths: Annotated[tuple[Width, ...], AfterValidator(_distinct)] = (64, 128, 256)
+    """widths of the networks, ascending; the smallest is the base"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(_distinct)] = (4, 8, 16, 32)
+    """depths of the networks, ascending; the smallest is the base"""
+    rule: RuleName = "depth-mup"
+    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """sgd, adam or adamw"""
+    eta_c: Rate = 0.1
+    """learning rate of the base"""
+    weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    """weight decay of the base"""
+    seeds: Several = 3
+    """initialisations of each network"""
+    steps: Count = 10
+    """training steps on the data set, where the module brings no batches"""
+    batch: Count = 64
+    """samples per step"""
+    blocks: str | None = None
+    """pattern of the residual blocks, such as transformer.h.*; found by default"""
+    batches: str | None = None
+    """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
+    gia: bool = False
+    """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""

@@ -11,6 +11,7 @@ from torch import Tensor
 from nfd.core.statistics import Interval
 
 _SMALL, _CLEAR = 0.1, 0.25
+_MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "COLLAPSES", "GROWS", "UNCERTAIN"]
 Axis = Literal["width", "depth"]
@@ -38,7 +39,8 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
 
 
 def seeds_needed(slope: Interval, seeds: int) -> int | None:
-    """How many seeds would settle an uncertain slope, if it stays where it is; None where no number would.
+    """How many seeds would settle an uncertain slope, if it stays where it is; None where no number would,
+    or too many to ask for.
 
     An interval shrinks as the root of their number.
     """
@@ -46,7 +48,8 @@ def seeds_needed(slope: Interval, seeds: int) -> int | None:
     room = _CLEAR - size if size < _CLEAR else size - _SMALL
     if not math.isfinite(half) or room <= 0.01:
         return None
-    return max(seeds + 1, math.ceil(seeds * (half / room) ** 2))
+    needed = max(seeds + 1, math.ceil(seeds * (half / room) ** 2))
+    return needed if needed <= _MANY else None
 
 
 _LAZY = "features stop moving as the network widens (lazy training). Use a rule of mup's kind, and its readout."

@@ -1,0 +1,37 @@
+"""``nfd check``: does a network scale?"""
+
+from __future__ import annotations
+
+import tyro
+
+from nfd.cli.options import Options, UsageError
+from nfd.experiment.settings import CheckConfig
+
+
+class CheckCommand(Options, CheckConfig):
+    """Train a constructor's networks over widths and depths for a few steps, and say what scales wrongly.
+
+    Writes report.html, result.json, runs.csv, config.toml and charts to OUT. Exit code 0 if nothing collapses, grows or
+    breaks, 1 if something does.
+    """
+
+    model: tyro.conf.Positional[str] = ""
+    """package.module:make_model, a function of (width, depth) that returns a torch.nn.Module"""
+    out: str = "out/check"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Check, write, print."""
+        if not self.model:
+            raise UsageError("check needs a constructor, such as mypackage.mymodule:make_model. See nfd check --help.")
+        config = self.settings(CheckConfig)
+        from nfd.core.files import prepare_directory
+        from nfd.experiment.checking import check_findings, checked
+        from nfd.report.check import write_check
+
+        directory = prepare_directory(self.out)
+        found, data = checked(config, self.model)
+        path = write_check(config, self.model, found, check_findings(config, found, data), directory, command)
+        print(found)
+        print(f"Report: {path}")
+        return 0 if found.ok else 1

@@ -1,0 +1,136 @@
+"""A check from the command line: a constructor and batches by name, and the findings of what was measured."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from nfd.core.statistics import Interval, interval
+from nfd.data.load import load
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.experiment.settings import CheckConfig
+from nfd.meters.check import METERS, Check, check
+from nfd.meters.verdict import Axis
+
+_CAPTION = (
+    "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "
+    "eta_c = {eta_c:g}, after {steps} steps, {seeds} seeds, {data}. Definitions: nfd.meters.updates."
+)
+
+
+def named(path: str, what: str) -> Any:
+    """The object called ``package.module:name``; ValueError that says what is missing."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"{what} must be like package.module:name; got {path!r}.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here = os.getcwd()
+        raise ValueError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from None
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ValueError(f"{what}: module {module_name!r} has no {name!r}.") from None
+
+
+def batches_of(config: CheckConfig) -> tuple[list[tuple[Any, Any]], str]:
+    """The training batches and what they are: named ones, or flattened images of the data set."""
+    if config.batches is not None:
+        found = named(config.batches, "batches")
+        return list(found() if callable(found) else found), f"batches of {config.batches}"
+    dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
+    x, y = dataset.batches(config.batch, config.steps, config.seed)
+    return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
+
+
+def checked(config: CheckConfig, model: str) -> tuple[Check, str]:
+    """Run the check that the settings describe; and what the data were."""
+    batches, data = batches_of(config)
+    found = check(
+        named(model, "model"),
+        config.widths,
+        config.depths,
+        batches,
+        rule=config.rule,
+        optimizer=config.optimizer,
+        eta_c=config.eta_c,
+        seeds=config.seeds,
+        blocks=config.blocks,
+        weight_decay=config.weight_decay,
+        gia=config.gia,
+        progress=True,
+    )
+    return found, data
+
+
+def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding]:
+    """One chart per axis: every meter against size, relative to the smallest network."""
+    caption = _CAPTION.format(
+        rule=config.rule,
+        optimizer=config.optimizer,
+        eta_c=config.eta_c,
+        steps=found.steps,
+        seeds=config.seeds,
+        data=data,
+    )
+    findings = []
+    axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
+    for axis, sizes in axes:
+        rows = [row for meter in METERS for row in _points(found, axis, sizes, meter)]
+        if rows:
+            own = [row for row in found.table if row["axis"] == axis]
+            title = f"What changes with {axis}?"
+            shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
+            findings.append(Finding(axis, title, _headline(own, axis), rows, shown, caption, table=_table(own)))
+    return findings
+
+
+def _points(found: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[Row]:
+    """Ratios to the smallest size, seed by seed and size by size of the other axis."""
+    if not any(row["meter"] == meter and row["axis"] == axis for row in found.table):
+        return []
+    other = "depth" if axis == "width" else "width"
+    lines: dict[tuple[int, int], dict[int, float]] = {}
+    for run in found.runs:
+        lines.setdefault((run[other], run["seed"]), {})[run[axis]] = run.get(meter, math.nan)
+    values = torch.tensor([[line[s] for s in sizes] for line in lines.values()], dtype=torch.float64).log()
+    kept = values[values.isfinite().all(1)]
+    rows = []
+    for k, size in enumerate(sizes if len(kept) > 1 else []):
+        log = interval(lambda v: v.mean(0), (kept[:, k] - kept[:, 0]))
+        ratio = Interval(*(math.exp(v) for v in (log.value, log.stderr, log.low, log.high)))
+        rows.append({"series": meter.replace("_", " "), axis: size} | columns("ratio", ratio))
+    return rows
+
+
+def _headline(rows: Sequence[Row], axis: Axis) -> str:
+    said = []
+    for word, verb in (("COLLAPSES", "collapses"), ("GROWS", "grows")):
+        meters = [f"{r['meter'].replace('_', ' ')} ({axis}^{r['slope']:+.2f})" for r in rows if r["verdict"] == word]
+        if meters:
+            said.append(f"{', '.join(meters)} {verb if len(meters) == 1 else verb.removesuffix('s')} with {axis}")
+    uncertain = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "UNCERTAIN"]
+    if uncertain:
+        said.append(f"of {', '.join(uncertain)} the trend is uncertain")
+    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}." if said else f"Nothing changes with {axis}."
+
+
+def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
+    return [
+        {
+            "meter": r["meter"].replace("_", " "),
+            "exponent [95 % interval]": f"{r['slope']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]",
+            "verdict": r["verdict"],
+            "what it means": r["cause"],
+        }
+        for r in rows
+    ]

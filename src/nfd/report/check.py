@@ -1,0 +1,45 @@
+"""The page and the files of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nfd.core.files import staged, write_csv, write_json, write_text
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.settings import CheckConfig
+from nfd.meters.check import Check
+from nfd.report.charts import write_charts
+from nfd.report.page import Section, page
+
+_CHARTS = ("depth", "width")
+
+
+def write_check(
+    config: CheckConfig, model: str, check: Check, found: Sequence[Finding], directory: Path, command: str
+) -> Path:
+    """Write the page, ``result.json``, ``config.toml``, ``runs.csv`` and the charts; returns the page's path."""
+    replaced = [f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]
+    with staged(directory, replaced=replaced) as folder:
+        write_text(folder / "config.toml", config.toml())
+        charts = write_charts(found, folder)
+        sections = [Section(f.title, [f.headline], charts[f.name], f.table, f.caption) for f in found]
+        broken = [Section("What went wrong", [], points=check.events)] if check.events else []
+        made = Section("What was run", [f"Made by: {command}"])
+        write_text(folder / "report.html", page(f"How {model} scales", [*broken, *sections, made]))
+        runs = [{k: v for k, v in run.items() if k != "events"} for run in check.runs]
+        names = list(dict.fromkeys(name for run in runs for name in run))
+        write_csv(folder / "runs.csv", [{name: run.get(name) for name in names} for run in runs])
+        write_json(
+            folder / "result.json",
+            {
+                "model": model,
+                "config": config.model_dump(),
+                "command": command,
+                "ok": check.ok,
+                "events": check.events,
+                "table": check.table,
+                "runs": runs,
+            },
+        )
+    return directory / "report.html"
