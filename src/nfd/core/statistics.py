@@ -97,6 +97,28 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
     return Interval(value, math.sqrt(total), value - half, value + half)
 
 
+def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
+    """Least squares ``y = c_group + p x`` over independent points: p, with its error from the residuals.
+
+    By Student's t with ``points - groups - 1`` degrees of freedom; what is not linear counts as noise. Not-a-number
+    where nothing is left to tell the noise by.
+    """
+    _, index = group.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    count = torch.bincount(index).to(y)
+
+    def centred(values: Tensor) -> Tensor:
+        return values - (torch.bincount(index, values) / count)[index]
+
+    x, y = centred(x.double()), centred(y.double())
+    freedom, spread = len(x) - len(count) - 1, float(x.square().sum())
+    if freedom < 1 or spread == 0:
+        return Interval(math.nan, math.nan, math.nan, math.nan)
+    value = float(x @ y) / spread
+    error = math.sqrt(float((y - value * x).square().sum()) / freedom / spread)
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    return Interval(value, error, value - half, value + half)
+
+
 def share(count: int, total: int) -> Interval:
     """``count`` of ``total`` with Wilson's 95 % interval."""
     z, p = float(stats.norm.ppf(0.975)), count / total

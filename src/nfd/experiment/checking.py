@@ -95,20 +95,21 @@ def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding
 
 
 def _points(found: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[Row]:
-    """Ratios to the smallest size, seed by seed and size by size of the other axis."""
+    """Ratios to the smallest size, over all seeds and sizes of the other axis."""
     if not any(row["meter"] == meter and row["axis"] == axis for row in found.table):
         return []
-    other = "depth" if axis == "width" else "width"
-    lines: dict[tuple[int, int], dict[int, float]] = {}
-    for run in found.runs:
-        lines.setdefault((run[other], run["seed"]), {})[run[axis]] = run.get(meter, math.nan)
-    values = torch.tensor([[line[s] for s in sizes] for line in lines.values()], dtype=torch.float64).log()
-    kept = values[values.isfinite().all(1)]
+    logs = {}
+    for size in sizes:
+        values = torch.tensor(
+            [r.get(meter, math.nan) for r in found.runs if r[axis] == size], dtype=torch.float64
+        ).log()
+        logs[size] = values[values.isfinite()]
     rows = []
-    for k, size in enumerate(sizes if len(kept) > 1 else []):
-        log = interval(lambda v: v.mean(0), (kept[:, k] - kept[:, 0]))
-        ratio = Interval(*(math.exp(v) for v in (log.value, log.stderr, log.low, log.high)))
-        rows.append({"series": meter.replace("_", " "), axis: size} | columns("ratio", ratio))
+    for size in sizes:
+        if min(len(logs[size]), len(logs[sizes[0]])) > 1:
+            log = interval(lambda a, b: b.mean(0) - a.mean(0), logs[sizes[0]], logs[size])
+            ratio = Interval(*(math.exp(v) for v in (log.value, log.stderr, log.low, log.high)))
+            rows.append({"series": meter.replace("_", " "), axis: size} | columns("ratio", ratio))
     return rows
 
 

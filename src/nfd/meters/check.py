@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -16,9 +18,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_count, check_real
-from nfd.core.progress import bar
+from nfd.core.progress import Bar, bar
 from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope
+from nfd.core.statistics import Interval, pooled_slope
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
 from nfd.meters.updates import UPDATES, Baseline, outputs_of
 from nfd.meters.verdict import Axis, Verdict, cause, seeds_needed, since, verdict
@@ -34,6 +36,9 @@ from nfd.training.losses import LOSSES
 AXES: tuple[Axis, ...] = ("width", "depth")
 METERS = (*UPDATES, "gradient", "loss", "gia_gap")
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
+_BUILDING = Lock()
+_MOST_AT_A_TIME = 8  # networks; each is in memory three times
+_NOTHING = Interval(math.nan, math.nan, math.nan, math.nan)
 Run = dict[str, Any]
 Groups = list[dict[str, Any]]
 
@@ -98,7 +103,7 @@ def check(
     1, so that ``eta_c`` is the paper's. Meters, after the last step and on the inputs of the first batch: those of
     ``nfd.meters.updates``; ``gradient``, rms of dLoss/dh entering the first block over that leaving the last, at the
     start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, |loss of the standard network - loss
-    of the decoupled one| over the progress of the standard one since the start.
+    of the decoupled one| over the progress of the standard one since the start, all on the first batch.
 
     Args:
         make_model: ``make_model(width, depth)``.
@@ -116,7 +121,7 @@ def check(
 
     Returns:
         verdicts: ``STABLE``, ``COLLAPSES``, ``GROWS`` or ``UNCERTAIN`` per meter and axis (``nfd.meters.verdict``),
-        from slopes with 95 % intervals over seeds and sizes of the other axis.
+        from slopes pooled over seeds and sizes of the other axis, with 95 % intervals.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -145,16 +150,42 @@ def check(
         gia,
     )
     seeds = check_count("seeds", seeds, minimum=2)
-    runs: list[Run] = []
+    wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
-        shown.plan(seeds * sum(sizes["width"]) * sum(sizes["depth"]), "checking")
-        for width in sizes["width"]:
-            for depth in sizes["depth"]:
-                for seed in range(seeds):
-                    runs.append(job.run(width, depth, seed))
-                    shown.advance(width * depth)
+        runs = _all_runs(job, wanted, shown)
     rows = [row for axis in AXES for row in _rows(runs, sizes, axis, seeds)]
     return Check(rows, runs, _events(runs), rule, optimizer, len(batches), seeds)
+
+
+def _all_runs(job: _Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> list[Run]:
+    """Every network, the largest first; several at a time, one thread each, where training draws no random numbers."""
+    shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
+    order = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
+
+    def one(which: tuple[int, int, int]) -> Run:
+        torch.manual_seed(derive(which[2], "training", *which[:2]))
+        run = job.run(*which)
+        shown.advance(which[0] * which[1])
+        return run
+
+    threads = torch.get_num_threads()
+    *rest, smallest = order
+    with torch.random.fork_rng(devices=[]):
+        found = {smallest: one(smallest)}
+        drawn = torch.get_rng_state()
+        torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
+        alone = not torch.equal(drawn, torch.get_rng_state())
+        try:
+            torch.set_num_threads(threads if alone else 1)
+            with ThreadPoolExecutor(1 if alone else min(threads, _MOST_AT_A_TIME)) as pool:
+                try:
+                    found |= dict(zip(rest, pool.map(one, rest), strict=True))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        finally:
+            torch.set_num_threads(threads)
+    return [found[which] for which in wanted]
 
 
 @dataclass(frozen=True)
@@ -176,19 +207,29 @@ class _Job:
     gia: bool
 
     def run(self, width: int, depth: int, seed: int) -> Run:
-        model, planned = self._planned(width, depth, seed)
+        with _BUILDING:  # building sets the random state of the process
+            model, planned = self._planned(width, depth, seed)
         found: Run = {"width": width, "depth": depth, "seed": seed, "events": []}
         twin = _decoupled(model) if self.gia else None
         baseline = Baseline(model, planned, self.batches[0][0])
         losses = self._train(model, planned, found)
-        if found["events"]:
-            return found
-        found |= baseline.updates(model) | {"loss": losses[-1]}
-        if twin is not None:
-            other = self._train(twin, self._plan(twin), {"events": []})
-            progress = losses[0] - losses[-1]
-            found["gia_gap"] = abs(other[-1] - losses[-1]) / progress if progress > 0 else math.nan
+        found["loss"] = losses[-1]
+        if math.isfinite(losses[-1]):
+            found |= baseline.updates(model)
+            if twin is not None:
+                found["gia_gap"] = self._gap(model, twin, losses[0])
         return found
+
+    def _gap(self, model: nn.Module, twin: nn.Module, start: float) -> float:
+        """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
+        with _BUILDING:
+            planned = self._plan(twin)
+        self._train(twin, planned, {"events": []})
+        with torch.no_grad():
+            standard, decoupled = (
+                float(self.loss(net(self.batches[0][0]), self.batches[0][1])) for net in (model, twin)
+            )
+        return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
 
     def _planned(self, width: int, depth: int, seed: int) -> tuple[nn.Module, Plan]:
         with torch.random.fork_rng(devices=[]):
@@ -303,40 +344,32 @@ def _sizes(argument: str, sizes: Sequence[int]) -> list[int]:
 
 
 def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int) -> list[dict[str, Any]]:
-    """Slopes along one axis, of every seed and every size of the other."""
-    own = sizes[axis]
-    other: Axis = "depth" if axis == "width" else "width"
-    if len(own) < 2:
+    """Slopes along one axis, with an intercept for every size of the other: all runs begin independently."""
+    if len(sizes[axis]) < 2:
         return []
+    other: Axis = "depth" if axis == "width" else "width"
     rows = []
     for meter in METERS:
-        if axis == "width" and meter in _OF_DEPTH_ONLY:
-            continue
-        lines = []
-        for fixed in sizes[other]:
-            for seed in range(seeds):
-                line = {r[axis]: r.get(meter, math.nan) for r in runs if (r[other], r["seed"]) == (fixed, seed)}
-                lines.append([line[size] for size in own])
-        values = torch.tensor(lines, dtype=torch.float64)
-        if not bool(values.isnan().all()):
-            rows.append(_row(meter, axis, own, values, seeds))
+        measured = [r for r in runs if meter in r]
+        if measured and not (axis == "width" and meter in _OF_DEPTH_ONLY):
+            points = [(r[axis], r[other], r[meter]) for r in measured if math.isfinite(r[meter]) and r[meter] > 0]
+            rows.append(_row(meter, axis, sizes[axis], points, seeds))
     return rows
 
 
-def _row(meter: str, axis: Axis, sizes: list[int], values: Tensor, seeds: int) -> dict[str, Any]:
-    kept = values[(values.isfinite() & (values > 0)).all(1)]
-    if len(kept) < 2:
-        nan = math.nan
-        slope = Interval(nan, nan, nan, nan)
-        word: Verdict = "UNCERTAIN"
-        said = "zero or not finite in nearly every network; see what went wrong below."
-    else:
-        slope = interval(lambda r: log_slope(sizes, r).mean(0), kept)
-        word = verdict(slope)
-        said = cause(meter, axis, word)
-    more = seeds_needed(slope, seeds) if word == "UNCERTAIN" else None
-    if word == "UNCERTAIN" and len(kept) >= 2:
+def _row(meter: str, axis: Axis, sizes: list[int], points: list[tuple[int, int, float]], seeds: int) -> dict[str, Any]:
+    size, group, value = torch.tensor(points, dtype=torch.float64).view(-1, 3).T
+    whole = {int(s) for s in size} == set(sizes)
+    slope = pooled_slope(size.log(), value.log(), group) if len(points) else _NOTHING
+    word: Verdict = verdict(slope) if whole else "UNCERTAIN"
+    more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" else None
+    said = cause(meter, axis, word)
+    if word == "UNCERTAIN":
         said = f"about {more} seeds would settle it." if more else "near the edge of a verdict: add sizes to settle it."
+    if not whole:
+        said = "zero or not finite in every network of some size: see what went wrong, below."
+    changes = word in ("COLLAPSES", "GROWS")
+    typical = [float(value[size == s].log().mean().exp()) for s in sizes] if changes else []
     return {
         "meter": meter,
         "axis": axis,
@@ -345,7 +378,7 @@ def _row(meter: str, axis: Axis, sizes: list[int], values: Tensor, seeds: int) -
         "high": slope.high,
         "verdict": word,
         "cause": said,
-        "since": since(sizes, kept.log().mean(0).exp()) if word in ("COLLAPSES", "GROWS") else None,
+        "since": since(sizes, torch.tensor(typical)) if changes else None,
         "seeds_needed": more,
     }
 

@@ -15,6 +15,8 @@ from nfd.scaling.blocks import block_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
 from nfd.scaling.tensors import TensorInfo, ratio, tensors
 
+_ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in small tensors
+
 MakeModel = Callable[[int, int], nn.Module]
 
 
@@ -53,7 +55,8 @@ class Base:
 
     tensors: dict[str, TensorInfo]
     blocks: list[str]
-    _starts: dict[tuple[str, ...], Start] = field(default_factory=dict)
+    _starts: dict[str, Start] = field(default_factory=dict)
+    _alike: dict[tuple[str, str], Start | None] = field(default_factory=dict)
 
     def of(self, t: TensorInfo, blocks: Sequence[str]) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
@@ -66,17 +69,25 @@ class Base:
         return other
 
     def start(self, t: TensorInfo, blocks: Sequence[str]) -> Start:
-        """How the counterpart begins; tensors of one name in several blocks are taken together."""
+        """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
         name = in_base(t.name, blocks, self.blocks)
-        block = block_of(name, self.blocks)
-        if block is None:
-            return start_of([self.tensors[name].drawn()])
+        block, own = block_of(name, self.blocks), self._own(name)
+        if block is None or own.constant is not None:
+            return own
         container, rest = block.rpartition(".")[0], name[len(block) :]
-        if (container, rest) not in self._starts:
-            alike = [b + rest for b in self.blocks if b.rpartition(".")[0] == container]
-            found = [self.tensors[n].drawn() for n in alike if n in self.tensors]
-            self._starts[container, rest] = start_of([p for p in found if p.shape == found[0].shape])
-        return self._starts[container, rest]
+        if (container, rest) not in self._alike:
+            names = [b + rest for b in self.blocks if b.rpartition(".")[0] == container and b + rest in self.tensors]
+            starts = [self._own(n) for n in names]
+            low, high = min(s.std for s in starts), max(s.std for s in starts)
+            same = low > 0 and high <= _ALIKE * low
+            pooled = start_of([self.tensors[n].drawn() for n in names]) if same else None
+            self._alike[container, rest] = pooled
+        return self._alike[container, rest] or own
+
+    def _own(self, name: str) -> Start:
+        if name not in self._starts:
+            self._starts[name] = start_of([self.tensors[name].drawn()])
+        return self._starts[name]
 
 
 def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:

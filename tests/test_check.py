@@ -1,0 +1,355 @@
+"""Checks: definitions against slow obvious versions, the verdicts of real cases, faults named with step and layer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import ConvNet, Residual, Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.cli.main import main
+from nfd.core.statistics import Interval
+from nfd.meters.check import Check
+from nfd.meters.health import dead_units
+from nfd.meters.updates import Baseline
+from nfd.meters.verdict import cause, seeds_needed, since
+from nfd.scaling.planning import plan
+
+G = torch.Generator().manual_seed(0)
+TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (4, 8, 7), generator=G)]
+
+
+def vectors(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(batch, 5, generator=g), torch.randint(0, 3, (batch,), generator=g)) for _ in range(steps)]
+
+
+def two_layer(width: int, depth: int) -> nfd.ResNet:
+    return nfd.ResNet(5, 3, width, depth, block="two-layer")
+
+
+def complete(width: int, depth: int) -> nfd.ResNet:
+    return nfd.ResNet(5, 3, width, depth, block="two-layer", branch_exponent=1.0)
+
+
+def rows(found: Check) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["meter"], row["axis"]): row for row in found.table}
+
+
+# ---- reference: meters by hand -----------------------------------------------------------------------------------
+
+
+def test_meters_of_a_plain_module_are_what_they_say() -> None:
+    x, y = vectors(1)[0]
+    model = Residual(12, 3)
+    planned = plan(model, base_width=6, base_depth=3, sample=x)
+    baseline, start = Baseline(model, planned, x), copy.deepcopy(model)
+    optimizer = torch.optim.SGD(planned.param_groups(model, lr=0.5))
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    found = baseline.updates(model)
+    inner, stream = [], []
+    with torch.no_grad():
+        h, reset = model.embed(x), copy.deepcopy(model)
+        for block, before, back in zip(model.blocks, start.blocks, reset.blocks, strict=True):
+            inner.append(h @ (block.up.weight - before.up.weight).T)  # type: ignore[union-attr, operator]
+            z = torch.relu(block.up(h))  # type: ignore[operator, union-attr]
+            stream.append(3 * z @ (block.down.weight - before.down.weight).T)  # type: ignore[union-attr, operator]
+            h = block(h)
+            back.up.weight.copy_(before.up.weight)  # type: ignore[union-attr, operator, arg-type]
+        for meter, expected in (
+            ("inner_update", torch.stack(inner)),
+            ("stream_update", torch.stack(stream)),
+            ("activation", h),
+            ("function_update", model(x) - start(x)),
+            ("function_update_inner", model(x) - reset(x)),
+        ):
+            assert found[meter] == pytest.approx(float(expected.square().mean().sqrt()), rel=1e-5), meter
+        ratios = [
+            torch.linalg.matrix_norm(b.up.weight - s.up.weight, 2) / torch.linalg.matrix_norm(s.up.weight, 2)  # type: ignore[union-attr, operator]
+            for b, s in zip(model.blocks, start.blocks, strict=True)
+        ]
+    assert found["update_to_weight"] == pytest.approx(float(torch.stack(ratios).square().mean().sqrt()), rel=0.02)
+    assert model.training
+
+
+@pytest.mark.parametrize("make", [Transformer, ConvNet])
+def test_every_kind_of_module_is_measured(make: Any) -> None:
+    batches: list[Any] = TOKENS if make is Transformer else [(torch.randn(4, 3, 6, 6), torch.tensor([0, 1, 2, 3]))] * 3
+    found = nfd.check(make, [8, 16], [2, 4], batches, rule="complete-p", optimizer="adamw", eta_c=1e-3, seeds=2)
+    measured = {meter for meter, _ in rows(found)}
+    assert measured >= {"inner_update", "stream_update", "function_update", "function_update_inner", "gradient", "loss"}
+    assert len(found.runs) == 8
+    assert all(math.isfinite(run[m]) and run[m] > 0 for run in found.runs for m in measured)
+
+
+def test_an_encoder_with_fused_attention_is_measured() -> None:
+    def make(width: int, depth: int) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
+        return nn.Sequential(
+            nn.Embedding(11, width),
+            nn.TransformerEncoder(layer, depth, enable_nested_tensor=False),
+            nn.LayerNorm(width),
+            nn.Linear(width, 11),
+        )
+
+    found = nfd.check(make, [8], [2, 4], TOKENS, rule="depth-mup", optimizer="adamw", eta_c=1e-3, seeds=2)
+    assert all(run["inner_update"] > 0 and run["stream_update"] > 0 for run in found.runs)
+
+
+# ---- rate: the paper's two-layer network --------------------------------------------------------------------------
+
+
+def test_eq_8_cures_the_inner_layers_and_moves_the_trouble() -> None:
+    """Uniform rates: inner updates fall as L^-1/2; Eq. 8: they stay and their joint effect grows as sqrt(L)."""
+    depths, batches = [4, 8, 16, 32], vectors(10, 64)
+    uniform = rows(nfd.check(two_layer, [64], depths, batches, rule="depth-mup", seeds=3))
+    cured = rows(nfd.check(two_layer, [64], depths, batches, rule="depth-mup-inner", seeds=3))
+    whole = rows(nfd.check(complete, [64], depths, batches, rule="complete-p", seeds=3))
+    inner, joint = ("inner_update", "depth"), ("function_update_inner", "depth")
+    assert uniform[inner]["verdict"] == "COLLAPSES"
+    assert uniform[inner]["slope"] == pytest.approx(-0.48, abs=0.08)
+    assert uniform[inner]["since"] == 4
+    assert "Eq. 8" in uniform[inner]["cause"]
+    assert cured[inner]["verdict"] == "STABLE"
+    assert abs(uniform[joint]["slope"]) < 0.2
+    assert cured[joint]["verdict"] == "GROWS"
+    assert cured[joint]["slope"] == pytest.approx(0.55, abs=0.12)
+    assert "sqrt(L)" in cured[joint]["cause"]
+    assert whole[inner]["verdict"] == "STABLE"
+    assert abs(whole[joint]["slope"]) < 0.2
+
+
+def test_adam_has_the_same_trade() -> None:
+    """Inner rate L^0 and outer L^-1/2 in the paper's variables; both L^-1/2 starve the inner layers."""
+    depths, batches = [4, 8, 16, 32], vectors(10)
+    both = {
+        rule: rows(nfd.check(two_layer, [64], depths, batches, rule=rule, optimizer="adam", eta_c=0.02, seeds=3))
+        for rule in ("depth-mup", "depth-mup-inner")
+    }
+    assert both["depth-mup"]["inner_update", "depth"]["slope"] == pytest.approx(-0.5, abs=0.1)
+    assert both["depth-mup-inner"]["inner_update", "depth"]["slope"] == pytest.approx(0.0, abs=0.1)
+    assert abs(both["depth-mup-inner"]["stream_update", "depth"]["slope"]) < 0.15
+    more = "function_update_inner", "depth"
+    assert both["depth-mup-inner"][more]["slope"] - both["depth-mup"][more]["slope"] > 0.35
+
+
+def test_a_broken_parameterisation_is_caught() -> None:
+    """Standard rates: the update of the function grows with width, and the stream with depth, as no 1/L is there."""
+    found = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="standard", eta_c=0.3, seeds=2)
+    assert not found.ok
+    table = rows(found)
+    assert table["function_update", "width"]["verdict"] == "GROWS"
+    assert "rates do not follow it" in table["function_update", "width"]["cause"]
+    mended = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="mup", eta_c=0.3, seeds=2)
+    assert abs(rows(mended)["function_update", "width"]["slope"]) < 0.15
+
+
+def gpt2(width: int, depth: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=depth, n_head=width // 16, n_positions=64, vocab_size=256, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def source_text(steps: int, batch: int, length: int) -> list[tuple[Tensor, Tensor]]:
+    """Bytes of Python's own source, and the bytes after them."""
+    text = Path(json.__file__).with_name("decoder.py").read_bytes() + Path(copy.__file__).read_bytes()
+    ids = torch.tensor(list(text))
+    starts = torch.randint(0, len(ids) - length - 1, (steps, batch), generator=torch.Generator().manual_seed(0))
+    windows = ids[starts[:, :, None] + torch.arange(length + 1)]
+    return [(w[:, :-1], w[:, 1:]) for w in windows]
+
+
+def gpt2_checks(widths: list[int], depths: list[int], steps: int, seeds: int) -> dict[str, dict[Any, dict[str, Any]]]:
+    batches = source_text(steps, 8, 32)
+    return {
+        rule: rows(nfd.check(gpt2, widths, depths, batches, rule=rule, optimizer="adamw", eta_c=3e-3, seeds=seeds))
+        for rule in ("mup", "complete-p")
+    }
+
+
+def test_gpt_2_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
+    found = gpt2_checks([32, 64], [2, 8], 10, 2)
+    for meter in ("activation_update", "stream_update"):
+        assert found["mup"][meter, "depth"]["verdict"] == "GROWS"
+        assert found["complete-p"][meter, "depth"]["verdict"] == "STABLE"
+
+
+@pytest.mark.slow
+def test_gpt_2_over_four_widths_and_depths() -> None:
+    found = gpt2_checks([32, 64, 128, 256], [2, 4, 8, 16], 10, 2)
+    assert found["mup"]["activation_update", "depth"]["verdict"] == "GROWS"
+    for meter in ("activation", "activation_update", "inner_update", "stream_update"):
+        assert abs(found["complete-p"][meter, "depth"]["slope"]) < 0.25, meter
+    for meter in ("activation_update", "inner_update", "stream_update"):
+        assert abs(found["complete-p"][meter, "width"]["slope"]) < 0.25, meter
+
+
+def test_gradient_independence_is_measured_on_any_network_of_ours() -> None:
+    found = nfd.check(two_layer, [32], [2, 4], vectors(1, 64) * 8, eta_c=0.1, seeds=3, gia=True)
+    assert all(0 < run["gia_gap"] < 1 for run in found.runs)
+    assert ("gia_gap", "depth") in rows(found)
+    net = two_layer(16, 2)
+    twin = net.decoupled()
+    x = vectors(1)[0][0]
+    torch.testing.assert_close(twin(x), net(x))
+    net(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    torch.testing.assert_close(twin.V.grad, net.V.grad)
+    assert not torch.allclose(twin.U.grad, net.U.grad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="gia=True compares networks of"):
+        nfd.check(Residual, [8], [2, 4], vectors(2), seeds=2, gia=True)
+
+
+def test_runs_at_a_time_and_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
+    monkeypatch.setattr("nfd.meters.check._MOST_AT_A_TIME", 1)
+    one_by_one = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
+    assert together.runs == one_by_one.runs
+
+
+def test_dropout_is_trained_one_by_one_and_repeats() -> None:
+    class Dropping(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = nfd.check(Dropping, [8, 16], [2], vectors(3), rule="mup", seeds=2)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.randn(3)
+    assert nfd.check(Dropping, [8, 16], [2], vectors(3), rule="mup", seeds=2).runs == first.runs
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_says_when_and_where() -> None:
+    found = nfd.check(two_layer, [16], [2, 4], vectors(12), eta_c=1e6, seeds=2)
+    assert not found.ok
+    (said,) = [event for event in found.events if "not finite" in event]
+    assert "at step" in said
+    assert "of 4 networks" in said
+    assert {row["verdict"] for row in found.table if row["meter"] == "loss"} <= {"UNCERTAIN"}
+    assert "zero or not finite" in str(found)
+
+
+def test_dead_units_are_named() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    x = vectors(1)[0][0]
+    assert dead_units(model, lambda: model(x)) is None
+    with torch.no_grad():
+        model[0].bias[:5] = -100.0  # type: ignore[index]
+    assert dead_units(model, lambda: model(x)) == "ReLU 1 in 1: 62% of its units are dead"
+
+    def make(width: int, depth: int) -> nn.Module:
+        made = Residual(width, depth)
+        nn.init.constant_(made.blocks[1].up.bias, -50.0)  # type: ignore[union-attr, arg-type]
+        return made
+
+    found = nfd.check(make, [8, 16], [2], vectors(2), rule="mup", seeds=2)
+    assert any("ReLU 2 in blocks.1: 100% of its units are dead" in event for event in found.events)
+
+
+def test_vanishing_gradients_are_reported() -> None:
+    class Squashed(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.embed(x)
+            for block in self.blocks:
+                h = block(0.1 * h)
+            out: Tensor = self.head(h)
+            return out
+
+    found = nfd.check(Squashed, [8], [2, 8], vectors(2), rule="mup", seeds=2)
+    assert any("gradients vanish" in event for event in found.events)
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------------
+
+
+def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
+    """An interval of half width 0.2 around 0 is settled by 3 * (0.2 / 0.25)^2 seeds; around 0.2 it needs half 0.05."""
+    assert seeds_needed(Interval(0.05, 0.1, -0.25, 0.35), 3) == 7
+    assert seeds_needed(Interval(0.245, 0.1, -0.05, 0.545), 3) is None
+    assert seeds_needed(Interval(-0.5, 0.1, -1.0, 0.0), 4) == 7
+    assert seeds_needed(Interval(math.nan, math.nan, math.nan, math.nan), 3) is None
+    assert since([2, 4, 8, 16], torch.tensor([1.0, 1.0, 0.5, 0.25])) == 4
+    assert since([2, 4, 8], torch.tensor([1.0, 2.0, 4.0])) == 2
+    assert cause("loss", "width", "STABLE") == "does not depend on width."
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"widths": [8], "depths": [2]}, "two sizes or more"),
+        ({"widths": [16, 8]}, "widths must be ascending"),
+        ({"batches": []}, "batches must be a list"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"rule": "depth"}, "rule must be one of"),
+        ({"optimizer": "lion"}, "pass make_optimizer="),
+        ({"loss": "hinge"}, "loss must be one of"),
+        ({"eta_c": 0}, "eta_c must be greater than 0"),
+        ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),
+    ],
+)
+def test_bad_requests_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        nfd.check(**({"make_model": Residual, "widths": [8, 16], "depths": [2, 4], "batches": vectors(2)} | options))
+
+
+def test_losses_and_optimizers_of_ones_own() -> None:
+    found = nfd.check(
+        Residual, [8, 16], [2], vectors(2), rule="mup", optimizer="lion", seeds=2,
+        loss=lambda out, y: (out.square().mean() - 1).square(),
+        make_optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
+    )  # fmt: skip
+    assert found.table
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_writes_and_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mymodels.py").write_text(
+        "import nfd, torch\n"
+        "def make_model(width, depth):\n"
+        "    return nfd.ResNet(64, 10, width, depth, block='two-layer')\n"
+        "batches = [(torch.randn(4, 64), torch.tensor([0, 1, 2, 3])) for _ in range(2)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = ["check", "mymodels:make_model", "--widths", "32", "--depths", "4", "8", "16", "32"]
+    assert main([*arguments, "--batch", "16", "--steps", "3", "--seeds", "2"]) == 1
+    assert "COLLAPSES" in capsys.readouterr().out
+    result = json.loads((tmp_path / "out/check/result.json").read_text())
+    assert result["ok"] is False
+    assert result["config"]["rule"] == "depth-mup"
+    assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
+    assert (tmp_path / "out/check/depth.png").stat().st_size > 5000
+    assert "<script" in (tmp_path / "out/check/report.html").read_text()
+    assert len((tmp_path / "out/check/runs.csv").read_text().splitlines()) == 9
+    assert main([*arguments, "--batches", "mymodels:batches", "--config", "out/check/config.toml"]) in (0, 1)
+    for bad, said in (
+        ([], "needs a constructor"),
+        (["mymodels"], "package.module:name"),
+        (["nothere:f"], "no module 'nothere'"),
+        (["mymodels:nothing"], "has no 'nothing'"),
+        (["mymodels:make_model", "--widths", "8", "4"], "must be ascending"),
+    ):
+        capsys.readouterr()
+        assert main(["check", *bad]) == 2
+        assert said in capsys.readouterr().err
