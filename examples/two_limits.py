@@ -118,13 +118,13 @@ def main() -> None:
     particles = scaled(PARTICLES, 2 * a.samples + 2)
     table, verdicts, size = agreement(x, y, a.depths, particles, sizes)
     print(table, flush=True)
-    steps = first_steps(x[0], scaled(512, 64), scaled(24, 4))
+    steps = first_steps(x[0], scaled(512, 64), scaled(24, 2))
     print(steps, flush=True)
-    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 4))
+    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 2), scaled(256, 64))
     print(start, flush=True)
     slopes, facts = convergence(x, y, sizes["width"], sizes["networks"])
     print(slopes, flush=True)
-    orders, grid = commutation(x, y, sizes["width"], sizes["networks"])
+    orders, grid = commutation(x, y, sizes["width"], sizes["networks"], scaled(288, 2))
     text = PAGE.format(
         samples=a.samples, horizon=HORIZON, eta_c=ETA_C, particles=particles, table=table, verdicts=verdicts, size=size,
         steps=steps, slopes=slopes, start=start, orders=orders, grid=grid, dense_width=sizes["width"] // 2, **sizes,
@@ -257,9 +257,9 @@ def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
     return [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
 
 
-def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object]]:
+def initialisation(x: Tensor, n: int, count: int, deepest: int) -> tuple[str, dict[str, object]]:
     """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
-    depths, deepest, L = (4, 8, 16, 32), 256, 8
+    depths, L = (4, 8, 16, 32), 8
     lines = [
         "| what | activation | against | exponent of the mean square [95 % interval] |",
         "|---|---|---|---|",
@@ -340,9 +340,9 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict
     return "\n".join(table), {"depth": depth, "last": depths[-2], "twice": depths[-1]}
 
 
-def commutation(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, str]:
+def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> tuple[str, str]:
     """Mean outputs extrapolated to infinity by width first, by depth first, and jointly, compared."""
-    n, L, many = max(8, width // 32), 8, 12 * count
+    n, L = max(8, width // 32), 8
     lines = ["| feedback | depth first - width first | joint - width first |", "|---|---|---|"]
     for feedback in ("shared", "independent"):
 

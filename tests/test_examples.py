@@ -28,3 +28,25 @@ def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert page.count("| 2 | ") == 1
     assert "| width n | " in page
     assert "{" not in page.replace("{l-1}", "")
+
+
+def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(sys, "argv", ["checks.py", "--size", "small", "--out", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "checks.py"), run_name="__main__")
+    page = (tmp_path / "checks.md").read_text()
+    assert page.count("Rule '") == page.count("\n## ") == 8
+    assert page.count("inner_update") >= 8
+
+
+@pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
+@pytest.mark.parametrize(
+    ("name", "library"), [("plan_with_trainer", "transformers"), ("plan_with_lightning", "lightning")]
+)
+def test_plans_ride_in_trainers(
+    name: str, library: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(library)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--width", "32", "--depth", "3", "--steps", "3"])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert "loss: " in capsys.readouterr().out

@@ -22,6 +22,7 @@ _HEIGHT, _STILL_WIDTH = 360, 640
 _MARGIN = 1.15  # of logarithmic axes, as a factor
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; light to dark for an ordered family.
+_DASHES = ((1, 0), (6, 4), (2, 3))
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SHADES = ("#cccccc", "#b4b4b4", "#9a9a9a", "#7e7e7e", "#666666", "#4f4f4f")
 
@@ -46,7 +47,8 @@ def chart_of(finding: Finding) -> Chart:
 
 
 def _styled(names: Sequence[str]) -> list[Series]:
-    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed."""
+    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed; all
+    else in colours, dashed from the second turn on."""
     if any(", " in name and not name.startswith(("real", "infinitely")) for name in names):
         colours = dict(zip(dict.fromkeys(name.rsplit(", ", 1)[0] for name in names), cycle(COLOURS), strict=False))
         first = names[0].rsplit(", ", 1)[1]
@@ -55,6 +57,9 @@ def _styled(names: Sequence[str]) -> list[Series]:
             for name in names
             for meter, rule in [name.rsplit(", ", 1)]
         ]
+    if len(names) > 1 and not any(name.startswith(("real", "infinitely")) for name in names):
+        styles = zip(names, cycle(COLOURS), [k // len(COLOURS) for k in range(len(names))], strict=False)
+        return [Series(name, colour, _DASHES[turn % len(_DASHES)]) for name, colour, turn in styles]
     real = [name for name in names if name.startswith("real")]
     predicted = [name for name in names if name not in real]
     shades = [*(SHADES[k * len(SHADES) // max(len(predicted) - 1, 1)] for k in range(len(predicted) - 1)), "#000000"]

@@ -1,0 +1,144 @@
+"""Checks of real networks, as a page: what scales, what does not, and what each rule does about it.
+
+Run: python examples/checks.py [--size full] [--out docs]
+Writes checks.md. ``--size full`` takes a few minutes on two cores; ``small`` shows the same in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import nfd
+from nfd.core.files import prepare_directory, staged, write_text
+from nfd.data.digits import digits
+
+Batches = list[tuple[Any, Tensor]]
+
+PAGE = """# Checks
+
+*Made by `python examples/checks.py`. Every table is what `print(nfd.check(...))` shows; exponents are log-log slopes
+with 95 % intervals over seeds and sizes, and meters are defined in `nfd.meters.updates`.*
+
+{sections}
+"""
+
+CASES = {
+    "The paper's two-layer network, uniform rates": (
+        "The inner layers' own updates fall as L^-1/2 (Fig. 5, row 1 of the paper), and the function does not notice."
+    ),
+    "The same, Eq. 8": (
+        "Inner updates no longer fall with depth; what they do to the function together grows as sqrt(L). The paper "
+        "shows the first half."
+    ),
+    "The same, multiplier 1/L (complete-p)": "Neither falls nor grows.",
+    "The two-layer network under Adam, uniform rates": "Inner and outer rates both L^-1/2: the same collapse.",
+    "The two-layer network under Adam, inner rate L^0": "The same trade as Eq. 8 makes for SGD.",
+    "GPT-2 under AdamW, mup": (
+        "Width transfers, depth does not: every block adds an update of its own to the stream. Trained on the source "
+        "text of Python's standard library, as bytes."
+    ),
+    "GPT-2 under AdamW, complete-p": "Depth exponents are gone.",
+    "A broken parameterisation: standard rates on residual blocks of plain linear layers": (
+        "PyTorch's own initialisation and one rate for all: what each step does grows with width."
+    ),
+}
+
+
+def two_layer(exponent: float) -> Callable[[int, int], nn.Module]:
+    """The network of Eq. 6 on digits."""
+    return lambda width, depth: nfd.ResNet(64, 10, width, depth, block="two-layer", branch_exponent=exponent)
+
+
+def gpt2(width: int, depth: int) -> nn.Module:
+    """A GPT-2 over bytes with heads of 16 and no dropout."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=depth, n_head=width // 16, n_positions=64, vocab_size=256, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+class Plain(nn.Module):
+    """``h + W_2 relu(W_1 h)``, as anyone would write it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The stream with this block's branch added."""
+        return h + self.down(torch.relu(self.up(h)))
+
+
+def plain(width: int, depth: int) -> nn.Module:
+    """Digits to logits through residual blocks."""
+    return nn.Sequential(
+        nn.Linear(64, width), nn.Sequential(*[Plain(width) for _ in range(depth)]), nn.Linear(width, 10)
+    )
+
+
+def source_text(steps: int, batch: int, length: int) -> Batches:
+    """Bytes of the standard library's source, and the bytes after them."""
+    text = b"".join(path.read_bytes() for path in sorted(Path(inspect.getfile(json)).parent.glob("*.py")))
+    ids = torch.tensor(list(text))
+    starts = torch.randint(0, len(ids) - length - 1, (steps, batch), generator=torch.Generator().manual_seed(0))
+    windows = ids[starts[:, :, None] + torch.arange(length + 1)]
+    return [(w[:, :-1], w[:, 1:]) for w in windows]
+
+
+def section(title: str, found: nfd.Check) -> str:
+    """A heading, what to see, and the report."""
+    return f"## {title}\n\n{CASES[title]}\n\n```text\n{found}\n```"
+
+
+def main() -> None:
+    """Run every check and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--out", default="docs")
+    a = parser.parse_args()
+    full = a.size == "full"
+    depths, steps = ([4, 8, 16, 32, 64], 10) if full else ([2, 4], 2)
+    x, y = digits().batches(64, steps, 0)
+    images = list(zip(x, y, strict=True))
+    text = source_text(10 if full else 2, 8, 32)
+    gpt = ([32, 64, 128, 256], [2, 4, 8, 16]) if full else ([32, 64], [2, 4])
+    small = ([64, 128, 256], [2, 4, 8]) if full else ([16, 32], [2, 4])
+
+    def on_digits(exponent: float, rule: str, optimizer: str, eta_c: float) -> nfd.Check:
+        return nfd.check(two_layer(exponent), [128 if full else 32], depths, images, rule, optimizer, eta_c, seeds=3)
+
+    def on_text(rule: str) -> nfd.Check:
+        return nfd.check(gpt2, *gpt, text, rule, "adamw", 3e-3, seeds=2)
+
+    runs: Sequence[Callable[[], nfd.Check]] = (
+        lambda: on_digits(0.5, "depth-mup", "sgd", 0.1),
+        lambda: on_digits(0.5, "depth-mup-inner", "sgd", 0.1),
+        lambda: on_digits(1.0, "complete-p", "sgd", 0.1),
+        lambda: on_digits(0.5, "depth-mup", "adam", 0.03),
+        lambda: on_digits(0.5, "depth-mup-inner", "adam", 0.03),
+        lambda: on_text("mup"),
+        lambda: on_text("complete-p"),
+        lambda: nfd.check(plain, *small, images, "standard", "sgd", 0.3, seeds=2),
+    )
+    sections = []
+    for title, run in zip(CASES, runs, strict=True):
+        sections.append(section(title, run()))
+        print(sections[-1], flush=True)
+    with staged(prepare_directory(a.out)) as folder:
+        write_text(folder / "checks.md", PAGE.format(sections="\n\n".join(sections)))
+
+
+if __name__ == "__main__":
+    main()
