@@ -24,7 +24,8 @@ def test_every_object_and_test_exists(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits"))]
+    "page",
+    ["README.md", *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits", "checks"))],
 )
 def test_relative_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
