@@ -215,7 +215,7 @@ def test_gradient_independence_is_measured_on_any_network_of_ours() -> None:
 
 def test_runs_at_a_time_and_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     together = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
-    monkeypatch.setattr("nfd.meters.check._MOST_AT_A_TIME", 1)
+    monkeypatch.setattr("nfd.meters.runs._MOST_AT_A_TIME", 1)
     one_by_one = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
     assert together.runs == one_by_one.runs
 

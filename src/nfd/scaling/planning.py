@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import nn
@@ -11,11 +12,19 @@ from torch import nn
 from nfd.core.errors import check_choice, check_count
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_found, blocks_named
+from nfd.scaling.entries import (
+    entries_of_base,
+    entries_of_own,
+    entries_of_ratio,
+    multipliers,
+    stream_width,
+    widest,
+)
 from nfd.scaling.families import Known, known
 from nfd.scaling.plan import DECAYS, Entry, Plan
 from nfd.scaling.roles import Anatomy, Decision, anatomy
-from nfd.scaling.rules import OPTIMIZERS, Power, Role, Rule, exponent_of, rule_named
-from nfd.scaling.sizes import Base, MakeModel, Ratios, Start, growing, instance, ratios, ratios_by_role
+from nfd.scaling.rules import OPTIMIZERS, Role, Rule, exponent_of, rule_named
+from nfd.scaling.sizes import Base, MakeModel, growing, instance
 from nfd.scaling.tensors import tensors
 
 _CLIP = (
@@ -84,37 +93,88 @@ def plan(
     base_depth = None if base_depth is None else check_count("base_depth", base_depth)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
-    if family.width is not None:  # nfd.nets: everything is known
-        entries, width, depth = _own_network(model, family, rule, base, base_width, base_depth)
-        multipliers: dict[str, float] = {}
-        notes: list[str] = []
-        names = family.blocks
+    if family.width is None:
+        parts = _of_any(model, chosen, rule, base, base_width, base_depth, make_model, blocks, roles, sample)
     else:
-        if base is None and make_model is not None and base_width is not None:
-            base = instance(make_model, base_width, base_depth or max(len(_blocks(model, blocks)), 1))
-        if blocks is None and base is not None:  # a single block is found through the instance that has more
-            blocks = _containers(max(_blocks(model, None), _blocks(base, None), key=len)) or None
-        scaling = _scaling(model, base, make_model, base_width, base_depth)
-        found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling, width=None)
-        decisions = _settled(found, chosen, rule)
-        names = found.blocks
-        depth = _depth_ratio(found, base, blocks, base_depth)
-        entries, width, notes = _entries(found, decisions, base, blocks, base_width, rule)
-        multipliers, more = _multipliers(found, entries, base, chosen)
-        notes += more
-    if chosen.scales_width and optimizer in ("sgd", "adam", "adamw"):
-        notes.append(_CLIP)
+        parts = _of_own(model, family, rule, base, base_width, base_depth)
+    notes = [*parts.notes, *([_CLIP] if chosen.scales_width and optimizer in ("sgd", "adam", "adamw") else [])]
     return Plan(
         cast(RuleName, rule),
         cast(Optimizer, optimizer),
         cast(Decay, decay),
-        width,
-        depth,
-        entries,
-        tuple(names),
-        multipliers,
+        parts.width,
+        parts.depth,
+        parts.entries,
+        tuple(parts.blocks),
+        parts.multipliers,
         tuple(notes),
     )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a plan is made of beside its choices."""
+
+    entries: dict[str, Entry]
+    width: float
+    depth: float
+    blocks: list[str]
+    multipliers: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def _of_own(
+    model: nn.Module, family: Known, rule: str, base: nn.Module | None, base_width: int | None, base_depth: int | None
+) -> _Parts:
+    """A network of nfd.nets: it knows its roles, its size and its multipliers."""
+    net = cast(Any, model)
+    if family.blocks and rule_named(rule).exponent not in (None, net.branch_exponent):
+        raise ValueError(
+            f"Rule {rule!r} is made for branch_exponent={exponent_of(rule):g}; this network has "
+            f"{net.branch_exponent:g}. Build it with branch_exponent={exponent_of(rule):g} or choose another rule."
+        )
+    if rule_named(rule).boosts_inner and "inner" not in family.roles.values():
+        raise ValueError(f"Rule {rule!r} needs inner and outer roles; build the network with block='two-layer'.")
+    if base is not None:
+        small = known(base)
+        base_width, base_depth = small.width, small.depth
+    m, depth = net.width / (base_width or 1), net.depth / (base_depth or 1)
+    return _Parts(entries_of_own(model, family, m), m, depth, family.blocks)
+
+
+def _of_any(
+    model: nn.Module,
+    chosen: Rule,
+    rule: str,
+    base: nn.Module | None,
+    base_width: int | None,
+    base_depth: int | None,
+    make_model: MakeModel | None,
+    blocks: str | Sequence[str] | None,
+    roles: Mapping[str, str] | None,
+    sample: Any,
+) -> _Parts:
+    """Anyone's module."""
+    if base is None and make_model is not None and base_width is not None:
+        base = instance(make_model, base_width, base_depth or max(len(_blocks(model, blocks)), 1))
+    if blocks is None and base is not None:  # a single block is found through the instance that has more
+        blocks = _containers(max(_blocks(model, None), _blocks(base, None), key=len)) or None
+    scaling = _scaling(model, base, make_model, base_width, base_depth)
+    found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling, width=None)
+    settled = _settled(found, chosen, rule)
+    if not chosen.scales_width:  # the model's own start is that of the rule
+        return _Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
+    if base is not None:
+        base_blocks = _blocks(base, blocks)
+        entries = entries_of_base(found, settled, Base(tensors(base), base_blocks))
+        depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
+        factors, said = multipliers(found, entries, base)
+        return _Parts(entries, widest(entries), depth, found.blocks, factors, said)
+    m = 1.0 if base_width is None else stream_width(found, settled) / base_width
+    depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
+    entries = entries_of_ratio(found, settled, m)
+    factors, said = multipliers(found, entries, None)
+    return _Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 else [_LAW]), *said])
 
 
 def _check_sizes(
@@ -137,36 +197,6 @@ def _check_sizes(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."
         )
-
-
-def _own_network(
-    model: nn.Module,
-    family: Known,
-    rule: str,
-    base: nn.Module | None,
-    base_width: int | None,
-    base_depth: int | None,
-) -> tuple[dict[str, Entry], float, float]:
-    """A network of nfd.nets: it knows its roles, its size and its multipliers."""
-    net = cast(Any, model)
-    if family.blocks and rule_named(rule).exponent not in (None, net.branch_exponent):
-        raise ValueError(
-            f"Rule {rule!r} is made for branch_exponent={exponent_of(rule):g}; this network has "
-            f"{net.branch_exponent:g}. Build it with branch_exponent={exponent_of(rule):g} or choose another rule."
-        )
-    if rule_named(rule).boosts_inner and "inner" not in family.roles.values():
-        raise ValueError(f"Rule {rule!r} needs inner and outer roles; build the network with block='two-layer'.")
-    if base is not None:
-        small = known(base)
-        base_width, base_depth = small.width, small.depth
-    m, depth = net.width / (base_width or 1), net.depth / (base_depth or 1)
-    entries = {}
-    for name, t in tensors(model).items():
-        role = family.roles.get(name, "vector")
-        ratio = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
-        why, multiplier = family.sources.get(name, "fixed"), family.multipliers.get(name, Power())
-        entries[name] = Entry(t.shape, role, why, t.shape[-1], ratio, Start(1.0, None), multiplier)
-    return entries, m, depth
 
 
 def _blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> list[str]:
@@ -232,92 +262,3 @@ def _open_question(open_ones: Mapping[str, str]) -> str:
     ways.append("roles={'pattern': 'inner', ...}")
     tensors_ = "1 tensor" if len(open_ones) == 1 else f"{len(open_ones)} tensors"
     return "\n".join([f"The plan cannot decide {tensors_}:", *lines, f"Pass {', or '.join(ways)}."])
-
-
-def _depth_ratio(
-    found: Anatomy, base: nn.Module | None, blocks: str | Sequence[str] | None, base_depth: int | None
-) -> float:
-    depth = len(found.blocks)
-    if base is not None and depth:
-        return depth / len(_blocks(base, blocks))
-    return depth / base_depth if base_depth and depth else 1.0
-
-
-def _entries(
-    found: Anatomy,
-    decisions: Mapping[str, tuple[Role, str]],
-    base: nn.Module | None,
-    blocks: str | Sequence[str] | None,
-    base_width: int | None,
-    rule: str,
-) -> tuple[dict[str, Entry], float, list[str]]:
-    if base is not None:
-        return _entries_of_base(found, decisions, Base(tensors(base), _blocks(base, blocks)))
-    m = 1.0
-    if base_width is not None and rule != "standard":
-        stream = _width_of(found, decisions)
-        m = stream / base_width
-    entries, own = {}, Base(found.tensors, found.blocks)
-    for name, t in found.tensors.items():
-        role, why = decisions[name]
-        grown, begins = ratios_by_role(t, role, m), own.start(t, found.blocks)
-        law = Power() if t.is_vector or role not in ("hidden", "inner", "outer", "readout") else Power(fan_in=0.5)
-        begins = Start(begins.std * law.at(grown.fan_in, 1.0, 1.0), begins.constant)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
-    return entries, m, [] if m == 1 else [_LAW]
-
-
-def _entries_of_base(
-    found: Anatomy, decisions: Mapping[str, tuple[Role, str]], base: Base
-) -> tuple[dict[str, Entry], float, list[str]]:
-    entries = {}
-    for name, t in found.tensors.items():
-        role, why = decisions[name]
-        grown = ratios(t, base.of(t, found.blocks), role)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, found.blocks))
-    grown_by = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
-    return entries, max(grown_by, default=1.0, key=lambda r: abs(r - 1)), []
-
-
-def _width_of(found: Anatomy, decisions: Mapping[str, tuple[Role, str]]) -> int:
-    """The size of the stream."""
-    for wanted in ("outer", "embedding", "tied", "input"):
-        sizes = {
-            t.shape[t.outs[0]]
-            for name, t in found.tensors.items()
-            if decisions[name][0] == wanted and t.outs and not t.is_vector
-        }
-        if len(sizes) == 1:
-            return sizes.pop()
-    raise ValueError(
-        "The width of the model could not be found, to compare with base_width. Pass make_model=, or base=, the tuned "
-        "model itself."
-    )
-
-
-def _multipliers(
-    found: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None, chosen: Rule
-) -> tuple[dict[str, float], list[str]]:
-    """Forward factors that no initialisation can stand for."""
-    factors: dict[str, float] = {}
-    notes: list[str] = []
-    if not chosen.scales_width:
-        return factors, notes
-    for name, entry in entries.items():
-        if entry.role == "tied" and entry.ratios.fan_out != 1:
-            heads = [n.rpartition(".")[0] for n in found.tensors[name].names if n != name]
-            factors.update(dict.fromkeys(heads, 1 / entry.ratios.fan_out))
-            notes.append(
-                f"{name} is the head as well: insert nfd.Scaled at {', '.join(heads)} as plan.multipliers has it."
-            )
-    small = known(base).attention if base is not None else {}
-    for module, size in found.known.attention.items():
-        before = next(iter(small.values()), size)
-        if size != before:
-            factors[module] = (before / size) ** 0.5
-    if any(size != next(iter(small.values()), size) for size in found.known.attention.values()):
-        notes.append(
-            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Multiply them (or the queries) by the factor "
-            "that plan.multipliers has for each attention module; at a fixed head size this is not needed."
-        )
-    return factors, notes

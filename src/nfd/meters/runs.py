@@ -1,0 +1,212 @@
+"""The networks of a check: built, planned, trained on the same batches and measured, several at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import check_choice
+from nfd.core.progress import Bar
+from nfd.core.random import derive
+from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
+from nfd.meters.updates import Baseline, outputs_of
+from nfd.nets.network import Network
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import plan
+from nfd.scaling.probe import call_with
+from nfd.scaling.scaled import Scaled
+from nfd.scaling.sizes import MakeModel, instance
+from nfd.training.losses import LOSSES
+
+_BUILDING = Lock()
+_MOST_AT_A_TIME = 8  # networks; each is in memory three times
+
+Run = dict[str, Any]
+Groups = list[dict[str, Any]]
+
+
+def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> list[Run]:
+    """Every network, the largest first; several at a time, one thread each, where training draws no random numbers."""
+    shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
+    order = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
+
+    def one(which: tuple[int, int, int]) -> Run:
+        torch.manual_seed(derive(which[2], "training", *which[:2]))
+        run = job.run(*which)
+        shown.advance(which[0] * which[1])
+        return run
+
+    threads = torch.get_num_threads()
+    *rest, smallest = order
+    with torch.random.fork_rng(devices=[]):
+        found = {smallest: one(smallest)}
+        drawn = torch.get_rng_state()
+        torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
+        alone = not torch.equal(drawn, torch.get_rng_state())
+        try:
+            torch.set_num_threads(threads if alone else 1)
+            with ThreadPoolExecutor(1 if alone else min(threads, _MOST_AT_A_TIME)) as pool:
+                try:
+                    found |= dict(zip(rest, pool.map(one, rest), strict=True))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        finally:
+            torch.set_num_threads(threads)
+    return [found[which] for which in wanted]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network after another."""
+
+    make_model: MakeModel
+    base_width: int
+    base_depth: int
+    batches: list[tuple[Any, Any]]
+    rule: str
+    optimizer: str
+    eta_c: float
+    loss: Callable[[Any, Any], Tensor]
+    blocks: str | Sequence[str] | None
+    roles: Mapping[str, str] | None
+    weight_decay: float
+    make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None
+    gia: bool
+
+    def run(self, width: int, depth: int, seed: int) -> Run:
+        with _BUILDING:  # building sets the random state of the process
+            model, planned = self._planned(width, depth, seed)
+        found: Run = {"width": width, "depth": depth, "seed": seed, "events": []}
+        twin = _decoupled(model) if self.gia else None
+        baseline = Baseline(model, planned, self.batches[0][0])
+        losses = self._train(model, planned, found)
+        found["loss"] = losses[-1]
+        if math.isfinite(losses[-1]):
+            found |= baseline.updates(model)
+            if twin is not None:
+                found["gia_gap"] = self._gap(model, twin, losses[0])
+        return found
+
+    def _gap(self, model: nn.Module, twin: nn.Module, start: float) -> float:
+        """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
+        with _BUILDING:
+            planned = self._plan(twin)
+        self._train(twin, planned, {"events": []})
+        with torch.no_grad():
+            standard, decoupled = (
+                float(self.loss(net(self.batches[0][0]), self.batches[0][1])) for net in (model, twin)
+            )
+        return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
+
+    def _planned(self, width: int, depth: int, seed: int) -> tuple[nn.Module, Plan]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "check", width, depth))
+            model = instance(self.make_model, width, depth)
+        planned = self._plan(model)
+        if self.rule != "standard" or isinstance(model, Network):  # elsewhere the model's own start is the standard one
+            planned.initialize_(model, seed)
+        for name, factor in planned.multipliers.items():
+            _insert(model, name, factor)
+        return model.train(), planned
+
+    def _plan(self, model: nn.Module) -> Plan:
+        own = isinstance(model, Network)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return plan(
+                model,
+                rule=self.rule,
+                make_model=None if own else self.make_model,
+                base_width=None if own else self.base_width,
+                base_depth=None if own else self.base_depth,
+                optimizer=self.optimizer,
+                blocks=self.blocks,
+                roles=self.roles,
+                sample=self.batches[0][0],
+            )
+
+    def _train(self, model: nn.Module, planned: Plan, found: Run) -> list[float]:
+        optimizer = self._optimizer(planned.param_groups(model, lr=self.eta_c, weight_decay=self.weight_decay))
+        losses: list[float] = []
+        for step, (x, y) in enumerate(self.batches):
+            optimizer.zero_grad()
+            if step == 0:
+                with stream_gradients(model, planned) as ends:
+                    value = self._value(model, x, y, found)
+                    value.backward()  # type: ignore[no-untyped-call]
+                _note_gradient(found, ends)
+            else:
+                value = self._value(model, x, y, found)
+                value.backward()  # type: ignore[no-untyped-call]
+            losses.append(float(value.detach()))
+            if not math.isfinite(losses[-1]):
+                bad = first_bad(model, partial(call_with, model, x))
+                found["events"].append((step, f"not finite at step {step}, first in {bad}"))
+                return losses
+            optimizer.step()
+            if step.bit_count() <= 1 or step == len(self.batches) - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
+                dead = dead_units(model, partial(call_with, model, x))
+                if dead is not None and not any("dead" in said for _, said in found["events"]):
+                    found["events"].append((step, f"after step {step + 1}, {dead}"))
+        return losses
+
+    def _value(self, model: nn.Module, x: Any, y: Any, found: Run) -> Tensor:
+        if isinstance(model, Network) and "gradient" not in found and "seed" in found:
+            streams = model.streams(x)
+            value = self.loss(streams.outputs, y)
+            ends = torch.autograd.grad(value, [streams.layers[0], streams.layers[-1]], retain_graph=True)
+            _note_gradient(found, [float(g.square().mean().sqrt()) for g in ends])
+            return value
+        return self.loss(call_with(model, x), y)
+
+    def _optimizer(self, groups: Groups) -> torch.optim.Optimizer:
+        if self.make_optimizer is not None:
+            return self.make_optimizer(groups)
+        kinds: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+            "sgd": lambda g: torch.optim.SGD(g, lr=self.eta_c),
+            "adam": torch.optim.Adam,
+            "adamw": torch.optim.AdamW,
+        }
+        if self.optimizer not in kinds:
+            raise ValueError(
+                f"optimizer={self.optimizer!r} is not built here; pass make_optimizer=, a function of parameter groups."
+            )
+        return kinds[self.optimizer](groups)
+
+
+def _note_gradient(found: Run, ends: Sequence[float]) -> None:
+    if len(ends) == 2 and "gradient" not in found:
+        found["gradient"] = ends[0] / ends[1] if ends[1] > 0 else math.nan
+        said = gradient_event(found["gradient"])
+        if said is not None:
+            found["events"].append((0, said))
+
+
+def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    if callable(loss):
+        return loss
+    chosen = LOSSES[check_choice("loss", loss, LOSSES)]
+    if loss == "mse":
+        return lambda out, y: chosen(outputs_of(out), y)
+    return lambda out, y: chosen(outputs_of(out).flatten(0, -2), y.flatten())
+
+
+def _decoupled(model: nn.Module) -> nn.Module:
+    if not isinstance(model, Network) or model.feedback != "shared":
+        raise ValueError("gia=True compares networks of nfd.nets with feedback='shared' with their decoupled twins.")
+    return model.decoupled()
+
+
+def _insert(model: nn.Module, name: str, factor: float) -> None:
+    module = model.get_submodule(name)
+    if isinstance(module, nn.Linear):
+        model.set_submodule(name, Scaled(module, factor))

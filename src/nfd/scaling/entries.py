@@ -1,0 +1,97 @@
+"""The entries of a plan: every tensor's ratios to the base and how it begins, from what is known of the base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from nfd.scaling.families import Known, known
+from nfd.scaling.plan import Entry
+from nfd.scaling.roles import Anatomy
+from nfd.scaling.rules import INPUT_LIKE, Power, Role
+from nfd.scaling.sizes import Base, Ratios, Start, ratios, ratios_by_role
+from nfd.scaling.tensors import tensors
+
+Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
+
+
+def entries_of_own(model: nn.Module, family: Known, m: float) -> dict[str, Entry]:
+    """A network of nfd.nets, ``m`` times as wide as its base: N(0, 1) weights behind multipliers."""
+    entries = {}
+    for name, t in tensors(model).items():
+        role = family.roles.get(name, "vector")
+        grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+        why, multiplier = family.sources.get(name, "fixed"), family.multipliers.get(name, Power())
+        entries[name] = Entry(t.shape, role, why, t.shape[-1], grown, Start(1.0, None), multiplier)
+    return entries
+
+
+def entries_of_base(found: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
+    """Ratios from the shapes of the base's tensors, and their scale."""
+    entries = {}
+    for name, t in found.tensors.items():
+        role, why = settled[name]
+        grown = ratios(t, base.of(t, found.blocks), role)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, found.blocks))
+    return entries
+
+
+def entries_of_ratio(found: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:
+    """Where only the ratio ``m`` of widths is known: matrices follow ``fan_in^-1/2`` from the base to the model."""
+    entries, own = {}, Base(found.tensors, found.blocks)
+    for name, t in found.tensors.items():
+        role, why = settled[name]
+        grown, begins = ratios_by_role(t, role, m), own.start(t, found.blocks)
+        if not t.is_vector and role not in INPUT_LIKE:
+            begins = Start(begins.std * grown.fan_in**0.5, begins.constant)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
+    return entries
+
+
+def stream_width(found: Anatomy, settled: Settled) -> int:
+    """The size of the stream, as fan-out of what writes it."""
+    for wanted in ("outer", "embedding", "tied", "input"):
+        writers = [t for name, t in found.tensors.items() if settled[name][0] == wanted and not t.is_vector]
+        sizes = {t.shape[axis] for t in writers for axis in (t.outs or ())[:1]}
+        if len(sizes) == 1:
+            return sizes.pop()
+    raise ValueError(
+        "The width of the model could not be found, to compare with base_width. Pass make_model=, or base=, the tuned "
+        "model itself."
+    )
+
+
+def widest(entries: Mapping[str, Entry]) -> float:
+    """The ratio of widths that a plan reports: the one furthest from 1."""
+    grown = [e.ratios.fan_out for e in entries.values() if e.role != "readout"]
+    return max(grown, default=1.0, key=lambda r: abs(r - 1))
+
+
+def multipliers(
+    found: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None
+) -> tuple[dict[str, float], list[str]]:
+    """Forward factors that no initialisation can stand for, by module name, and what to say of them."""
+    tied, said = _tied_heads(found, entries)
+    before = next(iter(known(base).attention.values()), None) if base is not None else None
+    grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in found.known.attention.items() if d != before}
+    if grown:
+        said.append(
+            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Multiply them (or the queries) by the factor "
+            "that plan.multipliers has for each attention module; at a fixed head size this is not needed."
+        )
+    return tied | grown, said
+
+
+def _tied_heads(found: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
+    factors: dict[str, float] = {}
+    said = []
+    for name, entry in entries.items():
+        if entry.role == "tied" and entry.ratios.fan_out != 1:
+            names = found.tensors[name].names
+            heads = [n.rpartition(".")[0] for n in names if n != name]
+            factors |= dict.fromkeys(heads, 1 / entry.ratios.fan_out)
+            said.append(
+                f"{name} is the head as well: wrap {', '.join(heads)} in nfd.Scaled, factor in plan.multipliers."
+            )
+    return factors, said
