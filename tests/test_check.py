@@ -246,6 +246,60 @@ def test_a_run_that_diverges_says_when_and_where() -> None:
     assert "zero or not finite" in str(found)
 
 
+def test_a_last_step_that_breaks_the_network_is_no_success() -> None:
+    found = nfd.check(Residual, [16], [2, 4], vectors(1), rule="standard", eta_c=1e30, seeds=2)
+    assert not found.ok
+    assert any("not finite after step 1" in event for event in found.events)
+
+
+def test_batch_statistics_are_not_mistaken_for_learning() -> None:
+    batches = [(torch.randn(8, 3, 6, 6) + 3, torch.arange(8))] * 2
+    found = nfd.check(ConvNet, [8], [2, 4], batches, rule="standard", eta_c=1e-12, seeds=2)
+    assert all(run["activation_update"] < 1e-5 * run["activation"] for run in found.runs)
+
+
+def test_networks_of_different_size_begin_independently() -> None:
+    runs = nfd.check(two_layer, [16], [2, 4], vectors(1), seeds=12).runs
+    shallow, deep = (torch.tensor([r["activation"] for r in runs if r["depth"] == d]) for d in (2, 4))
+    assert abs(float(torch.corrcoef(torch.stack([shallow, deep]))[0, 1])) < 0.7  # shared draws make it 0.9 and more
+
+
+def test_matrices_that_are_not_alone_in_their_module_are_left_out() -> None:
+    class Bare(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.up = nn.Parameter(torch.randn(width, width) / width**0.5)
+            self.down = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+        def forward(self, h: Tensor) -> Tensor:
+            return h + torch.relu(h @ self.up.T) @ self.down.T
+
+    class Wrapped(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.inside = Bare(width)
+
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = self.inside(h)
+            return out
+
+    def make(width: int, depth: int) -> nn.Module:
+        blocks = nn.Sequential(*[Wrapped(width) for _ in range(depth)])
+        return nn.Sequential(nn.Linear(5, width), blocks, nn.Linear(width, 3))
+
+    found = nfd.check(make, [8, 16], [2, 4], vectors(2), rule="depth-mup", seeds=2)
+    assert ("inner_update", "depth") not in rows(found)
+    assert ("function_update_inner", "depth") in rows(found)
+
+
+def test_dead_units_of_images_are_channels() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    with torch.no_grad():
+        model[0].bias[:6] = -100.0  # type: ignore[index]
+    assert dead_units(model, lambda: model(torch.randn(4, 3, 8, 8))) == "ReLU 1 in 1: 75% of its units are dead"
+    assert dead_units(model, lambda: model(torch.randn(1, 3, 4, 4))) is None  # four pixels tell nothing
+
+
 def test_dead_units_are_named() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     x = vectors(1)[0][0]
@@ -288,6 +342,9 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
     assert since([2, 4, 8, 16], torch.tensor([1.0, 1.0, 0.5, 0.25])) == 4
     assert since([2, 4, 8], torch.tensor([1.0, 2.0, 4.0])) == 2
     assert cause("loss", "width", "STABLE") == "does not depend on width."
+    assert "Use 'complete-p'" in cause("inner_update", "depth", "GROWS", "depth-mup")
+    assert "'complete-p' should keep it: check roles" in cause("inner_update", "depth", "GROWS", "complete-p")
+    assert "'mup' should keep it" in cause("stream_update", "width", "GROWS", "mup")
 
 
 @pytest.mark.parametrize(
@@ -332,8 +389,8 @@ def test_the_command_says_writes_and_exits(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    arguments = ["check", "mymodels:make_model", "--widths", "32", "--depths", "4", "8", "16", "32"]
-    assert main([*arguments, "--batch", "16", "--steps", "3", "--seeds", "2"]) == 1
+    arguments = ["check", "mymodels:make_model", "--widths", "64", "--depths", "4", "8", "16", "32"]
+    assert main([*arguments, "--batch", "16", "--steps", "3", "--seeds", "3"]) == 1
     assert "COLLAPSES" in capsys.readouterr().out
     result = json.loads((tmp_path / "out/check/result.json").read_text())
     assert result["ok"] is False
@@ -341,7 +398,7 @@ def test_the_command_says_writes_and_exits(
     assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
     assert (tmp_path / "out/check/depth.png").stat().st_size > 5000
     assert "<script" in (tmp_path / "out/check/report.html").read_text()
-    assert len((tmp_path / "out/check/runs.csv").read_text().splitlines()) == 9
+    assert len((tmp_path / "out/check/runs.csv").read_text().splitlines()) == 13
     assert main([*arguments, "--batches", "mymodels:batches", "--config", "out/check/config.toml"]) in (0, 1)
     for bad, said in (
         ([], "needs a constructor"),

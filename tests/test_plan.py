@@ -296,7 +296,9 @@ def test_post_norm_models_have_width_rules_only() -> None:
     model = bert(32, 2)
     plan = nfd.plan(model, rule="mup", make_model=bert, base_width=16, base_depth=2)
     assert plan.roles["bert.encoder.layer.0.output.dense.weight"] == "hidden"
-    assert plan.multipliers["bert.encoder.layer.0.attention.self"] == pytest.approx(0.5**0.5)  # two heads at any width
+    assert plan.multipliers["bert.encoder.layer.0.attention.self.query"] == pytest.approx(
+        0.5**0.5
+    )  # two heads at any width
     assert "1/d" in plan.explain()
     for post_norm in (model, nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)):
         with pytest.raises(ValueError, match=r"needs a pre-norm residual stream; .* normalises after adding"):
@@ -471,3 +473,152 @@ def test_the_explanation_says_what_was_decided_and_why() -> None:
     assert "multiplier  head: 0.5" in text
     assert "clip" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith("note")) <= 200
+
+
+# ---- what must be asked, kept or told apart ----------------------------------------------------------------------
+
+
+class NoSkip(nn.Module):
+    """A block whose parent, or nobody, adds the input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.w = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.w(torch.relu(x))
+        return out
+
+
+class Shortcut(nn.Module):
+    """A projection where others have the identity."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b, self.s = (nn.Linear(width, width, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.s(x) + self.b(torch.relu(self.a(x)))
+        return out
+
+
+class PostAndPre(nn.Module):
+    """One branch normalised after its writer, one not."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.norm(self.a(torch.relu(x)))
+        out: Tensor = x + self.b(torch.relu(x))
+        return out
+
+
+class Stack(nn.Module):
+    """Blocks of one kind."""
+
+    kind: type[nn.Module] = NoSkip
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(self.kind(width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        out: Tensor = self.head(h)
+        return out
+
+
+@pytest.mark.parametrize("kind", [NoSkip, Shortcut, PostAndPre])
+def test_blocks_that_are_not_residual_are_asked_about(kind: type[nn.Module]) -> None:
+    make = type("Make", (Stack,), {"kind": kind})
+    with pytest.raises(ValueError, match=r"blocks\.\*\..*(does not pass its input on|sees no matrix)"):
+        nfd.plan(make(16, 3), make_model=make, base_width=8, base_depth=2, sample=VECTORS)
+    assert nfd.plan(make(16, 3), rule="mup", make_model=make, base_width=8, base_depth=2, sample=VECTORS)
+
+
+def test_what_does_not_train_or_has_a_mean_is_kept() -> None:
+    model = Residual(64, 2)
+    model.positions = nn.Parameter(torch.randn(4, 64), requires_grad=False)
+    model.gain = nn.Parameter(1 + 0.02 * torch.randn(64))
+    nn.init.eye_(model.blocks[0].up.weight)  # type: ignore[union-attr, arg-type]
+    before = copy.deepcopy(model)
+    roles = {"positions": "embedding", "gain": "vector"}
+    plan = nfd.plan(model, base_width=64, base_depth=2, sample=VECTORS, roles=roles)
+    plan.initialize_(model)
+    for name in ("positions", "gain"):
+        assert torch.equal(getattr(model, name), getattr(before, name))
+    assert torch.equal(model.blocks[0].up.weight, before.blocks[0].up.weight)  # type: ignore[union-attr, arg-type]
+    assert not torch.equal(model.blocks[1].up.weight, before.blocks[1].up.weight)  # type: ignore[union-attr, arg-type]
+
+
+def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
+    class HeadFirst(Transformer):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            tokens = self.tokens
+            del self.tokens
+            self.head = nn.Linear(width, 11, bias=False)
+            self.tokens = tokens
+            self.head.weight = tokens.weight
+            self._modules = {"head": self._modules.pop("head"), **self._modules}
+
+    plan = nfd.plan(HeadFirst(64, 2), rule="mup", make_model=HeadFirst, base_width=16, base_depth=2, sample=TOKENS)
+    assert plan.roles["head.weight"] == "tied"
+    assert plan.entries["head.weight"].ratios.fan_out == 4
+    assert plan.multipliers == {"head": 0.25}
+
+
+def test_submodules_called_module_keep_their_names() -> None:
+    class Named(nn.Module):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__()
+            self.module, self.weight = nn.Linear(width, width), nn.Parameter(torch.ones(width))
+
+    plan = nfd.plan(Named(8, 1), rule="mup", make_model=Named, base_width=4, base_depth=1)
+    assert set(plan.entries) == {"module.weight", "module.bias", "weight"}
+    model = Named(8, 1)
+    wrapped = nn.DataParallel(model)
+    assert sum(len(g["params"]) for g in plan.param_groups(wrapped, lr=0.1)) == 3
+
+
+def test_planning_leaves_modes_and_random_numbers_alone() -> None:
+    model = Residual(32, 3)
+    model.head.eval()
+    state = torch.get_rng_state()
+    nfd.plan(model, base_width=16, base_depth=3, sample=VECTORS)
+    assert model.training
+    assert not model.head.training
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_transposed_grouped_and_bilinear_fans() -> None:
+    class Fans(nn.Module):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose2d(width, width, 3, groups=width)
+            self.pair = nn.Bilinear(width, width, width)
+            self.gate = nn.Parameter(torch.randn(8, width))
+
+    plan = nfd.plan(
+        Fans(32, 1), rule="mup", make_model=Fans, base_width=8, base_depth=1, roles={"gate": "hidden", "up.*": "hidden"}
+    )
+    found = {name: (e.ratios.fan_in, e.ratios.fan_out) for name, e in plan.entries.items()}
+    assert found["up.weight"] == (1, 4)
+    assert found["pair.weight"] == (16, 4)
+    assert found["gate"] == (4, 1)
+
+
+def test_scaled_heads_can_be_tied_again() -> None:
+    transformers = pytest.importorskip("transformers")
+    make, _ = families()["gpt2"]
+    model = make(32, 2)
+    assert isinstance(model, transformers.PreTrainedModel)
+    model.lm_head = nfd.Scaled(model.lm_head, 0.5)
+    model.tie_weights()
+    assert model.lm_head.weight is model.transformer.wte.weight

@@ -139,7 +139,7 @@ def check(
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
         runs = all_runs(job, wanted, shown)
-    rows = [row for axis in AXES for row in _rows(runs, sizes, axis, seeds)]
+    rows = [row for axis in AXES for row in _rows(runs, sizes, axis, seeds, rule)]
     return Check(rows, runs, _events(runs), rule, optimizer, len(batches), seeds)
 
 
@@ -150,7 +150,7 @@ def _sizes(argument: str, sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int) -> list[dict[str, Any]]:
+def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: str) -> list[dict[str, Any]]:
     """Slopes along one axis, with an intercept for every size of the other: all runs begin independently."""
     if len(sizes[axis]) < 2:
         return []
@@ -160,21 +160,23 @@ def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: in
         measured = [r for r in runs if meter in r]
         if measured and not (axis == "width" and meter in _OF_DEPTH_ONLY):
             points = [(r[axis], r[other], r[meter]) for r in measured if math.isfinite(r[meter]) and r[meter] > 0]
-            rows.append(_row(meter, axis, sizes[axis], points, seeds))
+            rows.append(_row(meter, axis, sizes[axis], points, seeds, rule))
     return rows
 
 
-def _row(meter: str, axis: Axis, sizes: list[int], points: list[tuple[int, int, float]], seeds: int) -> dict[str, Any]:
+def _row(
+    meter: str, axis: Axis, sizes: list[int], points: list[tuple[int, int, float]], seeds: int, rule: str
+) -> dict[str, Any]:
     size, group, value = torch.tensor(points, dtype=torch.float64).view(-1, 3).T
     whole = {int(s) for s in size} == set(sizes)
     slope = pooled_slope(size.log(), value.log(), group) if len(points) else _NOTHING
     word: Verdict = verdict(slope) if whole else "UNCERTAIN"
     more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" else None
-    said = cause(meter, axis, word)
+    said = cause(meter, axis, word, rule)
     if word == "UNCERTAIN":
         said = f"about {more} seeds would settle it." if more else "near the edge of a verdict: add sizes to settle it."
     if not whole:
-        said = "zero or not finite in every network of some size: see what went wrong, below."
+        said = "zero or not finite in every network of some size."
     changes = word in ("COLLAPSES", "GROWS")
     typical = [float(value[size == s].log().mean().exp()) for s in sizes] if changes else []
     return {

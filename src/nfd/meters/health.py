@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
-from nfd.scaling.tensors import canonical
+from nfd.scaling.tensors import modules
 
 _RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
 _DEAD = 0.5  # share of a layer's units that give 0 for a whole batch
+_LEAST_ROWS = 16  # on fewer, healthy units are silent too
 _VANISHED, _EXPLODED = 1e-3, 1e3
 
 
@@ -29,9 +30,9 @@ class _Path:
     @contextmanager
     def followed(self, model: nn.Module) -> Iterator[None]:
         handles = []
-        for name, module in model.named_modules():
+        for name, module in modules(model).items():
             if name:
-                handles.append(module.register_forward_pre_hook(self._enter(canonical(name))))
+                handles.append(module.register_forward_pre_hook(self._enter(name)))
                 handles.append(module.register_forward_hook(self._leave))
         try:
             yield
@@ -59,7 +60,10 @@ class _Relus(TorchFunctionMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         if func in _RELUS and isinstance(out, Tensor) and out.dim() > 1:
-            dead = float((out.detach() <= 0).flatten(0, -2).all(0).double().mean())
+            units = out.detach().movedim(1 if out.dim() > 3 else -1, -1).flatten(0, -2)  # channels of images are second
+            if len(units) < _LEAST_ROWS:
+                return out
+            dead = float((units <= 0).all(0).double().mean())
             where = f" in {self.path.names[-1]}" if self.path.names else ""
             self.seen.append((f"ReLU {len(self.seen) + 1}{where}", dead))
         return out
@@ -85,7 +89,7 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
 
         return hook
 
-    handles = [m.register_forward_hook(look(canonical(name))) for name, m in model.named_modules() if name]
+    handles = [m.register_forward_hook(look(name)) for name, m in modules(model).items() if name]
     try:
         with torch.no_grad():
             run()
@@ -104,8 +108,8 @@ def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
     ends: list[Tensor] = []
     found: list[float] = []
     handles = []
-    modules = {canonical(name): m for name, m in model.named_modules()}
-    if not isinstance(model, Network) and plan.blocks and all(b in modules for b in (plan.blocks[0], plan.blocks[-1])):
+    parts = modules(model)
+    if not isinstance(model, Network) and plan.blocks and all(b in parts for b in (plan.blocks[0], plan.blocks[-1])):
 
         def keep(value: Any) -> None:
             tensor = value[0] if isinstance(value, tuple | list) and value else value
@@ -113,8 +117,8 @@ def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
                 tensor.retain_grad()
                 ends.append(tensor)
 
-        handles.append(modules[plan.blocks[0]].register_forward_pre_hook(lambda _, args: keep(args)))
-        handles.append(modules[plan.blocks[-1]].register_forward_hook(lambda _m, _a, out: keep(out)))
+        handles.append(parts[plan.blocks[0]].register_forward_pre_hook(lambda _, args: keep(args)))
+        handles.append(parts[plan.blocks[-1]].register_forward_hook(lambda _m, _a, out: keep(out)))
     try:
         yield found
         grads = [t.grad for t in ends if t.grad is not None]

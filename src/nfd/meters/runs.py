@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -46,7 +47,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
 
     threads = torch.get_num_threads()
     *rest, smallest = order
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _attention_by_parts():
         found = {smallest: one(smallest)}
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
@@ -62,6 +63,17 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
         finally:
             torch.set_num_threads(threads)
     return [found[which] for which in wanted]
+
+
+@contextmanager
+def _attention_by_parts() -> Iterator[None]:
+    """PyTorch's attention calls its parts, for hooks to see them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @dataclass(frozen=True)
@@ -90,11 +102,21 @@ class Job:
         baseline = Baseline(model, planned, self.batches[0][0])
         losses = self._train(model, planned, found)
         found["loss"] = losses[-1]
-        if math.isfinite(losses[-1]):
+        if math.isfinite(losses[-1]) and self._stays_finite(model, len(losses), found):
             found |= baseline.updates(model)
             if twin is not None:
                 found["gia_gap"] = self._gap(model, twin, losses[0])
         return found
+
+    def _stays_finite(self, model: nn.Module, steps: int, found: Run) -> bool:
+        """Whether the last update left a network that still answers."""
+        x = self.batches[-1][0]
+        with torch.no_grad():
+            fine = bool(outputs_of(call_with(model, x)).isfinite().all())
+        if not fine:
+            bad = first_bad(model, partial(call_with, model, x))
+            found["events"].append((steps, f"not finite after step {steps}, first in {bad}"))
+        return fine
 
     def _gap(self, model: nn.Module, twin: nn.Module, start: float) -> float:
         """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
@@ -113,7 +135,7 @@ class Job:
             model = instance(self.make_model, width, depth)
         planned = self._plan(model)
         if self.rule != "standard" or isinstance(model, Network):  # elsewhere the model's own start is the standard one
-            planned.initialize_(model, seed)
+            planned.initialize_(model, derive(seed, "check", width, depth))  # every network begins on its own
         for name, factor in planned.multipliers.items():
             _insert(model, name, factor)
         return model.train(), planned
@@ -184,8 +206,8 @@ class Job:
 
 
 def _note_gradient(found: Run, ends: Sequence[float]) -> None:
-    if len(ends) == 2 and "gradient" not in found:
-        found["gradient"] = ends[0] / ends[1] if ends[1] > 0 else math.nan
+    if len(ends) == 2 and "gradient" not in found and ends[1] != 0:  # a readout that begins at zero sends nothing back
+        found["gradient"] = ends[0] / ends[1]
         said = gradient_event(found["gradient"])
         if said is not None:
             found["events"].append((0, said))
@@ -208,5 +230,9 @@ def _decoupled(model: nn.Module) -> nn.Module:
 
 def _insert(model: nn.Module, name: str, factor: float) -> None:
     module = model.get_submodule(name)
-    if isinstance(module, nn.Linear):
-        model.set_submodule(name, Scaled(module, factor))
+    if not isinstance(module, nn.Linear):
+        raise ValueError(
+            f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
+            "be inserted. Let make_model keep the head size and grow the number of heads."
+        )
+    model.set_submodule(name, Scaled(module, factor))

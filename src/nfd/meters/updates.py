@@ -11,7 +11,8 @@ and (0) marking the start:
     activation_update      rms of the change of that
     update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
 
-All are Theta(1) in width where features learn.
+Matrices count whose module does nothing but apply them (linear layers, convolutions, fused attention inputs). Batch
+normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.statistics import rms
+from nfd.nets.dense import DenseLinear
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
-from nfd.scaling.probe import call_with
-from nfd.scaling.tensors import TensorInfo, canonical, tensors
+from nfd.scaling.probe import call_with, evaluating
+from nfd.scaling.tensors import TensorInfo, modules, tensors
 
 UPDATES = (
     "activation",
@@ -48,8 +52,8 @@ def outputs_of(result: Any) -> Tensor:
     while not isinstance(result, Tensor):
         if hasattr(result, "logits"):
             result = result.logits
-        elif isinstance(result, Mapping):
-            result = next(iter(result.values()))
+        elif isinstance(result, Mapping) and result:
+            result = result["logits"] if "logits" in result else next(iter(result.values()))
         elif isinstance(result, tuple | list) and result:
             result = result[0]
         else:
@@ -78,7 +82,6 @@ class Baseline:
     def __init__(self, model: nn.Module, plan: Plan, sample: Any) -> None:
         self.plan, self.sample = plan, sample
         self.start = {name: t.parameter.detach().clone() for name, t in tensors(model).items()}
-        self.own_names = {name: own for own, name in _names(model).items()}
         matrices = {n for n, e in plan.entries.items() if not e.is_vector}
         self.inner = [n for n in matrices if plan.roles[n] == "inner"]
         self.outer = [n for n in matrices if plan.roles[n] == "outer"]
@@ -97,6 +100,7 @@ class Baseline:
         inner, outer = (self._responses(model, infos, names, now) for names in (self.inner, self.outer))
         if inner:
             found["inner_update"] = _pooled(inner)
+        if self.inner:
             found["function_update_inner"] = rms(now.outputs - self._reset(model))
         if outer:
             found["stream_update"] = _pooled(outer) / _time_step(model, self.plan)
@@ -112,32 +116,38 @@ class Baseline:
         return [
             _scale(model, self.plan, name) * _applied(infos[name], infos[name].parameter - self.start[name], z)
             for name in names
-            if (z := seen.inputs.get(name)) is not None
+            if (z := seen.inputs.get(name)) is not None and _is_linear(infos[name], z)
         ]
 
     def _reset(self, model: nn.Module) -> Tensor:
-        swapped = {self.own_names[name]: self.start[name] for name in self.inner}
-        with _quiet(model):
-            args, kwargs = _arguments(self.sample)
-            return outputs_of(torch.func.functional_call(model, swapped, args, kwargs))
+        infos = tensors(model)
+        trained = {name: infos[name].parameter.detach().clone() for name in self.inner}
+        try:
+            for name in self.inner:
+                infos[name].parameter.copy_(self.start[name])
+            with _quiet(model):
+                return outputs_of(call_with(model, self.sample))
+        finally:
+            for name, weight in trained.items():
+                infos[name].parameter.copy_(weight)
 
     @torch.no_grad()
     def _seen(self, model: nn.Module) -> _Pass:
         infos = tensors(model)
         readers = {n for n, e in self.plan.entries.items() if e.role in ("readout", "tied")}
+        parts = modules(model)
         wanted = {*self.inner, *self.outer, *readers}
         inputs: dict[str, Tensor] = {}
         last: list[Tensor] = []
         handles = []
-        modules = _modules(model)
         for name in wanted & infos.keys():
             for full in infos[name].names:
-                owner = modules[full.rpartition(".")[0]]
+                owner = parts[full.rpartition(".")[0]]
                 if owner is not model and not isinstance(owner, nn.Embedding):
                     handles.append(owner.register_forward_pre_hook(_keep(inputs, name)))
-        if self.plan.blocks and self.plan.blocks[-1] in modules and not isinstance(model, Network):
+        if self.plan.blocks and self.plan.blocks[-1] in parts and not isinstance(model, Network):
             handles.append(
-                modules[self.plan.blocks[-1]].register_forward_hook(lambda _m, _i, out: last.append(_first(out)))
+                parts[self.plan.blocks[-1]].register_forward_hook(lambda _m, _i, out: last.append(_first(out)))
             )
         try:
             with _quiet(model):
@@ -163,6 +173,14 @@ def _time_step(model: nn.Module, plan: Plan) -> float:
     return 1 / max(len(plan.blocks), 1)
 
 
+def _is_linear(t: TensorInfo, z: Tensor) -> bool:
+    """Whether the owner of a matrix does nothing but apply it: only then can its own part be told."""
+    if isinstance(t.owner, nn.MultiheadAttention):
+        return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
+    plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or type(t.owner).__name__ == "Conv1D"
+    return plain and t.name.endswith("weight")
+
+
 def _applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
     """What a module would add to its output if its weights were larger by ``weight``."""
     attribute = t.name.rpartition(".")[2]
@@ -185,21 +203,18 @@ def _keep(inputs: dict[str, Tensor], name: str) -> Any:
 
 @contextmanager
 def _quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and attention that calls its parts."""
-    training, fast = model.training, torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(sample, Tensor):
-        return (sample,), {}
-    return (tuple(sample), {}) if isinstance(sample, tuple | list) else ((), dict(sample))
+    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them again."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    before = [(m.momentum, m.num_batches_tracked) for m in norms]
+    with evaluating(model):
+        for m in norms:
+            m.training, m.momentum = True, 0.0
+            m.num_batches_tracked = None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
+        try:
+            yield
+        finally:
+            for m, (momentum, tracked) in zip(norms, before, strict=True):
+                m.momentum, m.num_batches_tracked = momentum, tracked
 
 
 def _pooled(parts: list[Tensor]) -> float:
@@ -226,13 +241,4 @@ def _norm_ratios(matrices: list[Tensor]) -> Tensor:
 
 
 def _first(output: Any) -> Tensor:
-    return cast(Tensor, output[0] if isinstance(output, tuple | list) else output).detach()
-
-
-def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    return {canonical(name): module for name, module in model.named_modules(remove_duplicate=False)}
-
-
-def _names(model: nn.Module) -> dict[str, str]:
-    """The model's own name of every tensor to its canonical one."""
-    return {name: canonical(name) for name, _ in model.named_parameters()}
+    return outputs_of(output).detach()

@@ -122,8 +122,15 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
 }
 
 
-def cause(meter: str, axis: Axis, word: Verdict) -> str:
-    """One sentence on the likely cause and remedy; for a quantity that stays, that it does."""
+def cause(meter: str, axis: Axis, word: Verdict, rule: str = "") -> str:
+    """One sentence on the likely cause and remedy; for a quantity that stays, that it does.
+
+    Where the remedy is the rule that is in use, something else is wrong.
+    """
     if word == "STABLE" and (meter, axis, word) not in _CAUSES:
         return f"does not depend on {axis}."
-    return _CAUSES.get((meter, axis, word), f"changes with {axis}; the plan's rates were made to keep it.")
+    said = _CAUSES.get((meter, axis, word), f"changes with {axis}; the plan's rates were made to keep it.")
+    advised = f"'{rule}'" in said or said == _WIDE or (rule != "mup" and "Use a depth rule" in said)
+    if advised and rule not in ("", "standard"):
+        return f"{said.split(': ')[0].split('. ')[0]}; {rule!r} should keep it: check roles, base and rate."
+    return said

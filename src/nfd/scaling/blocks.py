@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from torch import nn
 
 from nfd.scaling.families import matches
-from nfd.scaling.tensors import canonical
+from nfd.scaling.tensors import modules
 
 
 def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:
     """Names of the modules that fit a pattern such as ``"transformer.h.*"``; ValueError when there are none."""
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    names = [canonical(name) for name, _ in model.named_modules() if name]
+    names = [name for name in modules(model) if name]
     found = [name for name in names if any(matches(name, p) for p in patterns)]
     missing = [p for p in patterns if not any(matches(name, p) for name in names)]
     if missing or not patterns:
@@ -27,8 +27,7 @@ def blocks_found(model: nn.Module) -> list[str]:
     """Children of the outermost containers that hold two or more modules of one class, with parameters and parts."""
     found: list[str] = []
     inside: list[str] = []
-    for name, module in model.named_modules():
-        name = canonical(name)
+    for name, module in modules(model).items():
         if any(name.startswith(f"{outer}.") for outer in inside) or not isinstance(
             module, nn.ModuleList | nn.Sequential
         ):
@@ -45,14 +44,18 @@ def _is_block(module: nn.Module) -> bool:
     return any(True for _ in module.children()) and any(p.dim() >= 2 for p in module.parameters())
 
 
-def in_base(name: str, blocks: Sequence[str], base_blocks: Sequence[str]) -> str:
-    """The name in the base model of a tensor of the model: the same block where it is there, else the first alike."""
+def in_base(name: str, blocks: Sequence[str], base_blocks: Sequence[str], names: Container[str]) -> str:
+    """The name in the base model of a tensor of the model: in the same block where it is there, else in one alike.
+
+    That is the second that has such a tensor, as the first block often differs, or the first.
+    """
     block = block_of(name, blocks)
-    if block is None or block in base_blocks:
+    if block is None or name in names:
         return name
     container = block.rpartition(".")[0]
-    alike = [b for b in base_blocks if b.rpartition(".")[0] == container]
-    return name if not alike else alike[min(1, len(alike) - 1)] + name[len(block) :]
+    alike = [b + name[len(block) :] for b in base_blocks if b.rpartition(".")[0] == container]
+    there = [candidate for candidate in alike if candidate in names]
+    return there[min(1, len(there) - 1)] if there else name
 
 
 def block_of(name: str, blocks: Sequence[str]) -> str | None:

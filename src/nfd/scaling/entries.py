@@ -77,8 +77,9 @@ def multipliers(
     grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in found.known.attention.items() if d != before}
     if grown:
         said.append(
-            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Multiply them (or the queries) by the factor "
-            "that plan.multipliers has for each attention module; at a fixed head size this is not needed."
+            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Wrap what makes the queries in nfd.Scaled, or "
+            "where queries, keys and values are one matrix multiply the logits, by the factor in plan.multipliers; at "
+            "a fixed head size this is not needed."
         )
     return tied | grown, said
 
@@ -88,8 +89,7 @@ def _tied_heads(found: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str,
     said = []
     for name, entry in entries.items():
         if entry.role == "tied" and entry.ratios.fan_out != 1:
-            names = found.tensors[name].names
-            heads = [n.rpartition(".")[0] for n in names if n != name]
+            heads = [n.rpartition(".")[0] for n in found.tensors[name].readers]
             factors |= dict.fromkeys(heads, 1 / entry.ratios.fan_out)
             said.append(
                 f"{name} is the head as well: wrap {', '.join(heads)} in nfd.Scaled, factor in plan.multipliers."

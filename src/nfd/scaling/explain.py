@@ -53,7 +53,9 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
     entry = plan.entries[name]
     std, rate, epsilon = plan.powers(name)
     start = entry.start
-    begins = f"{start.constant:g} (kept)" if start.constant is not None else _formula(start.std, std, plan.std(name))
+    begins = _formula(start.std, std, plan.std(name))
+    if start.kept or start.constant is not None:
+        begins = "kept" if start.constant is None else f"{start.constant:g} (kept)"
     decay = (
         "1" if plan.decay == "raw" else f"{plan.weight_decay(name):.4g}{' /lr' if plan.decay == 'independent' else ''}"
     )

@@ -14,7 +14,7 @@ from typing import Any, cast
 from torch import nn
 
 from nfd.scaling.rules import Power, Role
-from nfd.scaling.tensors import canonical
+from nfd.scaling.tensors import modules, tensors
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Family:
     blocks: str
     roles: Mapping[str, Role]
     attention: str | None = None  # modules whose logits carry 1 / sqrt(head size)
+    query: str | None = None  # what makes the queries alone, under each of them
     post_norm: bool = False
 
 
@@ -37,7 +38,7 @@ class Known:
     sources: dict[str, str] = field(default_factory=dict)
     blocks: list[str] = field(default_factory=list)
     post_norm: list[str] = field(default_factory=list)
-    attention: dict[str, int] = field(default_factory=dict)  # module -> head size
+    attention: dict[str, int] = field(default_factory=dict)  # module, of the queries where there is one -> head size
     multipliers: dict[str, Power] = field(default_factory=dict)  # in the forward pass already
     depth: int | None = None
     width: int | None = None
@@ -73,6 +74,7 @@ FAMILIES = (
             "wpe.weight": "embedding",
             "h.*.attn.c_proj.*": "outer",
             "h.*.mlp.c_proj.*": "outer",
+            "h.*.crossattention.c_proj.*": "outer",
             "h.**": "inner",
             "ln_f.*": "vector",
         },
@@ -89,6 +91,7 @@ FAMILIES = (
         "layers.*",
         _LLAMA,
         attention="layers.*.self_attn",
+        query="q_proj",
     ),
     Family(
         "ViT",
@@ -104,6 +107,7 @@ FAMILIES = (
             "pooler.dense.*": "hidden",
         },
         attention="layers.*.attention",
+        query="q_proj",
     ),
     Family(  # the same model in older versions of transformers
         "ViT",
@@ -119,6 +123,7 @@ FAMILIES = (
             "pooler.dense.*": "hidden",
         },
         attention="encoder.layer.*.attention.attention",
+        query="query",
     ),
     Family(
         "BERT",
@@ -131,6 +136,7 @@ FAMILIES = (
             "pooler.dense.*": "hidden",
         },
         attention="encoder.layer.*.attention.self",
+        query="query",
         post_norm=True,
     ),
 )
@@ -153,7 +159,7 @@ def known(model: nn.Module) -> Known:
     found = Known()
     for prefix, module, family in _families(model):
         _read(found, prefix, module, family)
-    for prefix, module in model.named_modules():
+    for prefix, module in modules(model).items():
         if _class_name(module) in ("nfd.nets.resnet.ResNet", "nfd.nets.mlp.MLP"):
             if prefix:
                 raise ValueError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
@@ -162,10 +168,10 @@ def known(model: nn.Module) -> Known:
 
 
 def _families(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
-    for name, module in model.named_modules():
+    for name, module in modules(model).items():
         for family in FAMILIES:
             if _class_name(module) in family.classes and _modules(module, family.blocks):
-                yield canonical(name), module, family
+                yield name, module, family
 
 
 def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
@@ -173,12 +179,12 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
     post_norm = family.post_norm or not all(
         getattr(m, "norm_first", True) for m in _modules(module, family.blocks).values()
     )
-    for name, _ in module.named_parameters():
-        role = next((r for pattern, r in family.roles.items() if matches(canonical(name), pattern)), None)
+    for name in tensors(module):
+        role = next((r for pattern, r in family.roles.items() if matches(name, pattern)), None)
         if role is not None:
-            in_block = matches(canonical(name), f"{family.blocks}.**")
-            found.roles[start + canonical(name)] = "hidden" if post_norm and in_block else role
-            found.sources[start + canonical(name)] = f"recipe for {family.name}"
+            in_block = matches(name, f"{family.blocks}.**")
+            found.roles[start + name] = "hidden" if post_norm and in_block else role
+            found.sources[start + name] = f"recipe for {family.name}"
     found.blocks.extend(start + name for name in _modules(module, family.blocks))
     if post_norm:
         found.post_norm.append(f"{family.name}{f' at {prefix!r}' if prefix else ''}")
@@ -186,7 +192,7 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
         for name, attention in _modules(module, family.attention).items():
             size = _head_size(attention)
             if size is not None:
-                found.attention[start + name] = size
+                found.attention[start + name + (f".{family.query}" if family.query else "")] = size
 
 
 def _own(net: Any) -> Known:
@@ -208,7 +214,7 @@ def _own(net: Any) -> Known:
 
 
 def _modules(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
-    return {canonical(n): m for n, m in module.named_modules() if n and matches(canonical(n), pattern)}
+    return {name: m for name, m in modules(module).items() if name and matches(name, pattern)}
 
 
 def _head_size(attention: nn.Module) -> int | None:

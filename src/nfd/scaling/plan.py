@@ -17,7 +17,7 @@ from nfd.core.random import generator
 from nfd.scaling.families import matches
 from nfd.scaling.rules import OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
-from nfd.scaling.tensors import canonical, tensors
+from nfd.scaling.tensors import tensors
 
 DECAYS: tuple[Decay, ...] = ("constant-product", "independent", "raw")
 _FORMAT = 1
@@ -182,6 +182,8 @@ class Plan:
     def initialize_(self, model: nn.Module, seed: int = 0) -> None:
         """Draw every random tensor N(0, std^2) and set every constant one, in place; the same for the same seed.
 
+        Tensors that do not train, and those whose law has a mean (gains near one, identities), are left as they are.
+
         Draws come from a stream of the tensor's name, so they do not depend on the device or on other tensors. Rows
         of padding in embeddings are zero. Initialise before sharding a model.
 
@@ -189,23 +191,21 @@ class Plan:
             ValueError: when the model is not the one planned, or is sharded or on the meta device.
         """
         seed = check_seed(seed)
-        padding = {
-            f"{canonical(name)}.weight".lstrip("."): module.padding_idx
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Embedding) and module.padding_idx is not None
-        }
+        infos = tensors(model)
         for name, p in self._parameters(model).items():
             if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
                 raise ValueError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
             start = self.entries[name].start
+            if start.kept or not p.requires_grad:
+                continue
             with torch.no_grad():
                 if start.constant is not None:
                     p.fill_(start.constant)
                     continue
                 z = torch.randn(p.shape, generator=generator(seed, "init", name))
                 p.copy_(z.mul_(self.std(name)))
-                if name in padding:
-                    p[padding[name]] = 0
+                if (row := infos[name].padding) is not None:
+                    p[row] = 0
 
     def explain(self) -> str:
         """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number."""
@@ -284,6 +284,7 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
         start=Start(
             check_real("std", start["std"], least=0.0),
             None if start["constant"] is None else check_real("constant", start["constant"]),
+            bool(start["kept"]),
         ),
         multiplier=Power(*(check_real(k, stored["multiplier"][k]) for k in ("fan_in", "fan_out", "depth"))),
     )

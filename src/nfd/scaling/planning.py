@@ -32,8 +32,9 @@ _CLIP = (
     "Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
 )
 _LAW = (
-    "No base instance was given: matrices are taken to follow fan_in^-1/2 as they stand. Pass base= or make_model= to "
-    "take the base's own scale."
+    "No base instance was given: matrices are taken to follow fan_in^-1/2 as they stand, every dimension inside blocks "
+    "to grow with width, heads to keep their size, and the start not to depend on depth yet. Pass base= or make_model= "
+    "to take all this from the base itself."
 )
 
 
@@ -174,7 +175,7 @@ def _of_any(
     depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
     entries = entries_of_ratio(found, settled, m)
     factors, said = multipliers(found, entries, None)
-    return _Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 else [_LAW]), *said])
+    return _Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said])
 
 
 def _check_sizes(

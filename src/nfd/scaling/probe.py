@@ -9,7 +9,8 @@ copy of the block with every tensor drawn anew, so that initialisations at zero 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -41,15 +42,25 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
         calls.setdefault(id(module), Call(args, kwargs))
 
     handles = [block.register_forward_pre_hook(keep, with_kwargs=True) for block in blocks]
-    training = model.training
     try:
-        with torch.no_grad():
-            call_with(model.eval(), sample)
+        with torch.no_grad(), evaluating(model), torch.random.fork_rng(devices=[]):
+            call_with(model, sample)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     return calls
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and every module's own mode again afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
 
 
 def call_with(model: nn.Module, sample: Any) -> Any:
@@ -63,10 +74,14 @@ def call_with(model: nn.Module, sample: Any) -> Any:
 
 @dataclass(frozen=True)
 class Probed:
-    """Names, relative to the block, of the matrices that write the stream, and of those that moved nothing."""
+    """Names, relative to the block, of the matrices that write the stream, and of those that moved nothing.
+
+    ``residual``: whether the block passes its input on, unchanged, once the writers are zero.
+    """
 
     writers: frozenset[str]
     silent: frozenset[str]
+    residual: bool
 
 
 def probe(block: nn.Module, call: Call) -> Probed:
@@ -88,9 +103,15 @@ def probe(block: nn.Module, call: Call) -> Probed:
             silent = {name for name, answer in answers.items() if answer is None}
         found = {name for name, answer in answers.items() if answer}
         if not found:
-            return Probed(frozenset(writers), frozenset(silent))
+            return Probed(frozenset(writers), frozenset(silent), _passes_on(before, args, kwargs))
         writers |= found
         _silence(block, found)
+
+
+def _passes_on(output: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an output is one of the inputs."""
+    given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.shape == output.shape]
+    return any(float((output - v).norm()) <= _ALONG * float(v.norm()) for v in given if v.is_floating_point())
 
 
 def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool | None:

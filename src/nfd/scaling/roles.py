@@ -11,9 +11,9 @@ from torch import nn
 from nfd.core.errors import check_choice
 from nfd.scaling.blocks import block_of, blocks_found, blocks_named
 from nfd.scaling.families import Known, known, matches
-from nfd.scaling.probe import probe, recorded_calls
+from nfd.scaling.probe import Call, Probed, probe, recorded_calls
 from nfd.scaling.rules import ROLES, Role
-from nfd.scaling.tensors import TensorInfo, canonical, tensors
+from nfd.scaling.tensors import TensorInfo, modules, tensors
 
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 
@@ -71,7 +71,7 @@ def anatomy(
             decisions[name] = _outside(t, scaling, stream)
     for name, t in all_tensors.items():
         if len(t.names) > 1 and not any(n in (roles or {}) for n in t.names):
-            decisions[name] = _shared(model, t)
+            decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
     return Anatomy(all_tensors, ordered, names, found)
 
@@ -106,27 +106,39 @@ def _decide_blocks(
             open_blocks.setdefault(block, []).append(t)
     if not open_blocks:
         return
-    modules = {_canonical: m for _canonical, m in _named(model) if _canonical in open_blocks}
+    parts = modules(model)
     if sample is None:
         for block, own in open_blocks.items():
             _settle(own, decisions, block, None, "no sample= to measure with")
         return
     makes: dict[Any, str] = {}
     for block in open_blocks:
-        makes.setdefault(_make(modules[block]), block)
-    calls = recorded_calls(model, [modules[block] for block in makes.values()], sample)
+        makes.setdefault(_make(parts[block]), block)
+    calls = recorded_calls(model, [parts[block] for block in makes.values()], sample)
     probed = {}
     for make, block in makes.items():
-        call = calls.get(id(modules[block]))
-        probed[make] = None if call is None else probe(modules[block], call)
+        call = calls.get(id(parts[block]))
+        probed[make] = "the sample never reached its block" if call is None else _probed(parts[block], call)
     for block, own in open_blocks.items():
-        result = probed[_make(modules[block])]
-        if result is None:
-            _settle(own, decisions, block, None, "the sample never reached its block")
-        elif not result.writers:
-            _settle(own, decisions, block, None, "no matrix of its block writes the stream: not a pre-norm block")
+        result = probed[_make(parts[block])]
+        if isinstance(result, str):
+            _settle(own, decisions, block, None, result)
         else:
             _settle(own, decisions, block, (result.writers, result.silent), "")
+
+
+def _probed(block: nn.Module, call: Call) -> Probed | str:
+    """What the probe found, or why it says nothing."""
+    try:
+        found = probe(block, call)
+    except Exception as error:  # whatever the user's block raises on a copy in float64
+        said = str(error).splitlines()[0] if str(error) else ""
+        return f"the probe could not run its block ({type(error).__name__}: {said[:80]})"
+    if not found.writers:
+        return "the probe sees no matrix that writes the stream alone: post-norm, LayerScale or random?"
+    if not found.residual:
+        return "without what it adds, its block does not pass its input on: no skip inside it, or another writer"
+    return found
 
 
 def _settle(
@@ -176,13 +188,12 @@ def _outside(t: TensorInfo, scaling: Scaling | None, width: int | None) -> Decis
     return Decision("readout", f"reads the stream of {width}") if into else Decision("input", f"writes into {width}")
 
 
-def _shared(model: nn.Module, t: TensorInfo) -> Decision:
-    """A tensor with several names: an embedding that is the head as well, or a question."""
-    owners = dict(_named(model))
-    kinds = [owners[name.rpartition(".")[0]] for name in t.names]
-    tables = [isinstance(m, nn.Embedding) for m in kinds]
-    if any(tables) and not all(tables):
-        return Decision("tied", f"an embedding shared with {', '.join(n for n in t.names if n != t.name)}")
+def _shared(t: TensorInfo, own: Decision) -> Decision:
+    """A tensor with several names: a vector, an embedding that is the head as well, or a question."""
+    if t.is_vector or not t.readers:
+        return own
+    if len(t.readers) < len(t.names):
+        return Decision("tied", f"an embedding shared with {', '.join(t.readers)}")
     return Decision(None, f"shared by {', '.join(t.names)}")
 
 
@@ -211,7 +222,3 @@ def _stream_width(all_tensors: Mapping[str, TensorInfo], decisions: Mapping[str,
 
 def _make(block: nn.Module) -> Any:
     return type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-
-
-def _named(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
-    return [(canonical(name), module) for name, module in model.named_modules(remove_duplicate=False)]

@@ -37,6 +37,13 @@ class Scaled(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("scaled_module"), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_modules", {}).get("scaled_module")
+        if inner is not None and name not in ("factor", "training", "scaled_module") and hasattr(inner, name):
+            setattr(inner, name, value)  # Hugging Face ties weights by assignment
+        else:
+            super().__setattr__(name, value)
+
     def extra_repr(self) -> str:
         """The factor."""
         return f"factor={self.factor:g}"

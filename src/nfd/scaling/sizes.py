@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from nfd.core.errors import check_count
 from nfd.scaling.blocks import block_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
-from nfd.scaling.tensors import TensorInfo, ratio, tensors
+from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
 
+_MEANT, _MANY = 6.0, 30  # standard errors beyond which the mean of so many numbers is not chance
 _ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in small tensors
 
 MakeModel = Callable[[int, int], nn.Module]
@@ -22,10 +23,12 @@ MakeModel = Callable[[int, int], nn.Module]
 
 @dataclass(frozen=True)
 class Start:
-    """How a tensor begins in the base model: at a constant, or at random with a standard deviation."""
+    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or in a way of its own
+    that is kept."""
 
     std: float
     constant: float | None
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def start_of(values: Sequence[Tensor]) -> Start:
         return Start(0.0, value)
     total = sum(v.numel() for v in values)
     square = sum(float(torch.linalg.vector_norm(v, dtype=torch.float64)) ** 2 for v in values)
-    return Start(math.sqrt(square / total), None)
+    mean = sum(float(v.sum(dtype=torch.float64)) for v in values) / total
+    error = math.sqrt(max(square / total - mean**2, 0.0) / total)
+    return Start(math.sqrt(square / total), None, kept=total >= _MANY and abs(mean) > _MEANT * error)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Base:
 
     def of(self, t: TensorInfo, blocks: Sequence[str]) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
-        name = in_base(t.name, blocks, self.blocks)
+        name = in_base(t.name, blocks, self.blocks, self.tensors)
         if name not in self.tensors:
             raise ValueError(f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike.")
         other = self.tensors[name]
@@ -70,13 +75,14 @@ class Base:
 
     def start(self, t: TensorInfo, blocks: Sequence[str]) -> Start:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
-        name = in_base(t.name, blocks, self.blocks)
+        name = in_base(t.name, blocks, self.blocks, self.tensors)
         block, own = block_of(name, self.blocks), self._own(name)
-        if block is None or own.constant is not None:
+        if block is None or own.constant is not None or own.kept:
             return own
         container, rest = block.rpartition(".")[0], name[len(block) :]
         if (container, rest) not in self._alike:
             names = [b + rest for b in self.blocks if b.rpartition(".")[0] == container and b + rest in self.tensors]
+            names = [n for n in names if not self._own(n).kept]
             starts = [self._own(n) for n in names]
             low, high = min(s.std for s in starts), max(s.std for s in starts)
             same = low > 0 and high <= _ALIKE * low
@@ -93,20 +99,29 @@ class Base:
 def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
     """From the shapes of a tensor and of its counterpart."""
     if t.ins is not None and t.outs is not None and role not in INPUT_LIKE:
-        return Ratios(ratio(t.shape, other.shape, t.ins), ratio(t.shape, other.shape, t.outs))
+        split = groups(t) / groups(other)
+        return Ratios(ratio(t.shape, other.shape, t.ins) / split, ratio(t.shape, other.shape, t.outs) * split)
     whole = ratio(t.shape, other.shape, range(len(t.shape)))
     if role in INPUT_LIKE:
         grown = whole if t.outs is None else ratio(t.shape, other.shape, t.outs)
         return Ratios(1.0, grown)
     if role == "readout":
         return Ratios(whole, 1.0)
-    return Ratios(math.sqrt(whole), math.sqrt(whole))  # a bare matrix inside
+    if len(t.shape) == 2:  # a bare matrix is taken to be [out, in], as everywhere in PyTorch
+        return Ratios(ratio(t.shape, other.shape, (1,)), ratio(t.shape, other.shape, (0,)))
+    last = [t.shape[k] / other.shape[k] for k in (-2, -1)]
+    if last[0] != last[1] or whole != last[0] * last[1]:
+        raise ValueError(
+            f"{t.name!r} grew from {list(other.shape)} to {list(t.shape)}: which of its dimensions are inputs? Pass "
+            f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
+        )
+    return Ratios(*last)
 
 
 def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
     """Where only the ratio ``m`` of widths is known: what the role says grows."""
     if t.is_vector or role in INPUT_LIKE:
-        return Ratios(1.0, 1.0 if role == "readout" else m)
+        return Ratios(1.0, 1.0 if role == "readout" or t.parameter.numel() == 1 else m)
     if t.ins is not None and t.parameter.dim() > 2 and t.shape[1] == 1:  # a depthwise convolution adds up no channels
         return Ratios(1.0, m)
     return Ratios(m, 1.0) if role == "readout" else Ratios(m, m)

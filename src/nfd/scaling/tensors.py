@@ -11,26 +11,52 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "scaled_module")
+_WRAPPED = {  # classes that put another name between a model and its parameters
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "Scaled": "scaled_module",
+}
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
 
-def canonical(name: str) -> str:
-    """A parameter's name without what DDP, FSDP, ``torch.compile`` and ``nfd.Scaled`` put into it."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+def modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by canonical name: without what DDP, FSDP, ``torch.compile`` and ``nfd.Scaled`` put into it.
+
+    Where one of these stands around a module, the name is the inner module's. Shared modules have several names.
+    """
+    found: dict[str, nn.Module] = {}
+
+    def walk(module: nn.Module, name: str) -> None:
+        inner = _WRAPPED.get(type(module).__name__)
+        if inner is not None and inner in module._modules:
+            walk(getattr(module, inner), name)
+            return
+        found[name] = module
+        for key, child in module._modules.items():
+            if child is not None:
+                walk(child, f"{name}.{key}" if name else key)
+
+    walk(model, "")
+    return found
 
 
 @dataclass(frozen=True)
 class TensorInfo:
     """One parameter: canonical name, owner, and the dimensions that count its inputs and outputs.
 
-    ``ins`` and ``outs`` are None where the module does not tell. ``names``: every name, of a shared parameter.
+    ``ins`` and ``outs`` are None where the module does not tell. ``names``: every name, of a shared parameter;
+    ``readers``: those that are not of an embedding.
     """
 
     name: str
     parameter: nn.Parameter = field(repr=False)
     owner: nn.Module = field(repr=False)
     names: tuple[str, ...]
+    readers: tuple[str, ...]
     ins: tuple[int, ...] | None
     outs: tuple[int, ...] | None
 
@@ -51,11 +77,14 @@ class TensorInfo:
 
     def drawn(self) -> Tensor:
         """Its entries that begin at random: all but the row of padding of an embedding."""
-        padding = getattr(self.owner, "padding_idx", None)
-        values = self.parameter.detach()
-        if isinstance(padding, int) and values.dim() == 2:
-            return torch.cat([values[:padding], values[padding + 1 :]])
-        return values
+        values, row = self.parameter.detach(), self.padding
+        return values if row is None else torch.cat([values[:row], values[row + 1 :]])
+
+    @property
+    def padding(self) -> int | None:
+        """The row of an embedding that stands for padding and is zero."""
+        row = getattr(self.owner, "padding_idx", None)
+        return row % self.shape[0] if isinstance(row, int) and len(self.shape) == 2 else None
 
     def fan_in(self) -> int | None:
         """How many inputs each of its outputs adds up; None where unknown."""
@@ -63,19 +92,20 @@ class TensorInfo:
 
 
 def tensors(model: nn.Module) -> dict[str, TensorInfo]:
-    """Every parameter by canonical name, shared ones once, under their first name."""
-    owners = {canonical(name): module for name, module in model.named_modules(remove_duplicate=False)}
-    names: dict[int, list[str]] = {}
-    parameters: dict[int, nn.Parameter] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(p), []).append(canonical(name))
-        parameters[id(p)] = p
+    """Every parameter by canonical name, shared ones once: under their first name, as what an embedding among their
+    owners makes of them."""
+    places: dict[int, list[tuple[str, nn.Module, nn.Parameter]]] = {}
+    for prefix, module in modules(model).items():
+        for key, p in module._parameters.items():
+            if p is not None:
+                places.setdefault(id(p), []).append((f"{prefix}.{key}" if prefix else key, module, p))
     found = {}
-    for key, p in parameters.items():
-        all_names = tuple(dict.fromkeys(names[key]))
-        owner = owners[all_names[0].rpartition(".")[0]]
-        ins, outs = _axes(owner, all_names[0].rpartition(".")[2], p)
-        found[all_names[0]] = TensorInfo(all_names[0], p, owner, all_names, ins, outs)
+    for own in places.values():
+        names = tuple(dict.fromkeys(name for name, _, _ in own))
+        chosen, owner, p = next((place for place in own if isinstance(place[1], _TABLES)), own[0])
+        ins, outs = _axes(owner, chosen.rpartition(".")[2], p)
+        readers = tuple(name for name, module, _ in own if not isinstance(module, _TABLES))
+        found[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
     return found
 
 
@@ -88,8 +118,12 @@ def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] 
         return (0, *every[2:]), (1,)
     if isinstance(owner, _ConvNd):
         return every[1:], (0,)
-    if isinstance(owner, nn.Embedding | nn.EmbeddingBag):
+    if isinstance(owner, _TABLES):
         return (), (1,)
+    if isinstance(owner, nn.Bilinear):
+        return (1, 2), (0,)
+    if isinstance(owner, nn.MultiheadAttention) and p.dim() == 3:  # bias_k, bias_v
+        return (), (2,)
     if isinstance(owner, _NORMS):
         return (), every
     if p.dim() == 2 and type(owner).__name__ == "Conv1D" and hasattr(owner, "nf"):  # Hugging Face: [in, out]
@@ -98,6 +132,11 @@ def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] 
     if p.dim() == 2 and (known or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
         return (1,), (0,)
     return None, None
+
+
+def groups(t: TensorInfo) -> int:
+    """Into how many parts a transposed convolution splits its inputs: its weight is [in, out / groups, ...]."""
+    return int(t.owner.groups) if isinstance(t.owner, _ConvTransposeNd) and not t.is_vector else 1
 
 
 def ratio(shape: Sequence[int], base: Sequence[int], axes: Sequence[int]) -> float:
