@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 
@@ -44,7 +45,7 @@ def entries_of_ratio(found: Anatomy, settled: Settled, m: float) -> dict[str, En
         role, why = settled[name]
         grown, begins = ratios_by_role(t, role, m), own.start(t, found.blocks)
         if not t.is_vector and role not in INPUT_LIKE:
-            begins = Start(begins.std * grown.fan_in**0.5, begins.constant)
+            begins = replace(begins, std=begins.std * grown.fan_in**0.5)
         entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
     return entries
 
