@@ -389,7 +389,7 @@ def test_the_command_says_writes_and_exits(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    arguments = ["check", "mymodels:make_model", "--widths", "64", "--depths", "4", "8", "16", "32"]
+    arguments = ["check", "mymodels:make_model", "--widths", "64", "--depths", "4,8,16,32"]
     assert main([*arguments, "--batch", "16", "--steps", "3", "--seeds", "3"]) == 1
     assert "COLLAPSES" in capsys.readouterr().out
     result = json.loads((tmp_path / "out/check/result.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -66,8 +67,13 @@ def _parsed(given: list[str]) -> Any:
         cast(Any, Union[*commands]),
         prog="nfd",
         description="Neural Feature Dynamics: deep networks at any width and depth, and their limits.",
-        args=given,
+        args=[part for argument in given for part in _split(argument)],
     )
+
+
+def _split(argument: str) -> list[str]:
+    """``64,128,256`` as three numbers; everything else as it is."""
+    return argument.split(",") if re.fullmatch(r"[\d.e-]+(,[\d.e-]+)+", argument) else [argument]
 
 
 if __name__ == "__main__":
