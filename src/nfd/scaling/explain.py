@@ -56,9 +56,9 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
     begins = _formula(start.std, std, plan.std(name))
     if start.kept or start.constant is not None:
         begins = "kept" if start.constant is None else f"{start.constant:g} (kept)"
-    decay = (
-        "1" if plan.decay == "raw" else f"{plan.weight_decay(name):.4g}{' /lr' if plan.decay == 'independent' else ''}"
-    )
+    decay = "1"
+    if plan.decay != "raw":
+        decay = _formula(None, rate**-1, plan.weight_decay(name)) + (" /lr" if plan.decay == "independent" else "")
     return (
         "x".join(map(str, entry.shape)) or "scalar",
         entry.role,

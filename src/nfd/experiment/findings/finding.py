@@ -65,7 +65,7 @@ def depth_name(depth: float) -> str:
 
 
 def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
-    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number where none can be fitted."""
+    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number where there is none."""
     found = interval(f, *samples)
     return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
 
