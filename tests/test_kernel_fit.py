@@ -87,3 +87,14 @@ def test_the_commands_write_and_say(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["kernel", "facts", "--activation", "tanh", "--out", str(tmp_path / "facts")]) == 0
     assert "C_1(x, -x) = -1.427900" in capsys.readouterr().out
     assert json.loads((tmp_path / "facts" / "result.json").read_text())["facts"]["parity"] == "odd"
+
+
+def test_cifar_10_prefers_a_longer_horizon_than_one(cifar_files: Path) -> None:
+    config = KernelConfig(
+        data="cifar10", data_dir=str(cifar_files / "cifar-10-batches-bin"), kind="ntk", train=400, test=200,
+        horizons=(1.0, 4.0, 16.0),
+    )  # fmt: skip
+    fit = KernelFit(config)
+    scores = [fit.score(h) for h in config.horizons]
+    assert scores[1].likelihood > scores[0].likelihood
+    assert all(s.accuracy.low > 0.13 for s in scores)  # chance is a tenth
