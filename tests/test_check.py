@@ -19,6 +19,7 @@ from nfd.cli.main import main
 from nfd.core.statistics import Interval
 from nfd.meters.check import Check
 from nfd.meters.health import dead_units
+from nfd.meters.runs import loss_of
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import cause, seeds_needed, since
 from nfd.scaling.planning import plan
@@ -364,6 +365,15 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
 def test_bad_requests_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         nfd.check(**({"make_model": Residual, "widths": [8, 16], "depths": [2, 4], "batches": vectors(2)} | options))
+
+
+def test_logits_of_images_and_wrong_shapes() -> None:
+    loss, y = loss_of("cross-entropy"), torch.randint(0, 3, (2, 4, 5))
+    out = torch.randn(2, 3, 4, 5)
+    torch.testing.assert_close(loss(out, y), nn.functional.cross_entropy(out, y))
+    torch.testing.assert_close(loss(out.movedim(1, -1), y), nn.functional.cross_entropy(out, y))
+    with pytest.raises(ValueError, match=r"needs logits \[..., C\] for targets \[...\]; got \[2, 3\] for \[5\]"):
+        loss(torch.randn(2, 3), torch.zeros(5, dtype=torch.long))
 
 
 def test_losses_and_optimizers_of_ones_own() -> None:

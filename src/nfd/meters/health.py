@@ -117,7 +117,9 @@ def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
                 tensor.retain_grad()
                 ends.append(tensor)
 
-        handles.append(parts[plan.blocks[0]].register_forward_pre_hook(lambda _, args: keep(args)))
+        handles.append(
+            parts[plan.blocks[0]].register_forward_pre_hook(lambda _, a, k: keep((*a, *k.values())), with_kwargs=True)
+        )
         handles.append(parts[plan.blocks[-1]].register_forward_hook(lambda _m, _a, out: keep(out)))
     try:
         yield found

@@ -219,7 +219,19 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
     if loss == "mse":
         return lambda out, y: chosen(outputs_of(out), y)
-    return lambda out, y: chosen(outputs_of(out).flatten(0, -2), y.flatten())
+    return lambda out, y: chosen(_classes_last(outputs_of(out), y).flatten(0, -2), y.flatten())
+
+
+def _classes_last(out: Tensor, y: Tensor) -> Tensor:
+    """Logits as [..., C], for targets [...], of models that put the classes second, as images have them."""
+    if out.shape[:-1] == y.shape:
+        return out
+    if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
+        return out.movedim(1, -1)
+    raise ValueError(
+        f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for {list(y.shape)}. Pass "
+        "loss=, a function of what the model returns and the targets."
+    )
 
 
 def _decoupled(model: nn.Module) -> nn.Module:

@@ -1,15 +1,16 @@
 """Which matrices of a residual block write the stream, decided by measurement.
 
-``W -> W + eps u v'`` moves the block's output along ``u`` and nothing else exactly when ``W`` writes the stream. A
-value projection does not pass: its change reaches the output through another matrix. A writer whose output a later
-branch of the same block reads passes once the writers found before it are set to zero. The probe runs in float64 on a
-copy of the block with every tensor drawn anew, so that initialisations at zero hide nothing.
+``W -> W + eps u v'`` moves the block's output along ``u`` and nothing else exactly when ``W`` writes the stream, or
+along ``d u`` with fixed gains d when LayerScale stands behind it. A value projection does not pass: its change reaches
+the output through another matrix. A writer whose output a later branch of the same block reads passes once the writers
+found before it are set to zero. The probe runs in float64 on a copy of the block with every tensor drawn anew, so that
+initialisations at zero hide nothing.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -115,32 +116,47 @@ def _passes_on(output: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool | None:
-    """Whether a change along ``u`` moves the output along ``u`` alone; None where it moves nothing."""
+    """Whether changes along two ``u`` move the output along ``d u``, with one d for both; None where nothing moves."""
     moved = False
     for outs in [t.outs] if t.outs is not None else [(k,) for k in range(t.parameter.dim())]:
         if len(outs) != 1:
             continue
-        u = _normal(t.shape[outs[0]], "u", t.name)
-        v = _normal((*t.shape[: outs[0]], *t.shape[outs[0] + 1 :]), "v", t.name)
-        change = torch.movedim(u.view(-1, *[1] * v.dim()) * v, 0, outs[0])
-        with torch.no_grad():
-            t.parameter.add_(change, alpha=_STEP)
-            after = output()
-            t.parameter.add_(change, alpha=-_STEP)
-        difference = after - before
-        if float(difference.norm()) <= _MOVED * float(before.norm()):
+        us = [_normal(t.shape[outs[0]], name, t.name) for name in ("u", "w")]
+        differences = [_moved(t, u, outs[0], before, output) for u in us]
+        if any(d is None for d in differences):
             continue
         moved = True
-        if any(_along(difference, u, axis) for axis in _channel_axes(difference, len(u))):
-            return True
+        for axis in _channel_axes(before, len(us[0])):
+            gains = [_gains(d, u, axis) for d, u in zip(differences, us, strict=True) if d is not None]
+            if all(g is not None for g in gains) and _same(gains):
+                return True
     return False if moved else None
 
 
-def _along(difference: Tensor, u: Tensor, axis: int) -> bool:
+def _moved(t: TensorInfo, u: Tensor, out: int, before: Tensor, output: Callable[[], Tensor]) -> Tensor | None:
+    """How ``W + eps u v'`` moves the output; None where it does not."""
+    v = _normal((*t.shape[:out], *t.shape[out + 1 :]), "v", t.name)
+    change = torch.movedim(u.view(-1, *[1] * v.dim()) * v, 0, out)
+    with torch.no_grad():
+        t.parameter.add_(change, alpha=_STEP)
+        difference = output() - before
+        t.parameter.add_(change, alpha=-_STEP)
+    return difference if float(difference.norm()) > _MOVED * float(before.norm()) else None
+
+
+def _gains(difference: Tensor, u: Tensor, axis: int) -> Tensor | None:
+    """The direction of all rows of a difference, over ``u``, entry by entry; None where they have several."""
     rows = difference.movedim(axis, -1).flatten(0, -2)
-    unit = u / u.norm()
+    longest = rows[rows.norm(dim=1).argmax()]
+    unit = longest / longest.norm()
     off = rows - (rows @ unit)[:, None] * unit
-    return float(off.norm()) <= _ALONG * float(rows.norm())
+    return unit / u if float(off.norm()) <= _ALONG * float(rows.norm()) else None
+
+
+def _same(gains: Sequence[Tensor | None]) -> bool:
+    """Whether per-channel gains agree up to a factor: all equal for a plain writer, LayerScale's for one behind it."""
+    first, second = (g / g.norm() for g in gains if g is not None)
+    return float(min((first - second).norm(), (first + second).norm())) <= _ALONG
 
 
 def _channel_axes(output: Tensor, size: int) -> list[int]:
