@@ -229,7 +229,8 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
     if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
         return out.movedim(1, -1)
     raise ValueError(
-        f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for {list(y.shape)}. Pass "
+        f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
+        f"{list(y.shape)}. Pass "
         "loss=, a function of what the model returns and the targets."
     )
 
