@@ -301,6 +301,13 @@ def test_dead_units_of_images_are_channels() -> None:
     assert dead_units(model, lambda: model(torch.randn(1, 3, 4, 4))) is None  # four pixels tell nothing
 
 
+def test_a_loss_that_rises_is_no_success() -> None:
+    batches = [(x.numpy(), y.numpy()) for x, y in vectors(1) * 6]
+    found = nfd.check(Residual, [8, 16], [2], batches, rule="mup", optimizer="adamw", eta_c=3.0, seeds=2)
+    assert not found.ok
+    assert any("the loss rose from" in event and "eta_c=3 is too large" in event for event in found.events)
+
+
 def test_dead_units_are_named() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     x = vectors(1)[0][0]
@@ -359,6 +366,12 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
         ({"optimizer": "lion"}, "pass make_optimizer="),
         ({"loss": "hinge"}, "loss must be one of"),
         ({"eta_c": 0}, "eta_c must be greater than 0"),
+        ({"widths": 8}, r"must be a list of sizes; got 8"),
+        ({"make_model": lambda w, d: Residual(8, d)}, "does it use its first argument, width"),
+        ({"make_model": lambda w, d: Residual(d, w)}, r"or are they \(depth, width\)"),
+        ({"batches": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]}, r"inputs of batches\[0\] must be finite"),
+        ({"batches": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"could not be trained on batches\[0\].*\[2, 7\]"),
+        ({"batches": [(torch.randn(2, 5), torch.tensor([0, 9]))]}, r"could not be trained on batches\[0\]"),
         ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),
     ],
 )

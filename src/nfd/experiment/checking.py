@@ -15,12 +15,12 @@ from nfd.core.statistics import Interval, interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import METERS, Check, check
-from nfd.meters.verdict import Axis
+from nfd.meters.check import METERS, Check, check, slope_of
+from nfd.meters.verdict import THRESHOLDS, Axis
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "
-    "eta_c = {eta_c:g}, after {steps} steps, {seeds} seeds, {data}. Definitions: nfd.meters.updates."
+    "eta_c = {eta_c:g}, after {steps} steps, {seeds} seeds, {data}. {thresholds}"
 )
 
 
@@ -62,7 +62,7 @@ def checked(config: CheckConfig, model: str) -> tuple[Check, str]:
         batches,
         rule=config.rule,
         optimizer=config.optimizer,
-        eta_c=config.eta_c,
+        eta_c=config.rate,
         seeds=config.seeds,
         blocks=config.blocks,
         weight_decay=config.weight_decay,
@@ -74,14 +74,8 @@ def checked(config: CheckConfig, model: str) -> tuple[Check, str]:
 
 def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter against size, relative to the smallest network."""
-    caption = _CAPTION.format(
-        rule=config.rule,
-        optimizer=config.optimizer,
-        eta_c=config.eta_c,
-        steps=found.steps,
-        seeds=config.seeds,
-        data=data,
-    )
+    about = {name: getattr(found, name) for name in ("rule", "optimizer", "eta_c", "seeds", "steps")}
+    caption = _CAPTION.format(**about, data=data, thresholds=THRESHOLDS)
     findings = []
     axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
     for axis, sizes in axes:
@@ -129,7 +123,7 @@ def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
     return [
         {
             "meter": r["meter"].replace("_", " "),
-            "exponent [95 % interval]": f"{r['slope']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]",
+            "exponent [95 % interval]": slope_of(r),
             "verdict": r["verdict"],
             "what it means": r["cause"],
         }

@@ -207,8 +207,8 @@ class CheckConfig(DataConfig):
     """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """sgd, adam or adamw"""
-    eta_c: Rate = 0.1
-    """learning rate of the base"""
+    eta_c: Rate | None = None
+    """learning rate of the base; by default 0.1 for sgd, 0.001 for adam and adamw"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base"""
     seeds: Several = 3
@@ -221,5 +221,11 @@ class CheckConfig(DataConfig):
     """pattern of the residual blocks, such as transformer.h.*; found by default"""
     batches: str | None = None
     """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that is used."""
+        return self.eta_c if self.eta_c is not None else 0.1 if self.optimizer == "sgd" else 1e-3
+
     gia: bool = False
     """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""

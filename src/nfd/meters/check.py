@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.errors import check_choice, check_count, check_finite, check_real
 from nfd.core.progress import bar
 from nfd.core.statistics import Interval, pooled_slope
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of
 from nfd.meters.updates import UPDATES
-from nfd.meters.verdict import Axis, Verdict, cause, seeds_needed, since, verdict
+from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
 from nfd.scaling.rules import OPTIMIZERS, rule_named
-from nfd.scaling.sizes import MakeModel
+from nfd.scaling.sizes import MakeModel, growing, instance
 
 AXES: tuple[Axis, ...] = ("width", "depth")
 METERS = (*UPDATES, "gradient", "loss", "gia_gap")
+MEANINGS = {
+    "activation": "RMS of what the last block holds",
+    "activation_update": "RMS of how much training changed that",
+    "inner_update": "RMS of what training the inner matrices changed in what they make, Eq. 27",
+    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
+    "function_update": "RMS of how much training changed the outputs",
+    "function_update_inner": "RMS of how much resetting the inner matrices to their start changes the outputs",
+    "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
+    "gradient": "RMS of the gradient entering the first block over that leaving the last, at the start",
+    "loss": "loss of the last batch before its update",
+    "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
+}
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
 _NOTHING = Interval(math.nan, math.nan, math.nan, math.nan)
 
@@ -37,7 +50,7 @@ class Check:
         table: one dict per meter and axis: meter, axis, slope, low, high, verdict, cause, since, seeds_needed.
         runs: one dict per network: width, depth, seed, and its meters after the last step.
         events: what went wrong, with the first step and layer.
-        rule, optimizer, steps, seeds: what ran.
+        rule, optimizer, eta_c, steps, seeds: what ran.
     """
 
     table: list[dict[str, Any]]
@@ -45,6 +58,7 @@ class Check:
     events: list[str]
     rule: str
     optimizer: str
+    eta_c: float
     steps: int
     seeds: int
 
@@ -58,11 +72,11 @@ class Check:
         for column in ("meter", "against", "exponent [95 % interval]", "verdict", "what it means"):
             table.add_column(column, no_wrap=column != "what it means")
         for row in self.table:
-            table.add_row(row["meter"], row["axis"], _slope(row), row["verdict"], _meaning(row))
+            table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], _meaning(row))
         text = io.StringIO()
         Console(file=text, width=150, color_system=None, highlight=False, emoji=False, markup=False).print(table)
-        head = f"Rule {self.rule!r}, {self.optimizer}, {self.steps} steps, {self.seeds} seeds"
-        return "\n".join([head, text.getvalue().rstrip(), *(f"! {event}" for event in self.events)])
+        head = f"Rule {self.rule!r}, {self.optimizer}, eta_c = {self.eta_c:g}, {self.steps} steps, {self.seeds} seeds"
+        return "\n".join([head, *(f"! {event}" for event in self.events), text.getvalue().rstrip(), THRESHOLDS])
 
 
 def check(
@@ -117,14 +131,13 @@ def check(
     sizes = {"width": _sizes("widths", widths), "depth": _sizes("depths", depths)}
     if all(len(s) < 2 for s in sizes.values()):
         raise ValueError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
-    if not batches or any(not isinstance(b, tuple | list) or len(b) != 2 for b in batches):
-        raise ValueError("batches must be a list of (inputs, targets), one per step.")
+    pairs = _pairs(batches)
     rule_named(rule)
     job = Job(
         make_model,
         min(sizes["width"]),
         min(sizes["depth"]),
-        [(x, y) for x, y in batches],
+        pairs,
         rule,
         check_choice("optimizer", optimizer, OPTIMIZERS),
         check_real("eta_c", eta_c, above=0.0),
@@ -136,14 +149,49 @@ def check(
         gia,
     )
     seeds = check_count("seeds", seeds, minimum=2)
+    _check_constructor(make_model, sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
         runs = all_runs(job, wanted, shown)
     rows = [row for axis in AXES for row in _rows(runs, sizes, axis, seeds, rule)]
-    return Check(rows, runs, _events(runs), rule, optimizer, len(batches), seeds)
+    return Check(rows, runs, _events(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
+
+
+def _pairs(batches: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The batches as a list of tensors; ValueError that names what is not."""
+    found = list(batches)
+    if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
+        raise ValueError("batches must be a list of (inputs, targets), one per step.")
+    pairs = [tuple(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in pair) for pair in found]
+    for step, (x, _) in enumerate(pairs):
+        if isinstance(x, Tensor) and x.is_floating_point():
+            check_finite(f"inputs of batches[{step}]", x)
+    return [(x, y) for x, y in pairs]
+
+
+def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[int]) -> None:
+    """Width must change shapes, and depth add parameters without changing any."""
+    small = instance(make_model, widths[0], depths[0])
+    if len(widths) > 1:
+        wide = instance(make_model, widths[1], depths[0])
+        if not any(any(grown) for grown in growing(small, wide).values()):
+            raise ValueError(
+                f"make_model({widths[0]}, {depths[0]}) and make_model({widths[1]}, {depths[0]}) have the same shapes: "
+                "does it use its first argument, width, or are they (depth, width)?"
+            )
+    if len(depths) > 1:
+        deep = instance(make_model, widths[0], depths[1])
+        same = len(list(small.parameters())) == len(list(deep.parameters()))
+        if same or any(any(grown) for grown in growing(small, deep).values()):
+            raise ValueError(
+                f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
+                "and the same shapes in those they share: are its arguments (width, depth), in this order?"
+            )
 
 
 def _sizes(argument: str, sizes: Sequence[int]) -> list[int]:
+    if isinstance(sizes, int):
+        raise TypeError(f"{argument} must be a list of sizes; got {sizes!r}. Pass [{sizes}].")
     found = [check_count(argument, size) for size in sizes]
     if not found or found != sorted(set(found)):
         raise ValueError(f"{argument} must be ascending; got {list(sizes)}.")
@@ -160,21 +208,30 @@ def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: in
         measured = [r for r in runs if meter in r]
         if measured and not (axis == "width" and meter in _OF_DEPTH_ONLY):
             points = [(r[axis], r[other], r[meter]) for r in measured if math.isfinite(r[meter]) and r[meter] > 0]
-            rows.append(_row(meter, axis, sizes[axis], points, seeds, rule))
+            rows.append(_row(meter, axis, sizes[axis], points, seeds, rule, broken=len(points) < len(runs)))
     return rows
 
 
 def _row(
-    meter: str, axis: Axis, sizes: list[int], points: list[tuple[int, int, float]], seeds: int, rule: str
+    meter: str,
+    axis: Axis,
+    sizes: list[int],
+    points: list[tuple[int, int, float]],
+    seeds: int,
+    rule: str,
+    *,
+    broken: bool,
 ) -> dict[str, Any]:
     size, group, value = torch.tensor(points, dtype=torch.float64).view(-1, 3).T
     whole = {int(s) for s in size} == set(sizes)
     slope = pooled_slope(size.log(), value.log(), group) if len(points) else _NOTHING
     word: Verdict = verdict(slope) if whole else "UNCERTAIN"
-    more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" else None
+    more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" and not broken else None
     said = cause(meter, axis, word, rule)
     if word == "UNCERTAIN":
         said = f"about {more} seeds would settle it." if more else "near the edge of a verdict: add sizes to settle it."
+    if broken and word == "UNCERTAIN":
+        said = "zero or not finite in some networks."
     if not whole:
         said = "zero or not finite in every network of some size."
     changes = word in ("COLLAPSES", "GROWS")
@@ -214,7 +271,8 @@ def _is_fault(row: Mapping[str, Any]) -> bool:
     return row["verdict"] in ("COLLAPSES", "GROWS")
 
 
-def _slope(row: Mapping[str, Any]) -> str:
+def slope_of(row: Mapping[str, Any]) -> str:
+    """``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
     return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]" if math.isfinite(row["slope"]) else "-"
 
 

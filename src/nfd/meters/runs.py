@@ -28,6 +28,7 @@ from nfd.scaling.sizes import MakeModel, instance
 from nfd.training.losses import LOSSES
 
 _BUILDING = Lock()
+_ROSE = 2.0  # times the first loss: no rate that is meant does this
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
 
 Run = dict[str, Any]
@@ -48,7 +49,14 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
     threads = torch.get_num_threads()
     *rest, smallest = order
     with torch.random.fork_rng(devices=[]), _attention_by_parts():
-        found = {smallest: one(smallest)}
+        try:
+            found = {smallest: one(smallest)}
+        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
+            x, y = job.batches[0]
+            raise ValueError(
+                f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
+                f"targets {_shape(y)}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
         alone = not torch.equal(drawn, torch.get_rng_state())
@@ -63,6 +71,10 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
         finally:
             torch.set_num_threads(threads)
     return [found[which] for which in wanted]
+
+
+def _shape(value: Any) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 @contextmanager
@@ -102,6 +114,9 @@ class Job:
         baseline = Baseline(model, planned, self.batches[0][0])
         losses = self._train(model, planned, found)
         found["loss"] = losses[-1]
+        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0]:
+            said = f"the loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: eta_c={self.eta_c:g} is too large"
+            found["events"].append((len(losses) - 1, said))
         if math.isfinite(losses[-1]) and self._stays_finite(model, len(losses), found):
             found |= baseline.updates(model)
             if twin is not None:

@@ -11,6 +11,9 @@ from torch import Tensor
 from nfd.core.statistics import Interval
 
 _SMALL, _CLEAR = 0.1, 0.25
+THRESHOLDS = (
+    f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
+)
 _MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "COLLAPSES", "GROWS", "UNCERTAIN"]
@@ -60,7 +63,7 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
     ),
     ("activation", "depth", "COLLAPSES"): "the signal dies on its way up. Check the initialisation and the norms.",
     ("activation", "width", "GROWS"): _WIDE,
-    ("activation", "width", "COLLAPSES"): "the start shrinks with width. Initialise with plan.initialize_.",
+    ("activation", "width", "COLLAPSES"): "the start shrinks with width: the initialisation is not the rule's.",
     ("activation_update", "depth", "GROWS"): (
         "the stream moves further the deeper the network: blocks add up coherently. Use 'complete-p', or a lower rate."
     ),
@@ -132,5 +135,6 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: str = "") -> str:
     said = _CAUSES.get((meter, axis, word), f"changes with {axis}; the plan's rates were made to keep it.")
     advised = f"'{rule}'" in said or said == _WIDE or (rule != "mup" and "Use a depth rule" in said)
     if advised and rule not in ("", "standard"):
-        return f"{said.split(': ')[0].split('. ')[0]}; {rule!r} should keep it: check roles, base and rate."
+        seen = said.split(": ")[0].split(". ")[0]
+        return f"{seen}; {rule!r} should keep it: check roles, base and rate, or larger sizes."
     return said

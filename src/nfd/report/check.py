@@ -8,7 +8,7 @@ from pathlib import Path
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import Check
+from nfd.meters.check import MEANINGS, Check
 from nfd.report.charts import write_charts
 from nfd.report.page import Section, page
 
@@ -25,8 +25,10 @@ def write_check(
         charts = write_charts(found, folder)
         sections = [Section(f.title, [f.headline], charts[f.name], f.table, f.caption) for f in found]
         broken = [Section("What went wrong", [], points=check.events)] if check.events else []
+        meters = [f"{name.replace('_', ' ')}: {said}." for name, said in MEANINGS.items()]
+        defined = Section("What the meters are", [], points=meters, folded=True)
         made = Section("What was run", [f"Made by: {command}"])
-        write_text(folder / "report.html", page(f"How {model} scales", [*broken, *sections, made]))
+        write_text(folder / "report.html", page(f"How {model} scales", [*broken, *sections, defined, made]))
         runs = [{k: v for k, v in run.items() if k != "events"} for run in check.runs]
         names = list(dict.fromkeys(name for run in runs for name in run))
         write_csv(folder / "runs.csv", [{name: run.get(name) for name in names} for run in runs])

@@ -78,7 +78,12 @@ def _formula(base: float | None, power: Power, value: float) -> str:
 
 
 def _ends(plan: Plan) -> list[str]:
-    lines = [f"multiplier  {name}: {factor:.6g}" for name, factor in plan.multipliers.items()]
+    alike: dict[tuple[str, float], int] = {}
+    for name, factor in plan.multipliers.items():
+        key = (_generic(f"{name}.", plan.blocks).rstrip("."), factor)
+        alike[key] = alike.get(key, 0) + 1
+    times = {count: f" x{count}" if count > 1 else "" for count in alike.values()}
+    lines = [f"multiplier  {name}{times[count]}: {factor:.6g}" for (name, factor), count in alike.items()]
     return ["", *lines, *(f"note  {note}" for note in plan.notes)] if lines or plan.notes else []
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count
+from nfd.core.errors import check_choice, check_count, check_finite
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_found, blocks_named
 from nfd.scaling.entries import (
@@ -30,6 +30,10 @@ from nfd.scaling.tensors import tensors
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
     "Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
+)
+_HEADS = (
+    "If these blocks hold attention, its heads are taken to keep their size; where they grow, its logits need 1/d "
+    "instead of 1/sqrt(d)."
 )
 _LAW = (
     "No base instance was given: matrices are taken to follow fan_in^-1/2 as they stand, every dimension inside blocks "
@@ -92,6 +96,8 @@ def plan(
         raise ValueError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     base_width = None if base_width is None else check_count("base_width", base_width)
     base_depth = None if base_depth is None else check_count("base_depth", base_depth)
+    if isinstance(sample, Tensor) and sample.is_floating_point():
+        check_finite("sample", sample)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
     if family.width is None:
@@ -163,6 +169,7 @@ def _of_any(
     scaling = _scaling(model, base, make_model, base_width, base_depth)
     found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling, width=None)
     settled = _settled(found, chosen, rule)
+    unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
     if not chosen.scales_width:  # the model's own start is that of the rule
         return _Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
     if base is not None:
@@ -170,12 +177,14 @@ def _of_any(
         entries = entries_of_base(found, settled, Base(tensors(base), base_blocks))
         depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
         factors, said = multipliers(found, entries, base)
-        return _Parts(entries, widest(entries), depth, found.blocks, factors, said)
+        return _Parts(entries, widest(entries), depth, found.blocks, factors, [*said, *unseen])
     m = 1.0 if base_width is None else stream_width(found, settled) / base_width
     depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
     entries = entries_of_ratio(found, settled, m)
     factors, said = multipliers(found, entries, None)
-    return _Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said])
+    return _Parts(
+        entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said, *unseen]
+    )
 
 
 def _check_sizes(
@@ -198,6 +207,11 @@ def _check_sizes(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."
         )
+
+
+def _is_sequence(sample: Any) -> bool:
+    """Whether an input may be of tokens: whole numbers, or more than a matrix."""
+    return not isinstance(sample, Tensor) or not sample.is_floating_point() or sample.dim() == 3
 
 
 def _blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> list[str]:
