@@ -92,9 +92,9 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
     ("function_update", "width", "COLLAPSES"): _LAZY,
     ("function_update", "width", "GROWS"): _WIDE,
     ("function_update_inner", "depth", "GROWS"): (
-        "inner updates of fixed size add up coherently over the blocks, as sqrt(L) at multiplier 1/sqrt(L): the "
-        "price of "
-        "Eq. 8. Use 'complete-p', or lower the rate as depth grows."
+        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price). Use 'complete-p', "
+        "or lower "
+        "the rate as depth grows."
     ),
     ("function_update_inner", "depth", "COLLAPSES"): "what inner layers do to the function vanishes with depth.",
     ("function_update_inner", "width", "COLLAPSES"): _LAZY,
