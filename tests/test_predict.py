@@ -296,3 +296,47 @@ print((peak() - before) / within(given, 65536, 4, 2**40).bytes)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0.4 < float(done.stdout) < 1.1  # a bound that is neither broken nor useless
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse"])
+def test_the_loss_at_evaluation_inputs(batches: tuple[Tensor, Tensor], loss: str) -> None:
+    """With nothing learned the evaluation is the first step again; the rest of a prediction does not change."""
+    x, y = batches
+    y = y.float() / 10 if loss == "mse" else y
+    kwargs: dict[str, Any] = {"depth": 3, "width": 64, "replicates": 4, "loss": loss, "eval_inputs": x[0]}
+    kwargs |= {"classes": 10} if loss == "cross-entropy" else {}
+    p = nfd.predict(x, y, eta_c=0.0, eval_targets=y[0], **kwargs)
+    assert p.eval_loss == pytest.approx(float(p.loss[0]), abs=1e-3)
+    assert p.eval_loss_stderr == pytest.approx(float(p.loss_stderr[0]), rel=1e-2)
+    plain = nfd.predict(x, y, eta_c=0.0, **kwargs)
+    assert (plain.eval_loss, plain.eval_loss_stderr) == (None, None)
+    assert torch.equal(plain.outputs, p.outputs)
+    assert torch.equal(plain.eval_outputs, p.eval_outputs)  # type: ignore[arg-type]
+
+
+def test_the_loss_of_a_diverged_run_is_not_a_number(batches: tuple[Tensor, Tensor]) -> None:
+    x, y = batches
+    kwargs: dict[str, Any] = {"depth": 4, "width": 64, "replicates": 2, "classes": 10}
+    p = nfd.predict(x, y, eta_c=1e6, eval_inputs=x[0], eval_targets=y[0], **kwargs)
+    assert p.eval_loss is not None
+    assert math.isnan(p.eval_loss)
+
+
+BAD_EVALUATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"eval_inputs": None}, ValueError, "eval_inputs=None. Pass both"),
+    ({"eval_targets": [0]}, ValueError, r"eval_targets must be \[2\]"),
+    ({"eval_targets": [0, 3]}, ValueError, r"eval_targets must be class ids in 0\.\.2"),
+    ({"eval_targets": [0.0, 1.0]}, TypeError, "eval_targets for loss='cross-entropy' must be integer"),
+    ({"eval_targets": "ab"}, TypeError, "eval_targets must be a tensor"),
+    ({"eval_inputs": torch.zeros(0, 3), "eval_targets": torch.zeros(0)}, ValueError, "at least one"),
+    ({"loss": "mse", "targets": torch.zeros(2), "eval_targets": [0.0, math.nan], "classes": None}, ValueError,
+     "eval_targets must be finite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_EVALUATIONS)
+def test_bad_evaluation_targets_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"inputs": torch.ones(2, 3), "targets": torch.tensor([0, 1]), "depth": 2, "width": 8, "replicates": 2}
+    given |= {"classes": 3, "eval_inputs": torch.ones(2, 3), "eval_targets": torch.tensor([0, 2])}
+    with pytest.raises(error, match=message):
+        nfd.predict(**(given | arguments))

@@ -18,13 +18,19 @@ from nfd.cli.data import DataCommand
 from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
+from nfd.cli.runs import RunsCommand
 from nfd.cli.study import StudyCommand
+from nfd.cli.sweep import SweepCommand
+from nfd.cli.transfer import TransferCommand
 from nfd.core.errors import nearest
 
 _COMMANDS: dict[str, type[Options]] = {
     "study": StudyCommand,
     "predict": PredictCommand,
     "check": CheckCommand,
+    "transfer": TransferCommand,
+    "sweep": SweepCommand,
+    "runs": RunsCommand,
     "kernel": KernelCommand,
     "data": DataCommand,
 }

@@ -120,11 +120,15 @@ class Dataset:
 
         Every sample is seen once before any is seen twice; a remainder that does not fill a batch is dropped.
         """
+        order = self.order(size, steps, seed)
+        return self.normalised(self.train.pixels[order]), self.train.labels[order]
+
+    def order(self, size: int, steps: int, seed: int) -> Tensor:
+        """Which training samples ``batches`` returns, ``[steps, size]``."""
         size, steps = check_count("batch size", size), check_count("steps", steps)
         if size > len(self.train):
             raise ValueError(f"batch size must be at most the {len(self.train)} training samples; got {size}.")
-        order = torch.stack([b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)])
-        return self.normalised(self.train.pixels[order]), self.train.labels[order]
+        return torch.stack([b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)])
 
     def _shuffled(self, size: int, seed: int) -> Iterator[Tensor]:
         stream = generator(seed, "data")

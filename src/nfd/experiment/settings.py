@@ -5,13 +5,15 @@ Nothing here needs PyTorch, so that the command line can check its options befor
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.names import Activation, Block, Data, Feedback, Kind, RuleName
+from nfd.core.errors import MAX_SEED
+from nfd.core.names import Activation, Block, Data, Feedback, Kind, Order, RuleName, Weights
 from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
 
 N = TypeVar("N", int, float)
@@ -28,6 +30,19 @@ def _ascending(values: tuple[N, ...]) -> tuple[N, ...]:
 def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
     if not values or list(values) != sorted(set(values)):
         raise ValueError(f"must be ascending numbers; got {list(values)}.")
+    return values
+
+
+def _different(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values or len(set(values)) != len(values):
+        raise ValueError(f"must be one or more different names; got {list(values)}.")
+    return values
+
+
+def _rates(values: tuple[float, ...]) -> tuple[float, ...]:
+    ratios = [later / earlier for earlier, later in itertools.pairwise(values)]
+    if len(values) < 3 or min(ratios) < 1.05 or max(ratios) > 1.05 * min(ratios):
+        raise ValueError(f"must be three or more numbers that ascend by one factor; got {list(values)}.")
     return values
 
 
@@ -109,6 +124,44 @@ class TrainingConfig(DataConfig):
     """samples per step"""
 
 
+class RunConfig(TrainingConfig):
+    """One network of ``nfd.ResNet`` and its training; a sweep is many of these."""
+
+    width: Width = 64
+    """width n"""
+    depth: Count = 8
+    """number of residual blocks L"""
+    block: Block = "one-layer"
+    """one-layer or two-layer"""
+    order: Order = "pre"
+    """pre (Eq. 1) or post (Eq. 9) activation"""
+    feedback: Feedback = "shared"
+    """shared (the standard network), independent (the paper's decoupled one) or static"""
+    weights: Weights = "dense"
+    """dense or deferred"""
+    rule: RuleName = "depth-mup"
+    """learning-rate rule, which also decides the residual multiplier; ntk is the kernel regime"""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd or adam"""
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    """momentum of sgd"""
+    seed: Seed = 0
+    """seed of the initial weights"""
+    data_seed: Seed = 0
+    """seed of the order of the batches, and of the split where the data bring none"""
+
+    @model_validator(mode="after")
+    def _check_run(self) -> Self:
+        if self.rule == "depth-mup-inner" and self.block != "two-layer":
+            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+        if self.order == "post" and self.block == "two-layer":
+            raise ValueError("order='post' is defined for block='one-layer'; got block='two-layer'.")
+        if self.optimizer != "sgd" and (self.momentum or self.weights == "deferred"):
+            what = "momentum" if self.momentum else "weights='deferred'"
+            raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
+        return self
+
+
 class StudyConfig(TrainingConfig):
     """A study: predictions, real networks and two-layer blocks on the same batches."""
 
@@ -136,6 +189,71 @@ class StudyConfig(TrainingConfig):
                 f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
                 f"got {self.limit_width}."
             )
+        return self
+
+
+class SweepConfig(DataConfig):
+    """What the sweeps of ``nfd transfer`` and ``nfd capacity`` share: the networks' form and their training."""
+
+    activation: Activation = "relu"
+    """relu, tanh, erf, gelu or identity"""
+    horizon: Positive = 1.0
+    """time horizon T"""
+    block: Block = "one-layer"
+    """one-layer or two-layer"""
+    steps: Count = 40
+    """steps of training"""
+    epochs: Positive | None = None
+    """passes over the training images, in place of steps"""
+    batch: Count = 16
+    """samples per step"""
+    seeds: Several = 4
+    """initialisations of each network"""
+
+    def run_settings(self, training_images: int) -> dict[str, Any]:
+        """What every run of the sweep has, as settings of ``RunConfig``."""
+        names = ("data", "data_dir", "image_size", "activation", "horizon", "block", "batch")
+        steps = self.steps if self.epochs is None else max(1, round(self.epochs * (training_images // self.batch)))
+        found = {name: getattr(self, name) for name in names} | {"steps": steps, "data_seed": self.seed}
+        return found | {"seed": [_initial(self.seed, index) for index in range(self.seeds)]}
+
+
+def _initial(seed: int, index: int) -> int:
+    """Initialisation ``index`` of a sweep; those of seed 0 are 0, 1, 2, ..."""
+    return (seed * 1_000_003 + index) & MAX_SEED
+
+
+class TransferConfig(SweepConfig):
+    """Whether the best learning rate of small networks is that of large ones, rule by rule."""
+
+    rules: Annotated[tuple[RuleName, ...], AfterValidator(_different)] = ("mup", "depth-mup", "depth-mup-inner")
+    """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p or ntk"""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd or adam"""
+    block: Block = "two-layer"
+    """one-layer or two-layer"""
+    widths: Annotated[tuple[Count, ...], AfterValidator(_distinct), AfterValidator(_holdable)] = (32, 64, 128)
+    """widths, ascending"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(_distinct)] = (4, 8, 16)
+    """numbers of residual blocks, ascending"""
+    eta_c: Annotated[tuple[Positive, ...], AfterValidator(_rates)] = (0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0)
+    """learning rates to begin with, ascending by one factor; extended where the best one lies at an end"""
+    batch: Count = 32
+    """samples per step"""
+    seeds: Several = 5
+    """initialisations of each network"""
+    score: Literal["train_loss", "test_loss"] = "train_loss"
+    """loss that the best rate minimises: train_loss (mean over the last tenth of the steps) or test_loss"""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if not is_partial() and len(self.widths) * len(self.depths) < 2:
+            raise ValueError(
+                f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
+                f"{list(self.widths)} and depths={list(self.depths)}."
+            )
+        if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
+            raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
         return self
 
 

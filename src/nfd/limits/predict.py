@@ -35,6 +35,8 @@ class Prediction:
         outputs, outputs_stderr: [steps, batch, C], before the update of each step.
         loss, loss_stderr: [steps], batch mean of the loss at ``outputs``; error by jackknife over replicates.
         eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
+        eval_loss, eval_loss_stderr: mean of the loss at ``eval_outputs``, its error as for ``loss``; None without
+            ``eval_targets``. With the depth infinite it is the floor of ``nfd.sweep.law``.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
         width, replicates: of the ensembles. bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what
             noise explains, and that noise, in units of the outputs.
@@ -51,6 +53,8 @@ class Prediction:
     loss_stderr: Tensor = field(repr=False)
     eval_outputs: Tensor | None = field(repr=False)
     eval_stderr: Tensor | None = field(repr=False)
+    eval_loss: float | None
+    eval_loss_stderr: float | None
     depths: tuple[int, ...]
     width: int
     replicates: int
@@ -83,6 +87,7 @@ def predict(
     memory: str | int = "4 GiB",
     seed: int = 0,
     eval_inputs: Any = None,
+    eval_targets: Any = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Prediction:
@@ -106,6 +111,7 @@ def predict(
         memory: bound on the working set of one network, such as ``"4 GiB"``.
         seed: of everything random.
         eval_inputs: ``[n_eval, d]``, evaluated after the last step.
+        eval_targets: ``[n_eval]``, of the kind of ``targets``, for the loss there.
         device: where to compute. progress: show a bar when stderr is a terminal.
 
     Returns:
@@ -121,6 +127,7 @@ def predict(
         inputs,
         targets,
         eval_inputs=eval_inputs,
+        eval_targets=eval_targets,
         loss=loss,
         classes=classes,
         horizon=horizon,
@@ -156,6 +163,7 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     bias = sampler.bias()
     loss, loss_stderr = jackknife(lambda r: sampler.problem.mean_loss(r.mean(0)), limit.outputs)
     evaluated = sampler.problem.eval_inputs is not None
+    eval_loss, eval_loss_stderr = _eval_loss(sampler, limit)
     return Prediction(
         outputs=limit.outputs.mean(0),
         outputs_stderr=stderr(limit.outputs),
@@ -163,6 +171,8 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
         loss_stderr=loss_stderr,
         eval_outputs=limit.eval_outputs.mean(0) if evaluated else None,
         eval_stderr=stderr(limit.eval_outputs) if evaluated else None,
+        eval_loss=eval_loss,
+        eval_loss_stderr=eval_loss_stderr,
         depths=limit.depths,
         width=sampler.width,
         replicates=sampler.replicates,
@@ -174,6 +184,13 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
         seconds=seconds,
         note=" ".join(filter(None, (limit.note, _accuracy(sampler, limit)))),
     )
+
+
+def _eval_loss(sampler: Sampler, limit: Limit) -> tuple[float, float] | tuple[None, None]:
+    if sampler.problem.eval_targets is None:
+        return None, None
+    loss, error = jackknife(lambda r: sampler.problem.eval_loss(r.mean(0)), limit.eval_outputs)
+    return float(loss), float(error)
 
 
 def _accuracy(sampler: Sampler, limit: Limit) -> str:

@@ -27,6 +27,7 @@ class Problem:
     inputs: Tensor
     targets: Tensor
     eval_inputs: Tensor | None
+    eval_targets: Tensor | None
     loss: str
     classes: int
     horizon: float
@@ -71,12 +72,19 @@ class Problem:
         """The batch-mean loss ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
         return loss_named(self.loss)(outputs, self.targets)
 
+    def eval_loss(self, outputs: Tensor) -> Tensor:
+        """The mean loss ``[...]`` of evaluation outputs ``[..., n_eval, C]``, where there are evaluation targets."""
+        if self.eval_targets is None:
+            raise ValueError("eval_loss needs eval_targets; got None. Pass eval_inputs and eval_targets.")
+        return loss_named(self.loss)(outputs, self.eval_targets)
+
 
 def problem(
     inputs: Any,
     targets: Any,
     *,
     eval_inputs: Any = None,
+    eval_targets: Any = None,
     loss: str,
     classes: int | None,
     horizon: float,
@@ -94,10 +102,12 @@ def problem(
     x, y = _with_batches(_tensor("inputs", inputs), _tensor("targets", targets))
     classes = None if classes is None else check_count("classes", classes)
     outputs = outputs_needed(loss, y, classes)
+    evaluated = _eval(eval_inputs, x.shape[2], place)
     made = Problem(
         inputs=check_finite("inputs", x.float()).to(place),
-        targets=(check_finite("targets", y.float()) if loss == "mse" else y.long()).to(place),
-        eval_inputs=_eval(eval_inputs, x.shape[2], place),
+        targets=_of_loss("targets", y, loss).to(place),
+        eval_inputs=evaluated,
+        eval_targets=_eval_targets(eval_targets, evaluated, loss, outputs),
         loss=loss,
         classes=outputs,
         horizon=check_real("horizon", horizon, above=0.0),
@@ -145,6 +155,27 @@ def _eval(value: Any, d: int, place: torch.device) -> Tensor | None:
     if x.dim() != 2 or x.shape[1] != d:
         raise ValueError(f"eval_inputs must be [n_eval, {d}]; got shape {list(x.shape)}.")
     return check_finite("eval_inputs", x).to(place)
+
+
+def _of_loss(argument: str, y: Tensor, loss: str) -> Tensor:
+    return check_finite(argument, y.float()) if loss == "mse" else y.long()
+
+
+def _eval_targets(value: Any, inputs: Tensor | None, loss: str, classes: int) -> Tensor | None:
+    if value is None:
+        return None
+    if inputs is None:
+        raise ValueError("eval_targets are the targets of eval_inputs; got eval_inputs=None. Pass both.")
+    y, expected = _tensor("eval_targets", value), list(inputs.shape[:1])
+    if list(y.shape) != expected or 0 in expected:
+        raise ValueError(
+            f"eval_targets must be {expected}, one for every row of eval_inputs and at least one; got {list(y.shape)}."
+        )
+    try:
+        outputs_needed(loss, y, classes)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("targets", "eval_targets")) from None
+    return _of_loss("eval_targets", y, loss).to(inputs.device)
 
 
 def _rates(eta_c: float | Sequence[float], steps: int) -> tuple[float, ...]:

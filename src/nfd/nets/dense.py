@@ -50,7 +50,12 @@ class DenseLinear(nn.Module):
         """``[..., in_features]`` to ``[..., out_features]``."""
         if self.feedback == "shared":
             return nn.functional.linear(x, self.weight)
-        return cast(Tensor, _Decoupled.apply(x, self.weight, self.feedback_weight))  # type: ignore[no-untyped-call]
+        return decoupled_product(x, self.weight, self.feedback_weight)
+
+
+def decoupled_product(x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
+    """``x W'`` forward, the feedback matrix backward; weights [out, in], or stacks of them for stacks of x."""
+    return cast(Tensor, _Decoupled.apply(x, weight, feedback_weight))  # type: ignore[no-untyped-call]
 
 
 class _Decoupled(torch.autograd.Function):
@@ -59,12 +64,15 @@ class _Decoupled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, feedback_weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, feedback_weight)
-        return x @ weight.T
+        return x @ weight.mT
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
         x, feedback_weight = ctx.saved_tensors
         _, weight_needs, feedback_needs = ctx.needs_input_grad
-        update = g.flatten(0, -2).T @ x.flatten(0, -2) if weight_needs or feedback_needs else None
+        update = None
+        if weight_needs or feedback_needs:
+            single = feedback_weight.dim() == 2
+            update = g.flatten(0, -2).T @ x.flatten(0, -2) if single else g.mT @ x
         return g @ feedback_weight, update, update if feedback_needs else None

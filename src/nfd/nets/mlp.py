@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from nfd.core.names import Feedback, Regime, Weights
-from nfd.nets.network import Network, trainable
+from nfd.nets.network import Arithmetic, Network, trainable
 from nfd.scaling.rules import Role
 
 
@@ -48,11 +46,10 @@ class MLP(Network):
         )
         self.hidden = self._layers("outer")
 
-    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        phi, root = self.activation.phi, math.sqrt(self.width)
-        layers = [self._embed(x)]
-        for W in self.hidden:
-            layers.append(W(phi(layers[-1])) / root)
+    def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        layers = [by.embed(x)]
+        for index in range(self.depth):
+            layers.append(by.product("hidden", index, self.activation.phi(layers[-1])))
         return layers, []
 
     def _roles(self) -> dict[Role, list[nn.Parameter]]:

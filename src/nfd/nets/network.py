@@ -6,20 +6,22 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
 from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real, check_seed
-from nfd.core.names import Feedback, Regime, Weights
+from nfd.core.names import Feedback, Optimizer, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear
 from nfd.nets.dense import DenseLinear
 from nfd.scaling.rules import MAX_ETA_C, Power, Role, rule_named
 
 Linear = DenseLinear | DeferredLinear
+
+_EPSILON = 1e-8  # Adam's, at width and depth 1
 
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
 
@@ -53,6 +55,26 @@ class Streams:
         if any(h.grad is None for h in self.layers):
             raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
+
+
+class Arithmetic(Protocol):
+    """The products of a network's recursion: with the weights of one network, or of a stack of them."""
+
+    @property
+    def branch(self) -> float | Tensor:
+        """m, the residual multiplier."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """``U x / sqrt(d)``."""
+
+    def product(self, layer: str, index: int, x: Tensor) -> Tensor:
+        """``W x / sqrt(n)``."""
+
+    def add(self, h: Tensor, layer: str, index: int, x: Tensor) -> Tensor:
+        """``h + m W phi(x) / sqrt(n)``."""
+
+    def read(self, h: Tensor) -> Tensor:
+        """``alpha / sqrt(n) V h``."""
 
 
 class Network(nn.Module):
@@ -103,31 +125,36 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, in_features]`` to ``[batch, out_features]``."""
-        return self._read(self._run(self._checked(x))[0][-1])
+        return self.read(self.run(self, self._checked(x))[0][-1])
 
     def streams(self, x: Tensor) -> Streams:
         """One pass that keeps every hidden vector.
 
         For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
         """
-        layers, inner = self._run(self._checked(x))
+        layers, inner = self.run(self, self._checked(x))
         for h in layers:
             if h.requires_grad:
                 h.retain_grad()
-        return Streams(self._read(layers[-1]), math.sqrt(self.width) / self.alpha, layers, inner)
+        return Streams(self.read(layers[-1]), math.sqrt(self.width) / self.alpha, layers, inner)
 
-    def param_groups(self, eta_c: float, rule: str | None = None) -> list[dict[str, Any]]:
-        """Parameters by role with their SGD rates: ``eta_c n`` times the rule's depth factor (kernel: no n).
+    def param_groups(self, eta_c: float, rule: str | None = None, optimizer: Optimizer = "sgd") -> list[dict[str, Any]]:
+        """Parameters by role with their rates; for SGD ``eta_c n`` times the rule's depth factor (kernel: no n).
+
+        For Adam they are ``eta_c / sqrt(n)`` for hidden matrices, ``eta_c`` for U and V, times the depth factor, each
+        with its own epsilon: 1e-8 times how the entries of its gradient scale.
 
         Args:
             eta_c: the rate that does not depend on width or depth, at least 0.
             rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``. Default
                 ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
+            optimizer: ``"sgd"`` or ``"adam"``.
 
         Raises:
             ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks.
         """
         eta_c = check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C)
+        check_choice("optimizer", optimizer, ("sgd", "adam"))
         rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
         self._check_rule(rule)
@@ -135,10 +162,13 @@ class Network(nn.Module):
         groups = []
         for role, parameters in self._roles().items():
             if parameters:
-                rate = chosen.rate(role, "sgd")
+                rate, epsilon = chosen.rate(role, optimizer), chosen.epsilon(role)
                 if chosen.scales_width:
-                    rate = rate * self.multiplier(role) ** -2
-                groups.append({"params": parameters, "lr": eta_c * rate.at(n, n, self.depth), "role": role})
+                    rate = rate * self.multiplier(role) ** (-2 if optimizer == "sgd" else -1)
+                    epsilon = epsilon * self.multiplier(role)
+                group = {"params": parameters, "lr": eta_c * rate.at(n, n, self.depth), "role": role}
+                adam = {"eps": _EPSILON * epsilon.at(n, n, self.depth)} if optimizer == "adam" else {}
+                groups.append(group | adam)
         return groups
 
     def multiplier(self, role: Role) -> Power:
@@ -176,10 +206,34 @@ class Network(nn.Module):
             if isinstance(layer, DeferredLinear):
                 layer.reserve(samples)
 
+    # ---- the arithmetic of one network ------------------------------------------------------------------------
+
+    @property
+    def branch(self) -> float:
+        """m, the residual multiplier."""
+        return 1.0
+
+    def embed(self, x: Tensor) -> Tensor:
+        """``U x / sqrt(d)``."""
+        return nn.functional.linear(x, self.U) / math.sqrt(self.in_features)
+
+    def product(self, layer: str, index: int, x: Tensor) -> Tensor:
+        """``W x / sqrt(n)``."""
+        return cast(Tensor, getattr(self, layer)[index](x)) / math.sqrt(self.width)
+
+    def add(self, h: Tensor, layer: str, index: int, x: Tensor) -> Tensor:
+        """``h + m W phi(x) / sqrt(n)``."""
+        W = getattr(self, layer)[index]
+        return h + (self.branch / math.sqrt(self.width)) * cast(Tensor, W(self.activation.phi(x)))
+
+    def read(self, h: Tensor) -> Tensor:
+        """``alpha / sqrt(n) V h``."""
+        return nn.functional.linear(h, self.V) * (self.alpha / math.sqrt(self.width))
+
     # ---- for subclasses --------------------------------------------------------------------------------------
 
-    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The hidden vectors h_0 .. h_L and, for two-layer blocks, x_1 .. x_L."""
+    def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The hidden vectors h_0 .. h_L and, for two-layer blocks, x_1 .. x_L: the recursion, with any weights."""
         raise NotImplementedError
 
     def _roles(self) -> dict[Role, list[nn.Parameter]]:
@@ -193,12 +247,6 @@ class Network(nn.Module):
 
     def _layers(self, name: str) -> nn.ModuleList:
         return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])
-
-    def _embed(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.U) / math.sqrt(self.in_features)
-
-    def _read(self, h: Tensor) -> Tensor:
-        return nn.functional.linear(h, self.V) * (self.alpha / math.sqrt(self.width))
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
         stream = generator(self.seed, "init", name, device=self._factory["device"])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_real
 from nfd.core.names import Block, Feedback, Order, Regime, Weights
-from nfd.nets.network import Network, trainable
+from nfd.nets.network import Arithmetic, Network, trainable
 from nfd.scaling.rules import Role
 
 
@@ -99,27 +99,27 @@ class ResNet(Network):
 
     @property
     def branch(self) -> float:
-        """The residual multiplier ``sqrt(T) L**-a``."""
+        """m, the residual multiplier ``sqrt(T) L**-a``."""
         return math.sqrt(self.horizon) * math.pow(self.depth, -self.branch_exponent)
 
     def scale(self, role: Role) -> float:
-        """The forward multiplier of weights with this role."""
-        return super().scale(role) * (self.branch if role == "outer" else 1.0)
+        """The forward multiplier of weights with this role, up to the activation that follows."""
+        return super().scale(role) * (self.branch if role == "outer" and self.order == "pre" else 1.0)
 
-    def _run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        phi, step, root = self.activation.phi, self.branch, math.sqrt(self.width)
-        h = self._embed(x)
-        layers = [phi(h) if self.order == "post" else h]
-        inner: list[Tensor] = []
-        for index, W in enumerate(self.outer):
-            h = layers[-1]
-            if self.order == "post":  # Eq. 9
-                layers.append(h + step * phi(W(h) / root))
+    def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        phi = self.activation.phi
+        layers, inner = [by.embed(x)], list[Tensor]()
+        if self.order == "post":
+            layers = [phi(layers[0])]
+        for index in range(self.depth):
+            h = x = layers[-1]
+            if self.order == "post":
+                layers.append(h + by.branch * phi(by.product("outer", index, h)))  # Eq. 9
                 continue
-            if self.inner is not None:  # Eq. 6
-                inner.append(self.inner[index](h) / root)
-                h = inner[-1]
-            layers.append(layers[-1] + (step / root) * W(phi(h)))  # Eq. 1
+            if self.inner is not None:
+                x = by.product("inner", index, h)
+                inner.append(x)
+            layers.append(by.add(h, "outer", index, x))  # Eqs. 1, 6
         return layers, inner
 
     def _roles(self) -> dict[Role, list[nn.Parameter]]:

@@ -20,6 +20,7 @@ Chart = alt.LayerChart
 
 _HEIGHT, _STILL_WIDTH = 360, 640
 _MARGIN = 1.15  # of logarithmic axes, as a factor
+_TICKS = 12  # most values that an axis names one by one
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; light to dark for an ordered family.
 _DASHES = ((1, 0), (6, 4), (2, 3))
@@ -85,23 +86,17 @@ def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
 
 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
-    """Points with bars from ``low`` to ``high``, joined by lines; both axes logarithmic, or names in order and zero."""
-    x, y, log = axes.x, axes.y, axes.kind == "logarithmic"
-    if not log:
+    """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
+    x, y = axes.x, axes.y
+    if axes.kind == "named":
         rows = [{**row, x: _name(row[x])} for row in rows]
-    values = list(dict.fromkeys(row[x] for row in rows))
-    if log:
-        rows = [row for row in rows if _drawable(row[y]) and row[y] > 0]
-        bottom = min((v for row in rows for v in (row[y], row["low"]) if v > 0), default=1.0) / _MARGIN
-        top = max((row["high"] for row in rows), default=2.0) * _MARGIN
-        rows = [{**row, "low": max(row["low"], bottom)} for row in rows]  # a bar that reaches zero ends at the axis
-        domain = [values[0] / _MARGIN, values[-1] * _MARGIN]
-        scale = alt.Scale(type="log", nice=False, domain=[bottom, top])
-        axis = alt.Axis(values=values, grid=False)
-        across = alt.X(f"{x}:Q", title=axes.x_title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
+        across = alt.X(f"{x}:N", title=axes.x_title, sort=_values(rows, x), axis=alt.Axis(labelAngle=0))
+    else:
+        across = _logarithmic(x, axes.x_title, sorted(_values(rows, x)))
+    if axes.kind == "logarithmic":
+        rows, scale = _above_zero(rows, y)
     else:
         scale = alt.Scale(zero=axes.zero)
-        across = alt.X(f"{x}:N", title=axes.x_title, sort=values, axis=alt.Axis(labelAngle=0))
     base, chosen = _base(rows, series, (y, "low", "high"))
     base = base.encode(x=across)
     up = alt.Y(f"{y}:Q", title=axes.y_title, scale=scale)
@@ -111,6 +106,26 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
     )
     dots = base.mark_point(filled=True, size=55).encode(y=up, tooltip=_tooltip(x, y))
     return _finished(line + bars + dots, chosen)
+
+
+def _values(rows: Sequence[Row], column: str) -> list[Any]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def _logarithmic(x: str, title: str, values: Sequence[float]) -> alt.X:
+    """An axis with a tick at every value, or at a few round ones where there are many."""
+    domain = [values[0] / _MARGIN, values[-1] * _MARGIN]
+    axis = alt.Axis(values=values, grid=False) if len(values) <= _TICKS else alt.Axis(grid=False, tickCount=_TICKS)
+    return alt.X(f"{x}:Q", title=title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
+
+
+def _above_zero(rows: Sequence[Row], y: str) -> tuple[list[Row], alt.Scale]:
+    """The rows that a logarithmic axis can show; a bar that reaches zero ends at the axis."""
+    shown = [row for row in rows if _drawable(row[y]) and row[y] > 0]
+    bottom = min((v for row in shown for v in (row[y], row["low"]) if v > 0), default=1.0) / _MARGIN
+    top = max((row["high"] for row in shown), default=2.0) * _MARGIN
+    cut = [{**row, "low": max(row["low"], bottom)} for row in shown]
+    return list(cut), alt.Scale(type="log", nice=False, domain=[bottom, top])
 
 
 def still(chart: Chart) -> tuple[bytes, bytes]:

@@ -19,14 +19,14 @@ INFINITE = math.inf
 
 @dataclass(frozen=True)
 class Axes:
-    """Which columns of the rows a chart shows, their titles, and how: curves over steps, or points on a logarithmic
-    or a named axis, which shows zero unless told otherwise."""
+    """Which columns of the rows a chart shows, their titles, and how: curves over steps, or points on two logarithmic
+    axes, on one across (semilogarithmic), or on a named axis, which shows zero unless told otherwise."""
 
     x: str
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logarithmic", "named"]
+    kind: Literal["curves", "logarithmic", "semilogarithmic", "named"]
     zero: bool = True
 
 

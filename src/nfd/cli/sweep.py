@@ -1,0 +1,49 @@
+"""``nfd sweep``: a grid of runs from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import tyro
+
+from nfd.cli.options import UsageError
+from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.experiment.config import Config
+
+
+class SweepCommand(SweepOptions, Config):
+    """Train every network of a grid: a TOML file of settings where a list is an axis, such as width = [64, 128].
+
+    Writes every run to OUT/runs.sqlite, and runs.csv and result.json beside it. It can be stopped at any time: the same
+    command goes on from there. nfd runs OUT lists what there is.
+    """
+
+    grid: tyro.conf.Positional[str] = ""
+    """the TOML file"""
+    out: str = "out/sweep"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Check, train what is missing, write, print."""
+        if not self.grid:
+            raise UsageError("sweep needs the TOML file of a grid, such as grid.toml. See nfd sweep --help.")
+        from nfd.core.files import prepare_directory
+        from nfd.sweep.grid import grid_of
+
+        configs, directory = grid_of(self.grid), prepare_directory(self.out)
+
+        def work() -> int:
+            from nfd.sweep.export import write_runs
+
+            with self.sweep(directory) as sweep:
+                records = sweep.run(configs)
+            write_runs(records, directory, command, parquet=False)
+            counts = Counter(record.status for record in records)
+            print(f"{len(records)} runs: {', '.join(f'{n} {status}' for status, n in counts.items())}.")
+            for record in [r for r in records if r.status == "failed"][:3]:
+                print(f"  failed: {record.error}")
+            print(f"Runs: {Path(directory) / 'runs.csv'}")
+            return 1 if counts["failed"] else 0
+
+        return resumable(directory, work)

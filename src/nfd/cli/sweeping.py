@@ -1,0 +1,58 @@
+"""What the commands that train many networks share: where they are trained, and how a sweep is stopped and started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from nfd.cli.options import Options, UsageError
+from nfd.experiment.config import Count
+
+if TYPE_CHECKING:
+    from nfd.sweep.sweep import Sweep
+
+
+class SweepOptions(Options):
+    """Options that change no number: executors and trackers."""
+
+    executor: Literal["processes", "inline", "ray"] = "processes"
+    """where networks are trained: processes of this machine, inline (this process), or ray (a cluster)"""
+    workers: Count | None = None
+    """how many processes; by default as many as there are cores for"""
+    threads: Count = 1
+    """threads of each"""
+    address: str | None = None
+    """address of a Ray cluster; by default one is started here"""
+    gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
+    """what a task takes of a GPU, for Ray's placement"""
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """trackers that are told of every run: tensorboard, wandb (offline)"""
+
+    def sweep(self, directory: Path) -> Sweep:
+        """The sweep in ``directory``, ready to run."""
+        from nfd.sweep.executors import executor_named
+        from nfd.sweep.sweep import Sweep
+        from nfd.sweep.trackers import tracker_named
+
+        try:
+            executor = executor_named(
+                self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
+            )
+            trackers = [tracker_named(name, directory) for name in self.track]
+        except ImportError as error:
+            raise UsageError(str(error)) from None
+        return Sweep(directory, executor, trackers=trackers, progress=True)
+
+
+def resumable(directory: Path, work: Callable[[], int]) -> int:
+    """``work``'s exit code, or 130 and where things stand when it is interrupted."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        said = f"nfd: interrupted; what was trained is kept in {directory}. The same command goes on from there."
+        print(said, file=sys.stderr)
+        return 130

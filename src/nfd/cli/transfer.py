@@ -1,0 +1,41 @@
+"""``nfd transfer``: does the best learning rate transfer?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.experiment.settings import TransferConfig
+
+
+class TransferCommand(SweepOptions, TransferConfig):
+    """Find the best learning rate at every width and depth under each rule, and what it costs to tune small.
+
+    Writes report.html, result.json, transfer.csv, config.toml and charts to OUT, and every run to OUT/runs.sqlite. It
+    can be stopped at any time: the same command goes on from there.
+    """
+
+    out: str = "out/transfer"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Check, train what is missing, write, print."""
+        config = self.settings(TransferConfig)
+        from nfd.core.files import prepare_directory
+
+        directory = prepare_directory(self.out)
+        return resumable(directory, lambda: self._transfer(config, directory, command))
+
+    def _transfer(self, config: TransferConfig, directory: Path, command: str) -> int:
+        from nfd.report.transfer import write_transfer
+        from nfd.sweep.transfer import data_title, transfer
+        from nfd.sweep.transfer_findings import sentence, transfer_findings
+
+        with self.sweep(directory) as sweep:
+            found = transfer(config, sweep)
+        findings = transfer_findings(config, found, data_title(config))
+        path = write_transfer(config, found, findings, directory, command)
+        for one in found:
+            print(f"{one.verdict}  {sentence(one)}")
+        print(f"Report: {path}")
+        return 0

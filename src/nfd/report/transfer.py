@@ -1,0 +1,34 @@
+"""The page and the files of a transfer sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nfd.core.files import staged, write_csv, write_json, write_text
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.settings import TransferConfig
+from nfd.report.charts import write_charts
+from nfd.report.page import Section, page
+from nfd.sweep.transfer import Transfer
+from nfd.sweep.transfer_findings import result, sentence, table
+
+_TITLE = "Is the best learning rate of a small network that of a large one?"
+
+
+def write_transfer(
+    config: TransferConfig, found: Sequence[Transfer], findings: Sequence[Finding], directory: Path, command: str
+) -> Path:
+    """Write the page, ``result.json``, ``config.toml``, ``transfer.csv`` and the charts; returns the page's path."""
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", config.toml())
+        charts = write_charts(findings, folder)
+        summary = Section("In short", [], points=[sentence(one) for one in found], table=table(found))
+        sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
+        made = Section("What was run", [f"Made by: {command}", "Every run is in runs.sqlite; nfd runs lists them."])
+        write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
+        write_csv(folder / "transfer.csv", table(found))
+        about = {"config": config.model_dump(), "command": command}
+        rows = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in findings}
+        write_json(folder / "result.json", {**about, "rules": result(found), "findings": rows})
+    return directory / "report.html"

@@ -1,0 +1,55 @@
+"""One driver at a time: a lock that the operating system drops when its holder dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from nfd.core.files import write_text
+
+
+def timestamp() -> str:
+    """The wall clock, for people to read; nothing is ordered or decided by it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class DriverLock:
+    """Held from construction to ``release``; BlockingIOError that names the holder if there is one.
+
+    ``runs.lock`` is locked by the system (and stays behind, unlocked); ``runs.driver`` says who holds it. A note that
+    a killed driver left is not a lock: the next driver writes its own over it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._note = directory / "runs.driver"
+        self._lock = FileLock(directory / "runs.lock", thread_local=False)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise BlockingIOError(
+                f"Another sweep is writing to {str(directory)!r}: {self._holder()}. Wait until it ends or stop it, or "
+                "choose another directory; reading is possible meanwhile."
+            ) from None
+        try:
+            mine = {"pid": os.getpid(), "host": platform.node(), "since": timestamp()}
+            write_text(self._note, json.dumps(mine) + "\n")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def release(self) -> None:
+        """Let the next driver in."""
+        self._note.unlink(missing_ok=True)
+        self._lock.release()
+
+    def _holder(self) -> str:
+        try:
+            note = json.loads(self._note.read_text())
+            return f"process {note['pid']} on {note['host']}, since {note['since']}"
+        except (OSError, ValueError, KeyError, TypeError):  # it is being written this moment
+            return "a process that has not yet said its name"

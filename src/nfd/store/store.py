@@ -1,0 +1,181 @@
+"""The runs of a sweep: added group by group, listed without their curves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nfd.core.errors import check_choice
+from nfd.core.files import prepare_directory
+from nfd.store.blobs import pack, unpack
+from nfd.store.database import create, for_driver, for_reader
+from nfd.store.faults import transaction, translated
+from nfd.store.identity import identify
+from nfd.store.lock import DriverLock, timestamp
+from nfd.store.rows import COLUMNS, STATUSES, Record, check_name, checksum, decode, encode, matching
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Record", "Store"]
+
+FILE = "runs.sqlite"
+
+
+class Store:
+    """``Store.open(directory)`` writes, one process at a time; ``Store.read(directory)`` reads, any number."""
+
+    def __init__(self, path: Path, database: sqlite3.Connection, lock: DriverLock | None) -> None:
+        self.path = path
+        self._database: sqlite3.Connection | None = database
+        self._lock = lock
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Store:
+        """The store in ``directory`` for its one driver, made if it is not there.
+
+        Raises:
+            BlockingIOError: another driver is at work; the message names it.
+            ValueError: the directory cannot be written, or what lies there is foreign, damaged or of another version.
+        """
+        path = prepare_directory(directory) / FILE
+        if path.exists():
+            identify(path)  # before the lock, which leaves a file: a foreign directory stays as it was
+        lock = DriverLock(path.parent)
+        try:
+            if not path.exists():
+                create(path)
+            return cls(path, for_driver(path), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def read(cls, directory: str | Path) -> Store:
+        """The store in ``directory`` to read, also while a driver writes and where nothing can be written.
+
+        Where the directory cannot be written and no driver was at work, it shows the runs of this moment for good.
+        """
+        path = Path(directory).expanduser() / FILE
+        if not str(directory).strip() or not path.exists():
+            raise FileNotFoundError(f"No sweep in {str(directory)!r}: there is no {FILE}. Run nfd sweep there first.")
+        return cls(path, for_reader(path), None)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and let the next driver in; a second time does nothing."""
+        database, lock = self._database, self._lock
+        self._database = self._lock = None
+        if database is not None:
+            database.close()
+        if lock is not None:
+            lock.release()
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add a group of runs: when this returns all are on the disk, and if it raises none is.
+
+        Raises:
+            ValueError: a key is there already (``forget`` it first) or comes twice, or a field cannot be kept exactly.
+            OSError: the disk is full or failed; earlier groups are safe and the sweep can be resumed.
+        """
+        rows = [(encode(r), [(check_name("curve", n), pack(n, v)) for n, v in r.curves.items()]) for r in records]
+        keys = [row[0] for row, _ in rows]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"records must have different keys; {twice[0]!r} comes {keys.count(twice[0])} times.")
+        database, created = self._writer("add"), timestamp()
+        insert = f"INSERT INTO runs ({COLUMNS}, checksum, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        with translated(self.path), transaction(database):
+            there = [key for key in keys if self._find(key)]
+            if there:
+                raise ValueError(f"run {there[0]!r} is in {self.path} already. To replace it, forget it first.")
+            for row, curves in rows:
+                run = database.execute(insert, (*row, checksum(row), created)).lastrowid
+                database.executemany("INSERT INTO curves VALUES (?, ?, ?)", [(run, *curve) for curve in curves])
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Remove runs, for example ``store.keys("failed")`` to try them again; all or, if one is not there, none."""
+        if isinstance(keys, str):
+            raise TypeError(f"keys must be a list or set of keys; got the text {keys!r}. Pass [{keys!r}].")
+        wanted, database = sorted(set(keys)), self._writer("forget")
+        with translated(self.path), transaction(database):
+            for key in wanted:
+                run = self._number(key)
+                database.execute("DELETE FROM curves WHERE run = ?", (run,))
+                database.execute("DELETE FROM runs WHERE rowid = ?", (run,))
+
+    def keys(self, status: str | None = None) -> set[str]:
+        """The keys of all runs, or of those with a status."""
+        return {key for (key,) in self._select("SELECT key FROM runs", status)}
+
+    def records(self, where: Mapping[str, Any] | None = None, status: str | None = None) -> list[Record]:
+        """The runs in the order in which they were added, without their curves.
+
+        Args:
+            where: fields of the config and their values; a list means any of its values.
+            status: "done", "diverged" or "failed".
+        """
+        records = [decode(row, self.path) for row in self._select(f"SELECT {COLUMNS}, checksum FROM runs", status)]
+        return matching(records, where) if where else records
+
+    def curve(self, key: str, name: str) -> Tensor:
+        """One curve of a run, bit for bit and in the precision in which it was added."""
+        names = [found for (found,) in self._query("SELECT name FROM curves WHERE run = ?", self._number(key))]
+        if not names:
+            raise ValueError(f"run {key!r} has no curves; asked for {name!r}.")
+        check_choice(f"name of a curve of run {key!r}", name, names)
+        return self._curves("SELECT name, content FROM curves WHERE run = ? AND name = ?", self._number(key), name)[
+            name
+        ]
+
+    def curves(self, key: str) -> dict[str, Tensor]:
+        """All curves of a run by name."""
+        return self._curves("SELECT name, content FROM curves WHERE run = ? ORDER BY rowid", self._number(key))
+
+    def __len__(self) -> int:
+        return int(self._query("SELECT count(*) FROM runs")[0][0])
+
+    def _curves(self, select: str, *values: object) -> dict[str, Tensor]:
+        from torch import from_numpy  # listing does not need it
+
+        found = self._query(select, *values)
+        return {name: from_numpy(unpack(f"{name} of run number {values[0]} in {self.path}", x)) for name, x in found}
+
+    def _select(self, select: str, status: str | None) -> list[tuple[Any, ...]]:
+        if status is None:
+            return self._query(f"{select} ORDER BY rowid")
+        return self._query(f"{select} WHERE status = ? ORDER BY rowid", check_choice("status", status, STATUSES))
+
+    def _number(self, key: str) -> int:
+        number = self._find(check_name("key", key))
+        if number is None:
+            raise ValueError(f"run {key!r} is not in {self.path}. keys() lists what is.")
+        return number
+
+    def _find(self, key: str) -> int | None:
+        rows = self._query("SELECT rowid FROM runs WHERE key = ?", key)
+        return int(rows[0][0]) if rows else None
+
+    def _query(self, select: str, *values: object) -> list[tuple[Any, ...]]:
+        with translated(self.path):
+            return self._opened().execute(select, values).fetchall()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise ValueError(f"The store of {self.path} is closed. Open it again.")
+        return self._database
+
+    def _writer(self, what: str) -> sqlite3.Connection:
+        if self._lock is None and self._database is not None:
+            raise PermissionError(f"Store.read cannot {what} runs in {self.path}. Use Store.open to write.")
+        return self._opened()

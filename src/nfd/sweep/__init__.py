@@ -1,0 +1,1 @@
+"""Sweeps: many runs, planned, executed anywhere, stored once."""

@@ -1,0 +1,56 @@
+"""Where the runs of a sweep are executed: in this process, in others, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from nfd.core.errors import check_choice
+from nfd.sweep.executors.executor import Executor, Outcome
+
+__all__ = ["EXECUTORS", "Executor", "Outcome", "executor_named"]
+
+EXECUTORS = ("inline", "processes", "ray")
+
+
+def executor_named(
+    name: str,
+    *,
+    workers: int | None = None,
+    threads: int = 1,
+    address: str | None = None,
+    gpus: float = 0.0,
+    attempts: int = 3,
+) -> Executor:
+    """The executor called ``name``.
+
+    Args:
+        name: "inline", "processes" or "ray".
+        workers: how many processes; as many as there are cores for, if None. For "processes" alone.
+        threads: of PyTorch, for each task, in every executor.
+        address: of a Ray cluster; None starts one here. For "ray" alone.
+        gpus: what each task takes of a GPU. For "ray" alone.
+        attempts: how often a task is tried whose worker is lost.
+
+    Raises:
+        ValueError: for an unknown name, or an option that the executor does not have.
+    """
+    check_choice("executor", name, EXECUTORS)
+    _check_options(name, {"workers": ("processes", workers), "address": ("ray", address), "gpus": ("ray", gpus)})
+    if name == "inline":
+        from nfd.sweep.executors.inline import Inline
+
+        return Inline(threads)
+    if name == "processes":
+        from nfd.sweep.executors.processes import Processes
+
+        return Processes(workers, threads, attempts)
+    from nfd.sweep.executors.ray import Ray
+
+    return Ray(address, threads, gpus, attempts)
+
+
+def _check_options(name: str, options: dict[str, tuple[str, object]]) -> None:
+    for option, (owner, value) in options.items():
+        if value and name != owner:
+            raise ValueError(
+                f"{option} is an option of the executor {owner!r}; got {option}={value!r} for {name!r}. "
+                f"Leave it out, or use {owner!r}."
+            )

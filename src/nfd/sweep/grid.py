@@ -1,0 +1,98 @@
+"""A grid of runs, and the groups they are trained in."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nfd.experiment.runs import IN_A_GROUP, dataset_of, group_key, run_key
+from nfd.experiment.settings import RunConfig
+
+_MOST_RUNS = 1_000_000
+_TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
+_ENTRIES = 2**18  # of a hidden vector of the whole group: what stays in a core's cache
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are trained together, their names in the store, and the name of the group."""
+
+    key: str
+    keys: tuple[str, ...]
+    configs: tuple[RunConfig, ...]
+
+    @property
+    def cost(self) -> float:
+        """Multiply-adds, for the progress display."""
+        return sum(c.steps * c.batch * c.width * (c.depth * c.width + 256.0) for c in self.configs)
+
+
+def grid(**settings: Any) -> list[RunConfig]:
+    """Every combination of these settings of ``RunConfig``: a list is an axis, the last one varying fastest.
+
+    Raises:
+        ValueError: naming the setting, for what ``RunConfig`` does not take, and for an axis without values.
+    """
+    axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)}
+    for name, values in axes.items():
+        if not values or len({repr(v) for v in values}) != len(values):
+            raise ValueError(f"{name} must be a value or a list of different ones; got {values}.")
+    total = 1
+    for values in axes.values():
+        total *= len(values)
+    if total > _MOST_RUNS:
+        raise ValueError(f"a grid has at most {_MOST_RUNS:,} runs; got {total:,}. Split it into several sweeps.")
+    rest = {name: value for name, value in settings.items() if name not in axes}
+    return [RunConfig(**rest, **dict(zip(axes, point, strict=True))) for point in itertools.product(*axes.values())]
+
+
+def grid_of(path: str | Path) -> list[RunConfig]:
+    """The grid of a TOML file: settings of ``RunConfig``, where a list is an axis."""
+    try:
+        settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"grid {str(path)!r} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"grid {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+    try:
+        return grid(**settings)
+    except ValueError as error:
+        raise ValueError(f"grid {str(path)!r}: {error}") from None
+
+
+def groups(configs: Iterable[RunConfig], done: Iterable[str] = ()) -> list[Group]:
+    """What is to be trained, in groups that the configurations alone decide; the largest groups first.
+
+    A run that is ``done`` (from another plan) is left out of its group; a configuration given twice is trained once.
+    """
+    alike: dict[tuple[Any, ...], dict[str, RunConfig]] = {}
+    for config in configs:
+        key = run_key(config, dataset_of(config).fingerprint)
+        alike.setdefault(_form(config), {})[key] = config
+    finished, found = set(done), list[Group]()
+    for members in alike.values():
+        for chunk in _chunks(list(members.items())):
+            left = {key: config for key, config in chunk if key not in finished}
+            if left:
+                found.append(Group(group_key(list(left)), tuple(left), tuple(left.values())))
+    return sorted(found, key=lambda group: -group.cost)
+
+
+def _form(config: RunConfig) -> tuple[Any, ...]:
+    """What runs of a group have in common."""
+    return tuple(sorted((k, repr(v)) for k, v in config.model_dump(exclude=set(IN_A_GROUP)).items()))
+
+
+def _chunks(members: Sequence[tuple[str, RunConfig]]) -> list[Sequence[tuple[str, RunConfig]]]:
+    size = _size(members[0][1])
+    return [members[k : k + size] for k in range(0, len(members), size)]
+
+
+def _size(config: RunConfig) -> int:
+    if config.weights != "dense":
+        return 1
+    return max(1, min(_TOGETHER, _ENTRIES // (config.width * max(config.width, config.batch))))

@@ -1,0 +1,85 @@
+"""Trackers: a sweep's runs in TensorBoard or Weights & Biases, with the names that rows have here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from nfd.core.errors import check_choice
+from nfd.store.rows import Record
+
+TRACKERS = ("tensorboard", "wandb")
+
+
+class Tracker(Protocol):
+    """Is told of every run once it is stored."""
+
+    def log(self, record: Record) -> None:
+        """Keep the settings, final numbers and curves of a run."""
+
+    def close(self) -> None:
+        """End."""
+
+
+def tracker_named(name: str, directory: Path) -> Tracker:
+    """``"tensorboard"`` or ``"wandb"`` (offline), writing into ``directory``; ImportError that says what to install."""
+    check_choice("track", name, TRACKERS)
+    return _TensorBoard(directory / "tensorboard") if name == "tensorboard" else _Wandb(directory)
+
+
+class _TensorBoard:
+    """One folder of events per run, with its settings as hyperparameters."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("TensorBoard is not installed. pip install 'nfd[tensorboard]'") from None
+        self._writer, self._directory = SummaryWriter, directory
+
+    def log(self, record: Record) -> None:
+        with self._writer(str(self._directory / record.key)) as writer:
+            for name, curve in record.curves.items():
+                for step, value in enumerate(curve):
+                    writer.add_scalar(name, float(value), step)
+            settings = {k: v for k, v in record.config.items() if v is not None}
+            writer.add_hparams(settings, dict(record.metrics), run_name=".")
+
+    def close(self) -> None:
+        """Every run's file is closed already."""
+
+
+class _Wandb:
+    """One offline run each; ``wandb sync`` uploads them, if anybody wants that."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise ImportError("Weights & Biases is not installed. pip install 'nfd[wandb]'") from None
+        self._wandb: Any = wandb
+        self._directory = directory
+
+    def log(self, record: Record) -> None:
+        quiet = self._wandb.Settings(silent=True, console="off")
+        run = self._wandb.init(
+            mode="offline",
+            project="nfd",
+            name=record.key,
+            config=dict(record.config),
+            dir=str(self._directory),
+            settings=quiet,
+            reinit="finish_previous",
+        )
+        for step in range(max((len(curve) for curve in record.curves.values()), default=0)):
+            run.log(_at(record.curves, step), step=step)
+        run.summary.update(dict(record.metrics) | {"status": record.status})
+        run.finish()
+
+    def close(self) -> None:
+        """Every run is finished already."""
+
+
+def _at(curves: Mapping[str, Any], step: int) -> dict[str, float]:
+    return {name: float(curve[step]) for name, curve in curves.items() if step < len(curve)}

@@ -1,0 +1,44 @@
+"""Training a stack of networks: every network sees the same batches, and one that diverges ends alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import Optimizer
+from nfd.nets.stack import Stack
+from nfd.nets.stacked_optimizers import StackedAdam, StackedSGD
+from nfd.training.losses import cross_entropy
+
+
+def train_stack(
+    stack: Stack,
+    groups: Sequence[dict[str, Any]],
+    optimizer: Optimizer,
+    momentum: float,
+    inputs: Tensor,
+    labels: Tensor,
+    order: Tensor,
+) -> Tensor:
+    """Step once per row of ``order``; returns the losses ``[R, steps]`` before each update, not finite once diverged.
+
+    Args:
+        stack: R networks. groups: its ``param_groups``. optimizer: ``"sgd"`` or ``"adam"``; momentum: of SGD.
+        inputs, labels: ``[N, d]`` and ``[N]``. order: ``[steps, b]``, the samples of each step.
+    """
+    if optimizer == "sgd":
+        StackedSGD(groups, momentum)
+    else:
+        StackedAdam(groups)
+    losses = []
+    for samples in order:
+        loss = cross_entropy(stack(inputs[samples]), labels[samples])
+        losses.append(loss.detach())
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        if not bool(loss.isfinite().any()):
+            losses += [loss.detach()] * (len(order) - len(losses))
+            break
+    return torch.stack(losses, dim=1)

@@ -1,0 +1,96 @@
+"""Work for the tests of executors; workers import it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def named(task: tuple[str, Any]) -> Any:
+    """Call a function of this module: one run can hold tasks of every kind."""
+    name, argument = task
+    return globals()[name](argument)
+
+
+def square(x: float) -> float:
+    return x * x
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def quit_at_once(code: int) -> None:
+    """End this process without a word."""
+    os._exit(code)
+
+
+def unsendable(_: Any) -> Any:
+    return lambda: None
+
+
+def large(size: int) -> bytes:
+    return bytes(size)
+
+
+def threads(_: Any) -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def pools(_: Any) -> list[str | None]:
+    return [os.environ.get(f"{name}_NUM_THREADS") for name in ("OMP", "MKL", "OPENBLAS")]
+
+
+def logged(task: tuple[str, int, float]) -> int:
+    """Write name and process to a file, work for a while, write the name again."""
+    log, name, seconds = task
+    with Path(log).open("a") as file:
+        print("start", name, os.getpid(), file=file, flush=True)
+        time.sleep(seconds)
+        print("end", name, os.getpid(), file=file, flush=True)
+    return name
+
+
+def killed(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_once(mark: str) -> str:
+    """Killed where it has not been before."""
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def node(seconds: float) -> str:
+    """Work for a while; the node of Ray it was on."""
+    import ray
+
+    time.sleep(seconds)
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def orphan(seconds: float) -> None:
+    """Die and leave a child that keeps every pipe of this process open."""
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    os._exit(1)
+
+
+def blocked_signals(_: Any) -> str:
+    """What the processes of a task inherit."""
+    code = "import signal; print(list(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,401 @@
+"""Executors: one conformance suite for all of them, then what is lost and what is left when processes are killed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import tasks
+
+from nfd.sweep.executors import Executor, Outcome, executor_named
+from nfd.sweep.executors.processes import Processes
+
+ROOT = Path(__file__).parents[1]
+HAS_RAY = importlib.util.find_spec("ray") is not None
+RAY_MARKS = [pytest.mark.skipif(not HAS_RAY, reason="needs pip install 'nfd[ray]'")]
+EXECUTORS = ["inline", "processes", pytest.param("ray", marks=RAY_MARKS)]
+REMOTE = EXECUTORS[1:]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> float:
+    """Wait until it holds, and say how long that took."""
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < seconds, "waited in vain"
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+def held(log: Path) -> list[int]:
+    """The processes that have started a task and not ended it."""
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    ended = {(name, pid) for event, name, pid in lines if event == "end"}
+    return [int(pid) for event, name, pid in lines if event == "start" and (name, pid) not in ended]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of two nodes with one core each, to which this process is connected."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import tests.tasks
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster.add_node(num_cpus=1)
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def made(name: str, request: pytest.FixtureRequest, **options: Any) -> Executor:
+    if name == "processes":
+        options = {"workers": 1, **options}
+    if name == "ray":
+        options["address"] = request.getfixturevalue("cluster").address
+    return executor_named(name, **options)
+
+
+@dataclass
+class Sweep:
+    """What a run of quick tasks gave that was closed while slow ones ran."""
+
+    outcomes: list[Outcome[Any]]
+    started: list[int]
+    threads_after: int
+    children: int
+    log: Path
+
+
+QUICK = [("square", 2.0), ("fail", "one"), ("threads", 0), ("leave", 7), ("square", 5.0), ("square", 6.0)]
+
+
+@pytest.fixture(scope="module", params=EXECUTORS)
+def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    executor = made(request.param, request)
+    log = tmp_path_factory.mktemp("sweep") / "log"
+    slow = [("logged", (str(log), index, 60.0)) for index in range(10)]
+    started: list[int] = []
+    run = executor.run(tasks.named, QUICK + slow, started.append)
+    outcomes = [next(run) for _ in QUICK]
+    if request.param != "inline":
+        wait_for(log.exists, 10.0)
+    run.close()
+    return Sweep(outcomes, started, torch.get_num_threads(), len(multiprocessing.active_children()), log)
+
+
+class TestConformance:
+    """What every executor does."""
+
+    def test_every_task_has_one_outcome(self, sweep: Sweep) -> None:
+        assert sorted(outcome.index for outcome in sweep.outcomes) == list(range(len(QUICK)))
+
+    def test_values(self, sweep: Sweep) -> None:
+        assert {o.index: o.value for o in sweep.outcomes if o.error is None} == {0: 4.0, 2: 1, 4: 25.0, 5: 36.0}
+
+    def test_errors_are_outcomes_with_type_and_text(self, sweep: Sweep) -> None:
+        assert {o.index: o.error for o in sweep.outcomes if o.error} == {1: "ValueError: one", 3: "SystemExit: 7"}
+
+    def test_threads_of_the_driver_are_restored(self, sweep: Sweep) -> None:
+        assert sweep.threads_after == 2  # tests/conftest.py; inside the task it was 1, see the values
+
+    def test_started_is_told_once_and_in_order(self, sweep: Sweep) -> None:
+        assert sweep.started == list(range(len(sweep.started)))
+        assert len(QUICK) <= len(sweep.started) <= len(QUICK) + 4  # not flooded: at most twice the slots ahead
+
+    def test_a_closed_run_leaves_nothing_at_work(self, sweep: Sweep) -> None:
+        assert sweep.children == 0
+        wait_for(lambda: not any(map(alive, set(held(sweep.log)) - {os.getpid()})), 5.0)
+
+    @pytest.mark.parametrize("name", EXECUTORS)
+    def test_no_tasks(self, name: str, request: pytest.FixtureRequest) -> None:
+        assert list(made(name, request).run(tasks.square, [])) == []
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", EXECUTORS)
+    def test_many_tasks_with_two_threads(self, name: str, request: pytest.FixtureRequest) -> None:
+        if name != "ray":  # the nodes of the cluster have one core
+            outcomes = list(made(name, request, threads=2).run(tasks.named, [("threads", 0), ("pools", 0)]))
+            assert outcomes[0] == Outcome(0, 2)
+            assert name == "inline" or outcomes[1].value == ["2", "2", "2"]
+        outcomes = list(made(name, request).run(tasks.square, range(300)))
+        assert sorted((o.index, o.value) for o in outcomes) == [(i, i * i) for i in range(300)]
+        assert not multiprocessing.active_children()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", EXECUTORS)
+    def test_large_results(self, name: str, request: pytest.FixtureRequest) -> None:
+        (outcome,) = made(name, request).run(tasks.large, [200_000_000])
+        assert outcome.value is not None
+        assert len(outcome.value) == 200_000_000
+
+
+@pytest.mark.parametrize("name", REMOTE)
+class TestLostWorkers:
+    """What executors with workers do when those are killed, or cannot send."""
+
+    def test_a_task_is_tried_again_and_what_cannot_be_sent_is_an_error(
+        self, name: str, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        mixed = [("killed_once", str(tmp_path / "mark")), ("unsendable", 0), ("square", lambda: 0), ("square", 3)]
+        outcomes = sorted(made(name, request).run(tasks.named, mixed), key=lambda outcome: outcome.index)
+        assert outcomes[0] == Outcome(0, "alive")
+        assert outcomes[3] == Outcome(3, 9)
+        assert "result, of type function, cannot be sent" in str(outcomes[1].error)
+        assert "tasks must be plain data" in str(outcomes[2].error)
+
+    @pytest.mark.slow
+    def test_a_task_that_kills_its_workers_is_given_up(self, name: str, request: pytest.FixtureRequest) -> None:
+        poisoned = [("square", 1), ("killed", 0), ("quit_at_once", 0), *[("square", 2)] * 5]
+        outcomes = sorted(made(name, request, attempts=2).run(tasks.named, poisoned), key=lambda o: o.index)
+        assert [o.value for o in outcomes] == [1, None, None, 4, 4, 4, 4, 4]
+        assert all("WorkerLost: the worker of this task was lost 2 times" in str(o.error) for o in outcomes[1:3])
+
+    @pytest.mark.slow
+    def test_random_kills_lose_and_repeat_nothing(
+        self, name: str, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        log, over, kills, dice = tmp_path / "log", threading.Event(), [0], random.Random(0)
+
+        def kill() -> None:
+            while not over.wait(dice.uniform(0.2, 1.0)):
+                for pid in dice.sample(held(log), 1) if held(log) else []:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        kills[0] += 1
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        executor = made(name, request, attempts=100, **({"workers": 2} if name == "processes" else {}))
+        try:
+            outcomes = list(executor.run(tasks.logged, [(str(log), index, 0.3) for index in range(20)]))
+        finally:
+            over.set()
+            killer.join()
+        assert kills[0]
+        assert sorted((o.index, o.value, o.error) for o in outcomes) == [(i, i, None) for i in range(20)]
+        assert not multiprocessing.active_children()
+
+
+DRIVER = """
+import sys
+from nfd.sweep.executors import executor_named
+from tests import tasks
+
+if __name__ == "__main__":
+    log, workers = sys.argv[1], int(sys.argv[2])
+    for outcome in executor_named("processes", workers=workers).run(tasks.logged, [(log, i, 60.0) for i in range(9)]):
+        print(outcome)
+"""
+
+
+def script(tmp_path: Path, text: str, *arguments: object) -> subprocess.Popen[str]:
+    path = tmp_path / "driver.py"
+    path.write_text(text)
+    return subprocess.Popen(
+        [sys.executable, str(path), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # SIGINT goes to the driver and its workers, as from a terminal
+    )
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class TestDriver:
+    """Workers and the process that started them."""
+
+    @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+    def test_workers_end_with_their_driver(self, tmp_path: Path, workers: int) -> None:
+        logs = {signal.SIGINT: tmp_path / "int", signal.SIGKILL: tmp_path / "kill"}
+        drivers = {number: script(tmp_path, DRIVER, log, workers) for number, log in logs.items()}
+        for number, driver in drivers.items():
+            wait_for(lambda number=number: len(held(logs[number])) == workers, 60.0)  # type: ignore[misc]
+            os.killpg(driver.pid, number) if number == signal.SIGINT else driver.kill()
+            _, errors = driver.communicate(timeout=3.0)
+            wait_for(lambda number=number: not any(map(alive, held(logs[number]))), 3.0)  # type: ignore[misc]
+            assert errors.count("Traceback") == (number == signal.SIGINT)  # of the driver alone
+        assert drivers[signal.SIGINT].returncode != 0
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("after", [0.1, 0.4, 0.8, 1.5, 2.5])
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_workers_end_with_their_driver_also_while_they_start(
+        self, tmp_path: Path, after: float, number: int
+    ) -> None:
+        driver = script(tmp_path, DRIVER, tmp_path / "log", 2)
+        wait_for(lambda: len(children(driver.pid)) == 3, 30.0)  # with Python's own resource tracker
+        workers = children(driver.pid)
+        time.sleep(after)
+        driver.send_signal(number)
+        driver.communicate(timeout=3.0)
+        wait_for(lambda: not any(map(alive, workers)), 4.0)
+
+    @pytest.mark.slow
+    def test_a_script_without_guard_is_safe(self, tmp_path: Path) -> None:
+        text = DRIVER.replace('if __name__ == "__main__":', "if True:").replace("tasks.logged", "tasks.named")
+        driver = script(tmp_path, text.replace("(log, i, 60.0)", '("square", i)'), "unused", 1)
+        output, errors = driver.communicate(timeout=30.0)
+        assert output.count("Outcome(") == 9, errors
+
+    @pytest.mark.slow
+    def test_work_in_a_script(self, tmp_path: Path) -> None:
+        text = DRIVER.replace("tasks.logged", "local").replace("import tasks\n", "import tasks\ndef local(x): return 1")
+        output, errors = script(tmp_path, text, "unused", 1).communicate(timeout=30.0)
+        assert output.count("value=1") == 9, errors
+        text = text.replace('if __name__ == "__main__":', "if True:")
+        output, errors = script(tmp_path, text, "unused", 2).communicate(timeout=30.0)
+        assert output == ""
+        assert "RuntimeError: A worker was lost before it was ready: it exited with 1." in errors
+        assert "if __name__ == '__main__':" in errors.splitlines()[-1]
+
+
+class TestProcesses:
+    """Facts about worker processes."""
+
+    def test_workers_by_default_fill_the_cores(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        assert [Processes(threads=threads).slots for threads in (1, cores, 10 * cores)] == [cores, 1, 1]
+
+    def test_work_must_be_importable(self) -> None:
+        with pytest.raises(TypeError, match="at the top level of a module"):
+            list(Processes(1).run(lambda x: x, [1]))
+
+    @pytest.mark.slow
+    def test_work_that_workers_cannot_import_stops_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = type(sys)("only_here")
+        exec("def work(x): return x", module.__dict__)
+        monkeypatch.setitem(sys.modules, "only_here", module)
+        with pytest.raises(RuntimeError, match=r"could not import the work: ModuleNotFoundError: .*only_here"):
+            list(Processes(2).run(module.work, [1, 2, 3]))
+        assert not multiprocessing.active_children()
+
+    @pytest.mark.slow
+    def test_workers_that_are_always_killed_at_the_start_stop_the_run(self, tmp_path: Path) -> None:
+        path = tmp_path / "dying_on_import.py"
+        path.write_text("import os\nif 'driver' not in os.environ: os.kill(os.getpid(), 9)\ndef work(x): return x")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            patch.setenv("driver", "1")
+            work = importlib.import_module("dying_on_import").work
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            with pytest.raises(RuntimeError, match=r"before it was ready: it was ended by signal 9 .* fewer workers"):
+                list(Processes(1).run(work, [1]))
+
+    @pytest.mark.slow
+    def test_a_death_is_seen_though_a_child_of_the_task_keeps_the_pipe_open(self) -> None:
+        begin = time.monotonic()
+        (outcome,) = Processes(1, attempts=1).run(tasks.orphan, [30.0])
+        assert "it exited with 1" in str(outcome.error)
+        assert time.monotonic() - begin < 15.0
+
+    @pytest.mark.slow
+    def test_processes_of_a_task_have_their_signals(self) -> None:
+        assert list(Processes(1).run(tasks.blocked_signals, [0])) == [Outcome(0, "[]")]
+
+    @pytest.mark.slow
+    def test_an_error_of_the_consumer_stops_the_workers(self, tmp_path: Path) -> None:
+        run = Processes(2).run(tasks.named, [("square", 1), *[("logged", (str(tmp_path / "log"), 1, 60.0))] * 3])
+        next(run)
+        with pytest.raises(OSError, match="disk full"):
+            run.throw(OSError("disk full"))
+        assert not multiprocessing.active_children()
+
+
+class TestNames:
+    """The factory."""
+
+    def test_unknown_name(self) -> None:
+        with pytest.raises(ValueError, match=r"executor must be one of .* Did you mean 'processes'"):
+            executor_named("process")
+
+    @pytest.mark.parametrize(
+        ("name", "options"), [("inline", {"workers": 2}), ("ray", {"workers": 2}), ("processes", {"address": "auto"})]
+    )
+    def test_options_of_another_executor(self, name: str, options: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=f"is an option of the executor .* for '{name}'"):
+            executor_named(name, **options)
+
+    def test_ray_is_optional(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "ray", None)
+        with pytest.raises(ImportError, match=r"pip install 'nfd\[ray\]'"):
+            executor_named("ray")
+
+
+@pytest.mark.skipif(not HAS_RAY, reason="needs pip install 'nfd[ray]'")
+class TestRay:
+    """Facts about clusters. The last test takes a node away."""
+
+    def test_tasks_land_on_both_nodes(self, cluster: Any) -> None:
+        executor = executor_named("ray", address=cluster.address)
+        assert executor.slots == 2
+        nodes: set[str | None] = set()
+        with closing(executor.run(tasks.node, [0.2] * 200)) as run:  # a worker may take seconds to start
+            while len(nodes) < 2:
+                nodes.add(next(run).value)
+
+    def test_no_room(self, cluster: Any) -> None:
+        with pytest.raises(RuntimeError, match="No node of Ray has room for a task with threads=2 and gpus=0;"):
+            list(executor_named("ray", address=cluster.address, threads=2).run(tasks.square, [1]))
+
+    def test_another_cluster_than_the_connected(self, cluster: Any) -> None:
+        with pytest.raises(RuntimeError, match=f"connected to the Ray at {cluster.address}"):
+            list(executor_named("ray", address="192.0.2.9:6379").run(tasks.square, [1]))
+
+    @pytest.mark.slow
+    def test_a_node_that_goes_takes_nothing_with_it(self, cluster: Any) -> None:
+        node = cluster.add_node(num_cpus=2)
+        executor = executor_named("ray", address=cluster.address)
+        wait_for(lambda: executor.slots == 4, 20.0)
+        run = executor.run(tasks.node, [0.3] * 60)
+        outcomes = [next(run)]
+        while len({outcome.value for outcome in outcomes}) < 3:
+            outcomes.append(next(run))
+        cluster.remove_node(node, allow_graceful=False)
+        outcomes += run
+        assert sorted(o.index for o in outcomes) == list(range(60))
+        assert not [o for o in outcomes if o.error]
+
+    @pytest.mark.slow
+    def test_it_starts_a_ray_and_ends_it(self, tmp_path: Path) -> None:
+        text = """
+import ray
+from nfd.sweep.executors import executor_named
+from tests import tasks
+executor = executor_named("ray")
+print(executor.slots > 0, ray.is_initialized(), list(executor.run(tasks.square, [3])), ray.is_initialized())
+"""
+        output, errors = script(tmp_path, text).communicate(timeout=120.0)
+        assert output.split(maxsplit=2)[:2] == ["True", "True"], errors
+        assert output.endswith("[Outcome(index=0, value=9, error=None)] False\n")
+        assert "Traceback" not in errors
