@@ -257,6 +257,39 @@ class TransferConfig(SweepConfig):
         return self
 
 
+class CapacityConfig(SweepConfig):
+    """The law of size: how far networks are from the loss of the infinite one, and what growing them buys."""
+
+    widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 128, 256, 512)
+    """widths of the fit, ascending"""
+    depths: Ascending = (2, 4, 8, 16, 32)
+    """depths of the fit, ascending"""
+    eta_c: Rate = 0.3
+    """learning rate that depends on neither width nor depth"""
+    rule: RuleName = "depth-mup"
+    """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""
+    seeds: Several = 6
+    """networks of each size, every one from a seed of its own"""
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (0.25, 1.0, 4.0, 16.0)
+    """horizons T at which the floor and the largest stable eta_c are found, ascending"""
+    width: Count = 128
+    """width of your network"""
+    depth: Count = 8
+    """depth of your network"""
+    parameters: str | None = None
+    """budget of parameters, such as 1M; by default that of the largest network of the fit"""
+    memory: str | None = None
+    """budget of memory for training, such as 64 MiB"""
+    flops: str | None = None
+    """budget of floating-point operations of the training, such as 1T"""
+    held_out: tuple[Count, Count] | None = (2048, 32)
+    """width and depth of a network that the law predicts before it is trained; four times as wide as any in the fit"""
+    limit_width: Width = 512
+    """width of the networks by which nfd.predict finds the floor"""
+    replicates: Annotated[int, Field(strict=True, ge=0)] = 16
+    """how many of those; 0 to leave it out"""
+
+
 class PredictConfig(TrainingConfig):
     """A prediction at one depth, or at infinite depth."""
 

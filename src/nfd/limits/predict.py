@@ -36,7 +36,7 @@ class Prediction:
         loss, loss_stderr: [steps], batch mean of the loss at ``outputs``; error by jackknife over replicates.
         eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
         eval_loss, eval_loss_stderr: mean of the loss at ``eval_outputs``, its error as for ``loss``; None without
-            ``eval_targets``. With the depth infinite it is the floor of ``nfd.sweep.law``.
+            ``eval_targets``. With the depth infinite it is the floor of the law of size.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
         width, replicates: of the ensembles. bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what
             noise explains, and that noise, in units of the outputs.

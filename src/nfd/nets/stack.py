@@ -8,6 +8,7 @@ diverges leaves the rest as they were.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -37,7 +38,8 @@ class Stack(nn.Module):
             raise ValueError(
                 f"networks of a stack must hold dense weights and have one shape; got {sorted(map(str, forms))}."
             )
-        self._nets = tuple(nets)  # a tuple hides them from nn.Module: the weights below are the ones that train
+        # their recursion and their rates are needed, not their weights; a tuple hides them from nn.Module
+        self._nets = tuple(copy.deepcopy(net).to("meta") for net in nets)
         roles = nets[0].named_roles()
         self._scales = {
             name: _column([net.scale(_role_of(name, roles)) for net in nets], tensor)

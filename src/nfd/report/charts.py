@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -40,11 +41,8 @@ class Series:
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its series styled by their names."""
     series = _styled(list(dict.fromkeys(row["series"] for row in finding.rows)))
-    return (
-        curves(finding.rows, series, finding.axes)
-        if finding.axes.kind == "curves"
-        else points(finding.rows, series, finding.axes)
-    )
+    draw = {"curves": curves, "map": lines}.get(finding.axes.kind, points)
+    return draw(finding.rows, series, finding.axes)
 
 
 def _styled(names: Sequence[str]) -> list[Series]:
@@ -106,6 +104,22 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
     )
     dots = base.mark_point(filled=True, size=55).encode(y=up, tooltip=_tooltip(x, y))
     return _finished(line + bars + dots, chosen)
+
+
+def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+    """A map with two logarithmic axes: a line for each series, a large point where it has one row."""
+    x, y = axes.x, axes.y
+    counts = Counter(row["series"] for row in rows)
+    base, chosen = _base([{**row, "alone": counts[row["series"]] == 1} for row in rows], series, (x, y))
+    values = [v for row in rows for v in (row[x],)], [row[y] for row in rows]
+    across, up = (
+        axis(f"{name}:Q", title=title, scale=alt.Scale(type="log", nice=False, domain=[min(v), max(v)]))
+        for axis, name, title, v in zip((alt.X, alt.Y), (x, y), (axes.x_title, axes.y_title), values, strict=True)
+    )
+    base = base.encode(x=across, y=up)
+    drawn = base.transform_filter("!datum.alone").mark_line(strokeWidth=2, clip=True).encode(order=f"{x}:Q")
+    dots = base.transform_filter("datum.alone").mark_point(filled=True, size=160).encode(tooltip=["series:N", x, y])
+    return _finished(drawn + dots, chosen)
 
 
 def _values(rows: Sequence[Row], column: str) -> list[Any]:

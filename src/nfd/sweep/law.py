@@ -91,6 +91,9 @@ class Noise:
 class Law:
     """``loss(n, L) = floor + a / n + b / L`` as fitted; 95 % intervals, given that the law holds.
 
+    Terms of higher order that the noise hides still bend what is extrapolated: see whether the floor stays when the
+    smallest sizes are left out, or whether ``nfd.predict(..., eval_targets=...)`` finds the same.
+
     Attributes:
         floor, a, b: the law.
         chi2, freedom, p_value: misfit, expected to be ``freedom`` from the noise of the seeds alone, and the chance

@@ -20,13 +20,14 @@ INFINITE = math.inf
 @dataclass(frozen=True)
 class Axes:
     """Which columns of the rows a chart shows, their titles, and how: curves over steps, or points on two logarithmic
-    axes, on one across (semilogarithmic), or on a named axis, which shows zero unless told otherwise."""
+    axes, on one across (semilogarithmic), or on a named axis, which shows zero unless told otherwise; or a map with
+    two logarithmic axes: lines, and points that stand alone."""
 
     x: str
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logarithmic", "semilogarithmic", "named"]
+    kind: Literal["curves", "logarithmic", "semilogarithmic", "named", "map"]
     zero: bool = True
 
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
-from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count
-from nfd.sweep.executors.executor import Outcome, described, lost, received, unnoticed
-from nfd.sweep.executors.worker import Worker
+from nfd.sweep.executors.crew import Crew
+from nfd.sweep.executors.executor import Outcome, described, unnoticed
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_LOOK = 1.0  # seconds after which deaths are looked for that no pipe tells, as when a task's own child keeps it open
-_STARTS = 5  # rounds of workers that are killed before they are ready, with no news between, are no accident
-_ADVICE = (
-    "What it printed is above. The work must stand at the top level of a module that workers can import; if that is "
-    "the script itself, start the sweep there under `if __name__ == '__main__':`."
-)
 
 
 class Processes:
@@ -47,99 +37,13 @@ class Processes:
             TypeError: if ``work`` is not at the top level of a module.
             RuntimeError: if the workers cannot start, or cannot import ``work``.
         """
-        crew = _Crew(self, _importable(work), tasks, started)
+        limits = {"size": self.workers, "threads": self.threads, "attempts": self.attempts}
+        crew = Crew(_importable(work), tasks, started, **limits)
         try:
-            while crew.waiting or crew.busy:
+            while crew.working:
                 yield from crew.advance()
         finally:
             crew.stop()
-
-
-class _Crew:
-    """The workers of one run, the tasks that wait, and how often each lost its worker."""
-
-    def __init__(self, limits: Processes, work: bytes, tasks: Sequence[Any], started: Callable[[int], None]) -> None:
-        self.limits, self.work, self.tasks, self.started = limits, work, tasks, started
-        self.waiting = deque(range(len(tasks)))
-        self.workers: list[Worker] = []
-        self.losses: Counter[int] = Counter()
-        self.failed_starts = 0
-
-    @property
-    def busy(self) -> bool:
-        return any(worker.index is not None for worker in self.workers)
-
-    def advance(self) -> list[Outcome[Any]]:
-        """Keep every worker at work, then wait for the next outcomes; workers are at work again when it returns."""
-        outcomes = self._fill()
-        if not outcomes:
-            wait([handle for w in self.workers for handle in (w.pipe, w.process.sentinel)], _LOOK)
-            outcomes = [outcome for worker in list(self.workers) if (outcome := self._heard(worker))]
-            outcomes += self._fill()
-        return outcomes
-
-    def stop(self) -> None:
-        """End every worker: those with a task at once, idle ones when they notice that their pipe is closed."""
-        for worker in self.workers:
-            worker.pipe.close()
-            if worker.index is not None or not worker.ready:
-                worker.process.kill()
-        while self.workers:
-            self.workers.pop().stop()
-
-    def _fill(self) -> list[Outcome[Any]]:
-        """Hand tasks to idle workers and start missing ones; tasks that cannot be sent are outcomes."""
-        unsent = []
-        for worker in self.workers:
-            while self.waiting and worker.ready and worker.index is None:
-                index = self.waiting.popleft()
-                if not self.losses[index]:
-                    self.started(index)
-                try:
-                    packed = pickle.dumps(self.tasks[index], pickle.HIGHEST_PROTOCOL)
-                except Exception as error:
-                    unsent.append(Outcome[Any](index, error=f"{described(error)} (tasks must be plain data)"))
-                else:
-                    worker.hand(index, packed)
-        free = sum(worker.index is None for worker in self.workers)
-        for _ in range(min(len(self.waiting) - free, self.limits.workers - len(self.workers))):
-            self.workers.append(Worker(self.work, self.limits.threads))
-        return unsent
-
-    def _heard(self, worker: Worker) -> Outcome[Any] | None:
-        """What became of the worker since the last look."""
-        try:
-            message = worker.take()
-        except EOFError:
-            return self._lost(worker)
-        if message is None:
-            return None
-        self.failed_starts = 0
-        index, worker.index = worker.index, None
-        if index is not None:
-            return received(message, index)
-        if message:
-            raise RuntimeError(f"A worker could not import the work: {message.decode()}. {_ADVICE}")
-        worker.ready = True
-        return None
-
-    def _lost(self, worker: Worker) -> Outcome[Any] | None:
-        """Try its task again on another worker, or give it up; give all up if workers die before they are ready."""
-        self.workers.remove(worker)
-        index, code = worker.index, worker.stop()
-        ending = f"it was ended by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"it exited with {code}"
-        if not worker.ready:
-            self.failed_starts += 1
-            if code >= 0 or self.failed_starts == _STARTS * self.limits.workers:
-                advice = _ADVICE if code >= 0 else "Memory may be short: use fewer workers."
-                raise RuntimeError(f"A worker was lost before it was ready: {ending}. {advice}")
-        if index is None:
-            return None
-        self.losses[index] += 1
-        if self.losses[index] == self.limits.attempts:
-            return lost(index, self.losses[index], ending)
-        self.waiting.append(index)
-        return None
 
 
 def _importable(work: Callable[..., Any]) -> bytes:

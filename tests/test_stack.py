@@ -1,0 +1,120 @@
+"""A stack of networks computes what each of them computes alone, and one that diverges ends alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.nets.network import Network
+from nfd.nets.stack import Stack
+from nfd.training.losses import cross_entropy
+from nfd.training.stacked import train_stack
+
+HORIZONS, EXPONENTS = (1.0, 2.0, 0.5, 1.0), (0.5, 0.5, 1.0, 0.0)
+RULES, RATES = ("depth-mup", "depth-mup", "complete-p", "mup"), (0.1, 0.2, 0.3, 0.05)
+STEPS, BATCH, D, C = 6, 10, 8, 3
+
+
+def data(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(STEPS * BATCH, D, generator=stream, dtype=dtype)
+    return x, torch.randint(0, C, (len(x),), generator=stream), torch.arange(len(x)).view(STEPS, BATCH)
+
+
+def alone(net: Network, rule: str, eta_c: float, optimizer: Any, momentum: float) -> tuple[Tensor, Tensor]:
+    """The plain loop: losses and the outputs after training."""
+    x, y, order = data(net.U.dtype)
+    groups = net.param_groups(eta_c, rule, optimizer)
+    stepper = torch.optim.SGD(groups, momentum=momentum) if optimizer == "sgd" else torch.optim.Adam(groups)
+    losses = []
+    for samples in order:
+        stepper.zero_grad()
+        loss = cross_entropy(net(x[samples]), y[samples])
+        loss.backward()
+        stepper.step()
+        losses.append(loss.detach())
+    return torch.stack(losses), net(x).detach()
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"block": "two-layer"},
+    {"order": "post"},
+    {"feedback": "independent"},
+    {"feedback": "static", "block": "two-layer"},
+    {"activation": "tanh"},
+    {"activation": "gelu", "block": "two-layer"},
+    {"regime": "kernel"},
+]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_stack_is_its_networks(variant: dict[str, Any], optimizer: Any) -> None:
+    rates = [eta / (1 if optimizer == "sgd" else 10) for eta in RATES]
+    momentum = 0.5 if optimizer == "sgd" else 0.0
+    nets: list[Network] = [
+        nfd.ResNet(D, C, 16, 5, seed=r, horizon=T, branch_exponent=a, dtype=torch.float64, **variant)
+        for r, (T, a) in enumerate(zip(HORIZONS, EXPONENTS, strict=True))
+    ]
+    stack = Stack(copy.deepcopy(nets))
+    x, y, order = data(torch.float64)
+    losses = train_stack(stack, stack.param_groups(rates, RULES, optimizer), optimizer, momentum, x, y, order)
+    outputs = stack(x).detach()
+    for r, net in enumerate(nets):
+        expected, final = alone(net, RULES[r], rates[r], optimizer, momentum)
+        torch.testing.assert_close(losses[r], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(outputs[r], final, rtol=0, atol=1e-12)
+
+
+def test_vanilla_networks_stack_too() -> None:
+    nets: list[Network] = [nfd.MLP(D, C, 12, 3, seed=r, activation="tanh", dtype=torch.float64) for r in range(3)]
+    stack = Stack(copy.deepcopy(nets))
+    x, y, order = data(torch.float64)
+    losses = train_stack(stack, stack.param_groups([0.1] * 3, ["mup"] * 3), "sgd", 0.0, x, y, order)
+    for r, net in enumerate(nets):
+        torch.testing.assert_close(losses[r], alone(net, "mup", 0.1, "sgd", 0.0)[0], rtol=0, atol=1e-12)
+
+
+def test_one_that_diverges_leaves_the_rest_bit_for_bit() -> None:
+    x, y, order = data(torch.float32)
+
+    def losses(second: float) -> Tensor:
+        stack = Stack([nfd.ResNet(D, C, 16, 4, seed=r) for r in range(3)])
+        groups = stack.param_groups([0.1, second, 0.3], ["depth-mup"] * 3)
+        return train_stack(stack, groups, "sgd", 0.0, x, y, order)
+
+    calm, wild = losses(0.2), losses(1e15)
+    assert not wild[1].isfinite().all()
+    assert torch.equal(calm[[0, 2]], wild[[0, 2]])
+
+
+def test_only_networks_of_one_shape_stack() -> None:
+    with pytest.raises(ValueError, match="one shape"):
+        Stack([nfd.ResNet(D, C, 16, 4), nfd.ResNet(D, C, 16, 5)])
+    with pytest.raises(ValueError, match="dense weights"):
+        Stack([nfd.ResNet(D, C, 16, 4, weights="deferred")])
+
+
+def test_adams_rates_keep_updates_of_one_size() -> None:
+    """Stream and output move by the same at widths 32 and 512: the rates of Adam have the right powers of n."""
+    moved = []
+    x, y, _ = data(torch.float32)
+    for width in (32, 512):
+        found = []
+        for seed in range(4):
+            net = nfd.ResNet(D, C, width, 4, seed=seed)
+            before = net.streams(x)
+            stepper = torch.optim.Adam(net.param_groups(0.01, optimizer="adam"))
+            cross_entropy(net(x), y).backward()
+            stepper.step()
+            after = net.streams(x)
+            found.append([(after.h[-1] - before.h[-1]).square().mean().sqrt(), (after.outputs - before.outputs).detach().std()])
+        moved.append(torch.tensor(found).mean(0))
+    ratio = moved[1] / moved[0]
+    assert ((ratio > 0.5) & (ratio < 2)).all(), ratio
