@@ -114,7 +114,9 @@ def test_adams_rates_keep_updates_of_one_size() -> None:
             cross_entropy(net(x), y).backward()
             stepper.step()
             after = net.streams(x)
-            found.append([(after.h[-1] - before.h[-1]).square().mean().sqrt(), (after.outputs - before.outputs).detach().std()])
+            found.append(
+                [(after.h[-1] - before.h[-1]).square().mean().sqrt(), (after.outputs - before.outputs).detach().std()]
+            )
         moved.append(torch.tensor(found).mean(0))
     ratio = moved[1] / moved[0]
     assert ((ratio > 0.5) & (ratio < 2)).all(), ratio

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Union, cast
 import tyro
 
 from nfd import __version__
+from nfd.cli.capacity import CapacityCommand
 from nfd.cli.check import CheckCommand
 from nfd.cli.data import DataCommand
 from nfd.cli.kernel import KernelCommand
@@ -29,6 +30,7 @@ _COMMANDS: dict[str, type[Options]] = {
     "predict": PredictCommand,
     "check": CheckCommand,
     "transfer": TransferCommand,
+    "capacity": CapacityCommand,
     "sweep": SweepCommand,
     "runs": RunsCommand,
     "kernel": KernelCommand,

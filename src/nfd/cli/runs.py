@@ -34,7 +34,7 @@ class RunsCommand(Options, Config):
         """Read, print, write."""
         if not self.directory:
             raise UsageError("runs needs the directory of a sweep, such as out/transfer. See nfd runs --help.")
-        where = dict(_setting(text) for text in self.where)
+        where = dict(setting(text) for text in self.where)
         from nfd.store.store import Store
         from nfd.sweep.export import listing, write_runs
 
@@ -52,7 +52,7 @@ class RunsCommand(Options, Config):
         return 0
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def setting(text: str) -> tuple[str, Any]:
     """``width=128`` as a setting of ``RunConfig`` and its value."""
     name, sign, value = text.partition("=")
     if not sign:

@@ -74,6 +74,11 @@ class Interval:
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
 
     @property
+    def unsigned(self) -> str:
+        """The same text without plus signs, for numbers that cannot be negative."""
+        return str(self).replace("+", "")
+
+    @property
     def resolved(self) -> bool:
         """Whether the interval leaves out zero; False for not-a-number."""
         return self.low > 0 or self.high < 0

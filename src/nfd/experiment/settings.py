@@ -262,7 +262,7 @@ class CapacityConfig(SweepConfig):
 
     widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 128, 256, 512)
     """widths of the fit, ascending"""
-    depths: Ascending = (2, 4, 8, 16, 32)
+    depths: Ascending = (4, 8, 16, 32, 64)
     """depths of the fit, ascending"""
     eta_c: Rate = 0.3
     """learning rate that depends on neither width nor depth"""
@@ -270,7 +270,7 @@ class CapacityConfig(SweepConfig):
     """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""
     seeds: Several = 6
     """networks of each size, every one from a seed of its own"""
-    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (0.25, 1.0, 4.0, 16.0)
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (0.25, 0.5, 1.0, 2.0, 4.0)
     """horizons T at which the floor and the largest stable eta_c are found, ascending"""
     width: Count = 128
     """width of your network"""
@@ -282,8 +282,8 @@ class CapacityConfig(SweepConfig):
     """budget of memory for training, such as 64 MiB"""
     flops: str | None = None
     """budget of floating-point operations of the training, such as 1T"""
-    held_out: tuple[Count, Count] | None = (2048, 32)
-    """width and depth of a network that the law predicts before it is trained; four times as wide as any in the fit"""
+    held_out: tuple[Count, Count] | None = (1024, 64)
+    """width and depth of a network that the law predicts before it is trained; four times the size of any in the fit"""
     limit_width: Width = 512
     """width of the networks by which nfd.predict finds the floor"""
     replicates: Annotated[int, Field(strict=True, ge=0)] = 16

@@ -40,7 +40,8 @@ class Series:
 
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its series styled by their names."""
-    series = _styled(list(dict.fromkeys(row["series"] for row in finding.rows)))
+    names = list(dict.fromkeys(row["series"] for row in finding.rows))
+    series = _mapped(names) if finding.axes.kind == "map" else _styled(names)
     draw = {"curves": curves, "map": lines}.get(finding.axes.kind, points)
     return draw(finding.rows, series, finding.axes)
 
@@ -65,6 +66,17 @@ def _styled(names: Sequence[str]) -> list[Series]:
     return [
         *(Series(name, shade) for name, shade in zip(predicted, shades, strict=False)),
         *(Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)),
+    ]
+
+
+def _mapped(names: Sequence[str]) -> list[Series]:
+    """The lines of a map in shades, light to dark, what is drawn on it in colours."""
+    levels = [name for name in names if name.endswith("above the floor")]
+    drawn = [name for name in names if name not in levels]
+    shades = (SHADES[k * len(SHADES) // len(levels)] for k in range(len(levels)))
+    return [
+        *(Series(name, shade) for name, shade in zip(levels, shades, strict=True)),
+        *(Series(name, colour) for name, colour in zip(drawn, cycle(COLOURS), strict=False)),
     ]
 
 
@@ -111,15 +123,22 @@ def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
     x, y = axes.x, axes.y
     counts = Counter(row["series"] for row in rows)
     base, chosen = _base([{**row, "alone": counts[row["series"]] == 1} for row in rows], series, (x, y))
-    values = [v for row in rows for v in (row[x],)], [row[y] for row in rows]
-    across, up = (
-        axis(f"{name}:Q", title=title, scale=alt.Scale(type="log", nice=False, domain=[min(v), max(v)]))
-        for axis, name, title, v in zip((alt.X, alt.Y), (x, y), (axes.x_title, axes.y_title), values, strict=True)
+    base = base.encode(
+        x=alt.X(f"{x}:Q", title=axes.x_title, scale=_range(rows, x), axis=alt.Axis(grid=False, tickCount=_TICKS)),
+        y=alt.Y(f"{y}:Q", title=axes.y_title, scale=_range(rows, y), axis=alt.Axis(grid=False, tickCount=_TICKS)),
     )
-    base = base.encode(x=across, y=up)
     drawn = base.transform_filter("!datum.alone").mark_line(strokeWidth=2, clip=True).encode(order=f"{x}:Q")
-    dots = base.transform_filter("datum.alone").mark_point(filled=True, size=160).encode(tooltip=["series:N", x, y])
+    dots = (
+        base.transform_filter("datum.alone")
+        .mark_point(filled=True, size=160)
+        .encode(tooltip=["series:N", f"{x}:Q", f"{y}:Q"])
+    )
     return _finished(drawn + dots, chosen)
+
+
+def _range(rows: Sequence[Row], column: str) -> alt.Scale:
+    values = [row[column] for row in rows]
+    return alt.Scale(type="log", nice=False, domain=[min(values), max(values)])
 
 
 def _values(rows: Sequence[Row], column: str) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +26,9 @@ from nfd.sweep.sweep import Sweep
 
 _HELD_OUT_SEEDS = 3
 _STABLE_SEEDS = 2
-_STEP = math.sqrt(2)  # between learning rates whose stability is tried
 _FIRST_RATE, _ROUNDS = 0.5, 10
-_OF_SIZE = ("width", "depth", "seed", "horizon")
+
+Losses = dict[tuple[int, int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Capacity:
     base: RunConfig
     shape: Shape
     law: Law
-    losses: dict[tuple[int, int], list[float]] = field(repr=False)
+    losses: Losses = field(repr=False)
     floor: Floor | None = None
     held_out: HeldOut | None = None
     laws: dict[float, Law] = field(default_factory=dict)
@@ -80,12 +81,30 @@ class Capacity:
 
 
 def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
-    """Train what the questions need, and answer them."""
-    base = _base(config)
-    records = sweep.run(_sizes(config, base, config.widths, config.horizon), "sizes")
-    losses = losses_of(records)
-    law = fit_law(losses, paired=False, trim=True)
-    laws = _laws(config, base, sweep) | {config.horizon: law}
+    """Train what the questions need, and answer them.
+
+    Raises:
+        ValueError: when too few sizes train for a fit.
+    """
+    plan = _Plan(config, sweep)
+    losses = plan.losses()
+    law = fit_law(losses[config.horizon], paired=False, trim=True)
+    return Capacity(
+        plan.base,
+        shape_of(plan.base),
+        law,
+        losses[config.horizon],
+        floor_of(plan.base, config.limit_width, config.replicates, progress=sweep.progress),
+        held_out(plan.base, law, config.held_out, sweep),
+        _laws(losses),
+        plan.stability(),
+    )
+
+
+def capacity_of(records: Sequence[Record], config: CapacityConfig, sweep: Sweep) -> Capacity:
+    """The same from runs that are there already: the law, its floor and a held-out size, at one horizon."""
+    base, losses, paired = from_records(records)
+    law = fit_law(losses, paired=paired, trim=True)
     return Capacity(
         base,
         shape_of(base),
@@ -93,12 +112,11 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
         losses,
         floor_of(base, config.limit_width, config.replicates, progress=sweep.progress),
         held_out(base, law, config.held_out, sweep),
-        dict(sorted(laws.items())),
-        [_stability(config, base, horizon, sweep) for horizon in config.horizons],
+        {base.horizon: law},
     )
 
 
-def from_records(records: Sequence[Record]) -> tuple[RunConfig, dict[tuple[int, int], list[float]], bool]:
+def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
     """The run that these records share but for size and seed, their losses by size, and whether seeds are shared.
 
     Raises:
@@ -119,9 +137,9 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, dict[tuple[int, 
     return RunConfig(**records[0].config), losses_of(records), len(set(seeds)) < len(seeds)
 
 
-def losses_of(records: Sequence[Record]) -> dict[tuple[int, int], list[float]]:
+def losses_of(records: Sequence[Record]) -> Losses:
     """Test losses by (width, depth); those of runs that diverged or failed are infinite."""
-    found: dict[tuple[int, int], list[float]] = {}
+    found: Losses = {}
     for record in sorted(records, key=lambda r: int(r.config["seed"])):
         loss = record.metrics.get("test_loss", math.inf)
         found.setdefault((record.config["width"], record.config["depth"]), []).append(loss)
@@ -184,41 +202,83 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     return HeldOut(n, L, len(losses), predicted, _student(mean, error, len(losses) - 1))
 
 
-def _laws(config: CapacityConfig, base: RunConfig, sweep: Sweep) -> dict[float, Law]:
-    """The law at every other horizon, without the widest networks; those that cannot be fitted are left out."""
-    widths = config.widths[:-1] if len(config.widths) > 3 else config.widths
-    others = [horizon for horizon in config.horizons if horizon != config.horizon]
-    plans = {horizon: _sizes(config, base, widths, horizon) for horizon in others}
-    records = iter(sweep.run([c for plan in plans.values() for c in plan], "horizons"))
+class _Plan:
+    """The runs of a configuration, asked for together so that every core has work to the end."""
+
+    def __init__(self, config: CapacityConfig, sweep: Sweep) -> None:
+        self.config, self.sweep, self.base = config, sweep, _base(config)
+        self.horizons = sorted({*config.horizons, config.horizon})
+        self.guess = math.log(len(dataset_of(self.base).classes))
+
+    def losses(self) -> dict[float, Losses]:
+        """By horizon and size; at other horizons than the configured one without the widest networks."""
+        c = self.config
+        fewer = c.widths[:-1] if len(c.widths) > 3 else c.widths
+        plans = {T: self._sizes(c.widths if c.horizon == T else fewer, T) for T in self.horizons}
+        records = iter(self.sweep.run([run for plan in plans.values() for run in plan], "sizes"))
+        return {T: losses_of([next(records) for _ in plan]) for T, plan in plans.items()}
+
+    def stability(self) -> list[Stability]:
+        """Rates by factors of sqrt(2), up and down, until at every horizon one is stable and the next is not."""
+        stable: dict[float, dict[int, bool]] = {T: {} for T in self.horizons}
+        wanted = {T: list(range(-2, 5)) for T in self.horizons}
+        for _ in range(_ROUNDS):
+            for T, found in self._tried(wanted).items():
+                stable[T] |= found
+            wanted = {T: steps for T in self.horizons if (steps := _more(stable[T]))}
+            if not wanted:
+                break
+        return [_limit(T, steps) for T, steps in stable.items()]
+
+    def _tried(self, wanted: dict[float, list[int]]) -> dict[float, dict[int, bool]]:
+        n, L = (sizes[len(sizes) // 2] for sizes in (self.config.widths, self.config.depths))
+        runs = {
+            (T, k): _of(self.base, width=n, depth=L, horizon=T, eta_c=_rate(k), seed=list(range(_STABLE_SEEDS)))
+            for T, steps in wanted.items()
+            for k in steps
+        }
+        records = iter(self.sweep.run([run for each in runs.values() for run in each], "stability"))
+        found: dict[float, dict[int, bool]] = {T: {} for T in wanted}
+        for (T, k), each in runs.items():
+            trained = [next(records) for _ in each]
+            found[T][k] = all(r.status == "done" and r.metrics["train_loss"] < self.guess for r in trained)
+        return found
+
+    def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
+        """Every size with seeds of its own: losses of networks that share a seed are correlated (``nfd.sweep.law``)."""
+        sizes, found = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
+        for index, (n, L) in enumerate(sizes):
+            seeds = [_own_seed(self.config.seed, index, replicate) for replicate in range(self.config.seeds)]
+            found += _of(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
+        return found
+
+
+def _more(stable: dict[int, bool]) -> list[int]:
+    """Steps to try next; none once the first unstable rate is known and the one below it is stable."""
+    unstable = [k for k, fine in stable.items() if not fine]
+    if not unstable:
+        return list(range(max(stable) + 1, max(stable) + 5))
+    return [] if min(unstable) - 1 in stable else list(range(min(stable) - 4, min(stable)))
+
+
+def _limit(horizon: float, stable: dict[int, bool]) -> Stability:
+    first = min((k for k, fine in stable.items() if not fine), default=None)
+    if first is None or first - 1 not in stable:
+        return Stability(horizon, math.nan, math.nan)
+    return Stability(horizon, _rate(first - 1), _rate(first))
+
+
+def _rate(k: int) -> float:
+    return float(f"{_FIRST_RATE * math.pow(2, k / 2):.4g}")
+
+
+def _laws(losses: dict[float, Losses]) -> dict[float, Law]:
+    """The law at every horizon at which enough sizes train."""
     laws = {}
-    for horizon, plan in plans.items():
-        losses = losses_of([next(records) for _ in plan])
-        try:
-            laws[horizon] = fit_law(losses, paired=False, trim=True)
-        except ValueError:  # too few sizes train at this horizon
-            continue
+    for horizon, each in losses.items():
+        with suppress(ValueError):
+            laws[horizon] = fit_law(each, paired=False, trim=True)
     return laws
-
-
-def _stability(config: CapacityConfig, base: RunConfig, horizon: float, sweep: Sweep) -> Stability:
-    """Rates by factors of sqrt(2), up and down from ``_FIRST_RATE``, until one is stable and the next is not."""
-    guess = math.log(len(dataset_of(base).classes))
-    rates = {k: _FIRST_RATE * _STEP**k for k in range(-2, 5)}
-    stable: dict[int, bool] = {}
-    n, L = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
-    for _ in range(_ROUNDS):
-        etas = [float(f"{rates[k]:.4g}") for k in rates]
-        seeds = list(range(_STABLE_SEEDS))
-        found = sweep.run(_of(base, width=n, depth=L, horizon=horizon, eta_c=etas, seed=seeds), "stability")
-        for index, k in enumerate(rates):
-            runs = found[index * _STABLE_SEEDS : (index + 1) * _STABLE_SEEDS]
-            stable[k] = all(r.status == "done" and r.metrics["train_loss"] < guess for r in runs)
-        first_bad = min((k for k in stable if not stable[k]), default=None)
-        if first_bad is not None and first_bad - 1 in stable:
-            return Stability(horizon, rates[first_bad - 1], rates[first_bad])
-        new = range(min(rates) - 4, min(rates)) if first_bad is not None else range(max(rates) + 1, max(rates) + 5)
-        rates = {k: _FIRST_RATE * _STEP**k for k in sorted({*rates, *new})}
-    return Stability(horizon, math.nan, math.nan)
 
 
 def _base(config: CapacityConfig) -> RunConfig:
@@ -227,16 +287,6 @@ def _base(config: CapacityConfig) -> RunConfig:
     images = len(dataset_of(RunConfig(**data)).train)
     settings = config.run_settings(images) | {"seed": 0, "eta_c": config.eta_c, "rule": config.rule}
     return RunConfig(**settings)
-
-
-def _sizes(config: CapacityConfig, base: RunConfig, widths: Sequence[int], horizon: float) -> list[RunConfig]:
-    """Every size with seeds of its own: losses of networks that share a seed are correlated (``nfd.sweep.law``)."""
-    found = list[RunConfig]()
-    sizes = [(n, L) for n in widths for L in config.depths]
-    for index, (n, L) in enumerate(sizes):
-        seeds = [_own_seed(config.seed, index, replicate) for replicate in range(config.seeds)]
-        found += _of(base, width=n, depth=L, horizon=horizon, seed=seeds)
-    return found
 
 
 def _own_seed(seed: int, size: int, replicate: int) -> int:

@@ -30,6 +30,7 @@ TOLERANCE = 0.05  # of the largest network's progress: a regret below is none, a
 _ROUNDS = 12  # of extending a grid by two rates
 
 Size = tuple[int, int]
+Place = tuple[RuleName, Size]
 
 
 @dataclass(frozen=True)
@@ -100,53 +101,65 @@ def data_title(config: TransferConfig) -> str:
 
 
 def transfer(config: TransferConfig, sweep: Sweep) -> list[Transfer]:
-    """Train what the question needs, rule by rule."""
-    return [_Rule(config, rule, sweep).found() for rule in config.rules]
+    """Train what the question needs: every rule and size together, so that every core has work to the end."""
+    return _Question(config, sweep).answered()
 
 
-class _Rule:
-    """The runs of one rule."""
+class _Question:
+    """The runs of a configuration, by (rule, size)."""
 
-    def __init__(self, config: TransferConfig, rule: RuleName, sweep: Sweep) -> None:
-        self.config, self.rule, self.sweep = config, rule, sweep
+    def __init__(self, config: TransferConfig, sweep: Sweep) -> None:
+        self.config, self.sweep = config, sweep
         dataset = dataset_of(RunConfig(**_data(config)), progress=sweep.progress)
         self.guess = math.log(len(dataset.classes))
-        self.settings = config.run_settings(len(dataset.train)) | {"rule": rule, "optimizer": config.optimizer}
+        self.settings = config.run_settings(len(dataset.train)) | {"optimizer": config.optimizer}
         self.sizes = [(n, L) for n in config.widths for L in config.depths]
 
-    def found(self) -> Transfer:
-        rates = {size: list(self.config.eta_c) for size in self.sizes}
-        cells = self._cells(rates)
+    def answered(self) -> list[Transfer]:
+        cells = self._cells()
+        regrets = self._regrets(cells)
+        return [Transfer(r, {s: cells[r, s] for s in self.sizes}, regrets[r]) for r in self.config.rules]
+
+    def _cells(self) -> dict[Place, Scores]:
+        """Scores at every place, on grids that grow until no best rate lies at an end."""
+        rates = {(rule, size): list(self.config.eta_c) for rule in self.config.rules for size in self.sizes}
+        cells = self._scored(rates)
         for _ in range(_ROUNDS):
-            edges = {size: cell.edge for size, cell in cells.items() if cell.edge}
+            edges = {place: cell.edge for place, cell in cells.items() if cell.edge}
             if not edges:
                 break
-            for size, edge in edges.items():
-                rates[size] = _extended(rates[size], edge)
-            cells = self._cells(rates)
-        return Transfer(self.rule, cells, self._regret(cells))
+            for place, edge in edges.items():
+                rates[place] = _extended(rates[place], edge)
+            cells |= self._scored({place: rates[place] for place in edges})
+        return cells
 
-    def _cells(self, rates: dict[Size, list[float]]) -> dict[Size, Scores]:
-        """One sweep over all sizes, so that every core has work to the end."""
-        plan = {size: self._grid(size, rates[size]) for size in self.sizes}
-        records = iter(self.sweep.run([c for configs in plan.values() for c in configs], self.rule))
+    def _regrets(self, cells: dict[Place, Scores]) -> dict[RuleName, Regret]:
+        small, large = self.sizes[0], self.sizes[-1]
+        rates = {
+            (rule, large): [at(float(cells[rule, size].optimum().value)) for size in (small, large)]
+            for rule in self.config.rules
+        }
+        scored = self._scored(rates)
         found = {}
-        for size, configs in plan.items():
-            scores = self._scores([next(records) for _ in configs]).view(self.config.seeds, -1)
-            found[size] = Scores(torch.tensor(rates[size], dtype=torch.float64).log2(), scores)
+        for rule in self.config.rules:
+            foreign, own = rates[rule, large]
+            scores = scored[rule, large].scores
+            found[rule] = Regret(foreign, own, scores[:, 0], scores[:, 1], self.guess)
         return found
 
-    def _regret(self, cells: dict[Size, Scores]) -> Regret:
-        small, large = self.sizes[0], self.sizes[-1]
-        foreign, own = (at(float(cells[size].optimum().value)) for size in (small, large))
-        records = self.sweep.run([*self._grid(large, [foreign]), *self._grid(large, [own])], self.rule)
-        scores = self._scores(records).view(2, -1)
-        return Regret(foreign, own, scores[0], scores[1], self.guess)
+    def _scored(self, rates: dict[Place, list[float]]) -> dict[Place, Scores]:
+        plan = {place: self._grid(*place, etas) for place, etas in rates.items()}
+        records = iter(self.sweep.run([c for configs in plan.values() for c in configs], "learning rates"))
+        found = {}
+        for place, configs in plan.items():
+            scores = self._scores([next(records) for _ in configs]).view(self.config.seeds, -1)
+            found[place] = Scores(torch.tensor(rates[place], dtype=torch.float64).log2(), scores)
+        return found
 
-    def _grid(self, size: Size, rates: Sequence[float]) -> list[RunConfig]:
-        """Seeds times rates, the rates varying fastest."""
-        settings = {k: v for k, v in self.settings.items() if k != "seed"}
-        return grid(**settings, width=size[0], depth=size[1], seed=self.settings["seed"], eta_c=list(rates))
+    def _grid(self, rule: RuleName, size: Size, rates: Sequence[float]) -> list[RunConfig]:
+        """Seeds times rates, the rates varying fastest; a rate may be given twice."""
+        shared = self.settings | {"rule": rule, "width": size[0], "depth": size[1]}
+        return [config for seed in shared["seed"] for eta_c in rates for config in grid(**shared | _point(seed, eta_c))]
 
     def _scores(self, records: Sequence[Record]) -> Tensor:
         broken = [record for record in records if record.status == "failed"]
@@ -154,6 +167,10 @@ class _Rule:
             raise RuntimeError(f"{len(broken)} of {len(records)} runs could not be trained: {broken[0].error}")
         values = [min(r.metrics[self.config.score], self.guess) for r in records]
         return torch.tensor(values, dtype=torch.float64)
+
+
+def _point(seed: int, eta_c: float) -> dict[str, Any]:
+    return {"seed": seed, "eta_c": eta_c}
 
 
 def _extended(rates: list[float], edge: int) -> list[float]:

@@ -1,0 +1,68 @@
+"""``nfd capacity``: how big should it be?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from nfd.cli.runs import setting
+from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.experiment.settings import CapacityConfig
+
+if TYPE_CHECKING:
+    from nfd.sweep.capacity import Capacity
+
+
+class CapacityCommand(SweepOptions, CapacityConfig):
+    """Fit loss(n, L) = floor + a/n + b/L to a sweep, and say what growing a network buys and what the best size is.
+
+    With the directory of a sweep it fits the runs there; otherwise it trains a sweep of its own, which can be stopped
+    at any time. Writes report.html, result.json, config.toml and charts to OUT.
+    """
+
+    store: tyro.conf.Positional[str] = ""
+    """directory of a sweep over width, depth and seed; trained anew by default"""
+    where: tuple[str, ...] = ()
+    """settings that its runs must have, such as horizon=1.0 rule=mup"""
+    out: str = "out/capacity"
+    """directory for the results"""
+
+    def run(self, command: str) -> int:
+        """Check, train what is missing, fit, write, print."""
+        config = self.settings(CapacityConfig)
+        from nfd.core.files import prepare_directory
+
+        directory = prepare_directory(self.out)
+        return resumable(directory, lambda: self._answered(config, directory, command))
+
+    def _answered(self, config: CapacityConfig, directory: Path, command: str) -> int:
+        from nfd.experiment.runs import dataset_of
+        from nfd.report.capacity import write_capacity
+        from nfd.sweep.capacity_findings import asked_of, capacity_findings, result
+
+        found = self._stored(config, directory) if self.store else self._trained(config, directory)
+        asked = asked_of(config, found)
+        numbers = result(found, asked)
+        findings = capacity_findings(found, asked, dataset_of(found.base).title)
+        path = write_capacity(config, numbers, findings, directory, command)
+        for line in numbers["answers"]:
+            print(line)
+        print(f"Report: {path}")
+        return 0 if found.law.good else 1
+
+    def _trained(self, config: CapacityConfig, directory: Path) -> Capacity:
+        from nfd.sweep.capacity import capacity
+
+        with self.sweep(directory) as sweep:
+            return capacity(config, sweep)
+
+    def _stored(self, config: CapacityConfig, directory: Path) -> Capacity:
+        from nfd.store.store import Store
+        from nfd.sweep.capacity import capacity_of
+
+        with Store.read(self.store) as store:
+            records = store.records(dict(setting(text) for text in self.where))
+        with self.sweep(directory) as sweep:
+            return capacity_of(records, config, sweep)

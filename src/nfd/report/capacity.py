@@ -1,0 +1,34 @@
+"""The page and the files of a capacity sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nfd.core.files import staged, write_json, write_text
+from nfd.experiment.config import Config
+from nfd.experiment.findings.finding import Finding
+from nfd.report.charts import write_charts
+from nfd.report.page import Section, page
+
+_TITLE = "How big should it be?"
+_CHARTS = ("ceiling", "map", "horizon", "stability")
+
+
+def write_capacity(
+    config: Config, result: Mapping[str, Any], findings: Sequence[Finding], directory: Path, command: str
+) -> Path:
+    """Write the page, ``result.json``, ``config.toml`` and the charts; returns the page's path."""
+    replaced = [f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]
+    with staged(directory, replaced=replaced) as folder:
+        write_text(folder / "config.toml", config.toml())
+        charts = write_charts(findings, folder)
+        summary = Section("In short", [], points=result["answers"])
+        sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
+        made = Section("What was run", [f"Made by: {command}", "Every run is in runs.sqlite; nfd runs lists them."])
+        write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
+        rows = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in findings}
+        about = {"config": config.model_dump(), "command": command}
+        write_json(folder / "result.json", {**about, **result, "findings": rows})
+    return directory / "report.html"

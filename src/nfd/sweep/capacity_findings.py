@@ -1,0 +1,268 @@
+"""What a capacity sweep found, in charts, tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nfd.core.statistics import Interval, interval
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.experiment.settings import CapacityConfig
+from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
+from nfd.sweep.capacity import Capacity, Stability
+from nfd.sweep.law import Law
+
+_LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
+_POINTS = 60  # of a line of the map
+_UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a law: about a network of a size, and the best size for each budget."""
+
+    width: int
+    depth: int
+    budgets: dict[Resource, str | int]
+
+
+def asked_of(config: CapacityConfig, found: Capacity) -> Asked:
+    """The questions of a configuration; without a budget, that of the largest network of the fit in parameters."""
+    budgets: dict[Resource, str | int] = {}
+    for resource in ("parameters", "memory", "flops"):
+        if (budget := getattr(config, resource)) is not None:
+            budgets[resource] = budget
+    if not budgets:
+        budgets["parameters"] = found.shape.parameters(found.law.widths[-1], found.law.depths[-1])
+    return Asked(config.width, config.depth, budgets)
+
+
+def capacity_findings(found: Capacity, asked: Asked, data: str) -> list[Finding]:
+    """The ceiling, the map of sizes, and what the horizon does."""
+    caption = _caption(found, data)
+    findings = [_ceiling(found, asked, caption)]
+    if found.law.good:
+        findings.append(_map(found, asked, caption))
+    if len(found.laws) > 1:
+        findings.append(_horizons(found, caption))
+    if any(math.isfinite(one.stable) for one in found.stability):
+        findings.append(_stability(found.stability, caption))
+    return findings
+
+
+def answers(found: Capacity, asked: Asked) -> list[str]:
+    """The questions of the page, answered in a sentence each."""
+    law, n, L = found.law, asked.width, asked.depth
+    said = [f"The law: loss = {law.floor.unsigned} + ({law.a}) / n + ({law.b}) / L; {_fit(law)}"]
+    if found.floor is not None:
+        other = found.floor.loss
+        said.append(f"nfd.predict puts the floor at {other.unsigned}: {_agreement(law.floor, other)}.")
+    if not law.good:
+        return [*said, f"The law may not be extrapolated, so nothing is said beyond the sizes trained. {law.note}"]
+    bought = returns(law, n, L)
+    said.append(
+        f"A network of width {n} and depth {L} stands {bought.left.unsigned} nats above its ceiling. Doubling its "
+        f"width buys {bought.width}, doubling its depth {bought.depth}{_horizon(found)}."
+    )
+    if bought.enough is not None:
+        said.append(
+            f"Returns diminish beyond width {bought.enough[0]:,} and depth {bought.enough[1]:,}: from there on all "
+            "growth together lowers the loss by less than a tenth of the floor."
+        )
+    said += [_best(best_size(law, found.shape, r, b), r, b) for r, b in asked.budgets.items()]
+    return said + _held_out(found)
+
+
+def result(found: Capacity, asked: Asked) -> dict[str, Any]:
+    """The same as numbers."""
+    law = found.law
+    fit: dict[str, Any] = {"floor": _numbers(law.floor), "a": _numbers(law.a), "b": _numbers(law.b)}
+    fit |= {"chi2": law.chi2, "freedom": law.freedom, "p_value": law.p_value, "good": law.good, "note": law.note}
+    done: dict[str, Any] = {"fit": fit, "answers": answers(found, asked)}
+    done["floor_predicted"] = _numbers(found.floor.loss) if found.floor is not None else None
+    if found.held_out is not None:
+        h = found.held_out
+        size = {"width": h.width, "depth": h.depth, "networks": h.networks, "inside": h.inside}
+        done["held_out"] = size | {"predicted": _numbers(h.predicted), "measured": _numbers(h.measured)}
+    if law.good:
+        sizes = {r: best_size(law, found.shape, r, budget) for r, budget in asked.budgets.items()}
+        done["best"] = {
+            r: {"width": s.width, "depth": s.depth, "cost": s.cost, "loss": _numbers(s.predicted), "note": s.note}
+            for r, s in sizes.items()
+        }
+        bought = returns(law, asked.width, asked.depth)
+        done["network"] = {"width": asked.width, "depth": asked.depth, "excess": _numbers(bought.left)}
+        done["network"] |= {"doubling_width": _numbers(bought.width), "doubling_depth": _numbers(bought.depth)}
+    done["horizons"] = [
+        {"horizon": T, "good": one.good, "floor": _numbers(one.floor), "a": _numbers(one.a), "b": _numbers(one.b)}
+        for T, one in found.laws.items()
+    ]
+    done["stability"] = [{"horizon": s.horizon, "stable": s.stable, "unstable": s.unstable} for s in found.stability]
+    return done
+
+
+# ---- charts --------------------------------------------------------------------------------------------------
+
+
+def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
+    """Measured losses against depth, a line per width, over the floor found two ways."""
+    rows = list[Row]()
+    for (n, L), losses in sorted(found.losses.items()):
+        if all(math.isfinite(v) for v in losses):
+            mean = interval(lambda v: v.mean(0), torch.tensor(losses, dtype=torch.float64))
+            rows.append({"series": f"width {n}", "depth": L} | columns("loss", mean))
+    floors = {"floor of the law": found.law.floor}
+    if found.floor is not None:
+        floors["floor by nfd.predict"] = found.floor.loss
+    depths = sorted({L for _, L in found.losses})
+    rows += [{"series": name, "depth": L} | columns("loss", f) for name, f in floors.items() for L in depths]
+    axes = Axes("depth", "loss", "depth", "test loss after training (nats)", "semilogarithmic", zero=False)
+    headline = answers(found, asked)[0]
+    note = f"Bars: 95 % intervals over seeds. {caption}"
+    return Finding("ceiling", "How far is a network from its ceiling?", headline, rows, axes, note)
+
+
+def _map(found: Capacity, asked: Asked, caption: str) -> Finding:
+    """Lines of equal excess loss over width and depth, the budgets, and the sizes to choose."""
+    law, shape = found.law, found.shape
+    best = {r: best_size(law, shape, r, budget) for r, budget in asked.budgets.items()}
+    widths = [*law.widths, asked.width, *(s.width for s in best.values())]
+    depths = [*law.depths, asked.depth, *(s.depth for s in best.values())]
+    spans = _span(min(widths), 4 * max(widths)), (min(depths) / 1.2, 4 * max(depths))
+    rows = list[Row]()
+    for share in _LEVELS:
+        excess = share * law.floor.value
+        name = f"{excess:.2g} nats above the floor"
+        rows += _line(name, spans, lambda n, e=excess: _depth_for(law, e, n))
+    for resource, size in best.items():
+        name = f"budget of {size.cost:.2g} {_UNITS[resource]}"
+        rows += _line(name, spans, lambda n, r=resource, c=size.cost: _depth_within(shape, r, c, n))
+        place = f"best for it: width {size.width} and depth {size.depth}"
+        rows.append(_place(f"{place} ({resource})", size.width, size.depth))
+    rows.append(_place("your network", asked.width, asked.depth))
+    axes = Axes("width", "depth", "width n", "depth L", "map")
+    said = " ".join(_best(size, resource, asked.budgets[resource]) for resource, size in best.items())
+    note = f"Lines of equal excess a/n + b/L by the law, which was fitted to widths {_range(law.widths)} and depths "
+    return Finding("map", "How big should it be?", said, rows, axes, f"{note}{_range(law.depths)}. {caption}")
+
+
+def _horizons(found: Capacity, caption: str) -> Finding:
+    """The floor against the horizon."""
+    rows = [{"series": "floor of the law", "horizon": T} | columns("floor", law.floor) for T, law in found.laws.items()]
+    best = min(found.laws, key=lambda T: found.laws[T].floor.value)
+    bent = [f"{T:g}" for T, law in found.laws.items() if not law.good or law.b.high < 0]
+    headline = f"The floor is lowest at T = {best:g}: {found.laws[best].floor.unsigned}, at this learning rate."
+    if bent:
+        headline += f" At T = {', '.join(bent)} the law fails or loss rises with depth: close to instability."
+    axes = Axes("horizon", "floor", "horizon T", "floor of the test loss (nats)", "semilogarithmic", zero=False)
+    return Finding("horizon", "What does the horizon buy?", headline, rows, axes, f"Bars: 95 % intervals. {caption}")
+
+
+def _stability(limits: Sequence[Stability], caption: str) -> Finding:
+    """The largest stable rate against the horizon."""
+    known = [one for one in limits if math.isfinite(one.stable)]
+    rows = [
+        {"series": "largest stable eta_c", "horizon": s.horizon, "eta_c": s.stable, "low": s.stable, "high": s.unstable}
+        for s in known
+    ]
+    said = "; ".join(f"T = {s.horizon:g}: {s.stable:.2g} (not {s.unstable:.2g})" for s in known)
+    axes = Axes("horizon", "eta_c", "horizon T", "largest stable eta_c", "logarithmic")
+    note = "Stable: every seed ends below the loss of equal guesses. Bars reach to the next rate, which is not."
+    title = "What does the horizon cost in stability?"
+    return Finding("stability", title, f"The largest stable eta_c: {said}.", rows, axes, f"{note} {caption}")
+
+
+def _line(name: str, spans: Any, depth: Any) -> list[Row]:
+    """``depth(n)`` at widths of the map, where it lies inside."""
+    (left, right), (bottom, top) = spans
+    found = []
+    for k in range(_POINTS):
+        n = left * (right / left) ** (k / (_POINTS - 1))
+        L = depth(n)
+        if L is not None and bottom <= L <= top:
+            found.append({"series": name, "width": n, "depth": L})
+    return found if len(found) > 1 else []
+
+
+def _place(name: str, width: int, depth: int) -> Row:
+    return {"series": name, "width": width, "depth": depth}
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    return low / 1.2, high
+
+
+def _depth_for(law: Law, excess: float, n: float) -> float | None:
+    left = excess - law.a.value / n
+    return law.b.value / left if left > 0 and law.b.value > 0 else None
+
+
+def _depth_within(shape: Shape, resource: Resource, budget: int, n: float) -> float | None:
+    cost = shape.cost(resource)
+    room = budget - cost.constant - cost.per_width * n
+    return room / (cost.per_layer * n + cost.per_matrix * n * n) if room > 0 else None
+
+
+# ---- words ---------------------------------------------------------------------------------------------------
+
+
+def _fit(law: Law) -> str:
+    quality = "it holds" if law.good else "it does not hold"
+    said = f"{quality} (chi2 {law.chi2:.1f} of {law.freedom} degrees of freedom, p = {law.p_value:.2g})."
+    return f"{said} {law.note}".strip()
+
+
+def _agreement(fitted: Interval, predicted: Interval) -> str:
+    apart = fitted.value - predicted.value
+    error = math.hypot(fitted.stderr, predicted.stderr)
+    how = "they agree" if abs(apart) < 2 * error else "they differ, by more than their noise"
+    return f"the fit is {apart:+.3f} from it, {abs(apart) / error:.1f} standard errors, so {how}"
+
+
+def _horizon(found: Capacity) -> str:
+    T = found.base.horizon
+    now, later = found.laws.get(T), found.laws.get(2 * T)
+    if now is None or later is None or not later.good:
+        return ""
+    gain, error = now.floor.value - later.floor.value, math.hypot(now.floor.stderr, later.floor.stderr)
+    moved = Interval(gain, error, gain - 1.96 * error, gain + 1.96 * error)
+    return f", and doubling the horizon to T = {2 * T:g} moves the ceiling itself by {moved}"
+
+
+def _best(size: Size, resource: Resource, budget: str | int) -> str:
+    shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
+    return (
+        f"For {shown} the best size is width {size.width:,} and depth {size.depth:,}: loss "
+        f"{size.predicted.unsigned}. {size.note}"
+    ).strip()
+
+
+def _held_out(found: Capacity) -> list[str]:
+    h = found.held_out
+    if h is None:
+        return []
+    verdict = "the prediction holds" if h.inside else "the prediction fails"
+    return [
+        f"Held out: for the mean of {h.networks} networks of width {h.width:,} and depth {h.depth:,} the law said "
+        f"{h.predicted.unsigned}; trained, they reach {h.measured.unsigned}: {verdict}."
+    ]
+
+
+def _caption(found: Capacity, data: str) -> str:
+    b = found.base
+    return (
+        f"{data}; {b.block} blocks, {b.activation}, rule {b.rule}, T = {b.horizon:g}, {b.optimizer}, "
+        f"eta_c = {b.eta_c:g}, {b.steps} steps of {b.batch} samples, {found.law.seeds} seeds of each size."
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    return f"{values[0]}..{values[-1]}"
+
+
+def _numbers(found: Interval) -> dict[str, float]:
+    return {"value": found.value, "low": found.low, "high": found.high}
