@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import limits, measure
+from benchmarks import limits, measure, stacks
 from nfd.core.files import write_json
 
 Row = dict[str, Any]
@@ -33,6 +33,7 @@ def everything(quick: bool) -> dict[str, list[Row]]:
         "large networks": [measure.alone(*size) for size in large],
         "reference problem A": [measure.reference_problem()],
         "exponents of growth": [measure.growth()],
+        "networks trained together": [stacks.together(*shape) for shape in stacks.SHAPES[: 2 if quick else None]],
         "kernels": [
             limits.gram(name, kind, 1000 if quick else 4000)
             for name in ("relu", "erf", "tanh", "gelu")

@@ -25,7 +25,10 @@ def test_every_object_and_test_exists(row: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits", "checks"))],
+    [
+        "README.md",
+        *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits", "checks", "sweeps")),
+    ],
 )
 def test_relative_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
@@ -34,9 +37,10 @@ def test_relative_links_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_code_of_the_readme_runs() -> None:
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL):
-        exec(compile(block, "README.md", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/sweeps.md"])
+def test_the_code_of_a_page_runs(page: str) -> None:
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
+        exec(compile(block, page, "exec"), {})
 
 
 def test_the_table_is_not_empty() -> None:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from nfd.experiment.runs import train_group
+from nfd.experiment.settings import RunConfig
 from nfd.nets.network import Network
 from replay import gap
 
@@ -34,6 +36,12 @@ def test_completed_dense_network_repeats_every_output(feedback: str) -> None:
         return outputs
 
     assert gap(build, program, 0.3, "depth-mup", momentum=0.9) < 1e-10
+
+
+def test_stacks_train_there_as_they_do_here() -> None:
+    runs = [RunConfig(width=16, depth=3, steps=5, seed=seed).model_dump() for seed in range(3)]
+    for here, there in zip(train_group(runs), train_group(runs, "cuda"), strict=True):
+        assert there.metrics["test_loss"] == pytest.approx(here.metrics["test_loss"], rel=1e-3)
 
 
 def test_predict_runs_there() -> None:

@@ -86,10 +86,10 @@ def test_a_run_that_diverges_says_when_and_the_rest_goes_on() -> None:
 def test_a_run_that_raises_is_recorded_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     built = runs.network
 
-    def network_or_error(config: RunConfig, dataset: Any) -> Any:
+    def network_or_error(config: RunConfig, dataset: Any, device: str) -> Any:
         if config.seed == 1:
             raise RuntimeError("no memory for this one")
-        return built(config, dataset)
+        return built(config, dataset, device)
 
     monkeypatch.setattr(runs, "network", network_or_error)
     records = train_group(group())

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nfd.scaling.plan import Plan as Plan
     from nfd.scaling.planning import plan as plan
     from nfd.scaling.scaled import Scaled as Scaled
+    from nfd.sweep.grid import grid as grid
+    from nfd.sweep.sweep import Sweep as Sweep
 
 _PUBLIC = {
     "MLP": "nfd.nets.mlp",
@@ -34,8 +36,10 @@ _PUBLIC = {
     "Scaled": "nfd.scaling.scaled",
     "Solution": "nfd.limits.particles",
     "ResNet": "nfd.nets.resnet",
+    "Sweep": "nfd.sweep.sweep",
     "Check": "nfd.meters.check",
     "check": "nfd.meters.check",
+    "grid": "nfd.sweep.grid",
     "kernel": "nfd.limits.kernel",
     "plan": "nfd.scaling.planning",
     "predict": "nfd.limits.predict",
@@ -53,8 +57,10 @@ __all__ = [
     "ResNet",
     "Scaled",
     "Solution",
+    "Sweep",
     "__version__",
     "check",
+    "grid",
     "kernel",
     "plan",
     "predict",

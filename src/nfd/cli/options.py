@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
+from nfd import experiment
+from nfd.core.errors import nearest
 from nfd.experiment.config import Config
 
 C = TypeVar("C", bound=Config)
@@ -29,6 +32,8 @@ class Options(Config):
     config: str | None = None
     """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
 
+    ready: ClassVar[str] = ""  # folder of the ready-made configurations that --config takes by name
+
     @classmethod
     def settings_type(cls) -> type[Config]:
         """The configuration that this command adds its options to."""
@@ -41,9 +46,10 @@ class Options(Config):
         if path is None:
             return cls()
         try:
-            settings = cls.settings_type().load(path, partial=True)
+            settings = cls.settings_type().load(_ready(cls.ready, path), partial=True)
         except ValueError as error:
-            raise UsageError(str(error)) from None
+            names = [file.stem for file in _presets(cls.ready)]
+            raise UsageError(f"{error}{nearest(path, names)}") from None
         # nothing is checked here: options to come may complete what the file says
         return cls.model_construct(**(dict(cls()) | dict(settings) | {"config": path}))
 
@@ -53,6 +59,17 @@ class Options(Config):
         if values.get("data_dir"):
             values["data_dir"] = os.path.abspath(os.path.expanduser(values["data_dir"]))
         return kind(**values)
+
+
+def _presets(folder: str) -> list[Path]:
+    """The ready-made configurations of a command."""
+    return sorted((Path(experiment.__file__).parent / "presets" / folder).glob("*.toml")) if folder else []
+
+
+def _ready(folder: str, name: str) -> str | Path:
+    """The ready-made configuration of this name; the name itself, a path, where there is none or a file lies there."""
+    found = {file.stem: file for file in _presets(folder)}
+    return name if os.path.exists(name) else found.get(name, name)
 
 
 def _named(option: str, arguments: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -22,7 +23,7 @@ class RunsCommand(Options, Config):
     directory: tyro.conf.Positional[str] = ""
     """directory of the sweep"""
     where: tuple[str, ...] = ()
-    """settings that the runs must have, such as width=128 rule=mup"""
+    """settings that the runs must have, such as width=64,128 rule=mup: of each, one of its values"""
     status: Literal["done", "diverged", "failed"] | None = None
     """only these"""
     limit: Annotated[int, Field(ge=1)] = 40
@@ -34,16 +35,27 @@ class RunsCommand(Options, Config):
         """Read, print, write."""
         if not self.directory:
             raise UsageError("runs needs the directory of a sweep, such as out/transfer. See nfd runs --help.")
-        where = dict(setting(text) for text in self.where)
+        if self.out and Path(self.out).expanduser().resolve() == Path(self.directory).expanduser().resolve():
+            raise UsageError(f"--out would replace files of the sweep in {self.out!r}. Choose another directory.")
+        where: dict[str, list[Any]] = {}
+        for name, values in map(setting, self.where):
+            where.setdefault(name, []).extend(values)
+        from nfd.store.rows import matching
         from nfd.store.store import Store
         from nfd.sweep.export import listing, write_runs
 
         with Store.read(self.directory) as store:
-            records, total = store.records(where, self.status), len(store)
+            everything = store.records()
+        records = [r for r in matching(everything, where) if self.status in (None, r.status)]
         for line in listing(records[: self.limit]):
             print(line)
         more = len(records) - self.limit
-        print(f"{len(records)} of {total} runs{f'; {more} more with --limit {len(records)}' if more > 0 else ''}.")
+        rest = f"; {more} more with --limit {len(records)}" if more > 0 else ""
+        print(f"{len(records)} of {len(everything)} runs{rest}.")
+        for name in where if everything else ():
+            if not matching(everything, {name: where[name]}):
+                there = list(dict.fromkeys(str(record.config[name]) for record in everything))
+                print(f"No run has this {name}; there are {', '.join(there[:20])}{', ...' * (len(there) > 20)}.")
         if self.out:
             from nfd.core.files import prepare_directory
 
@@ -52,16 +64,22 @@ class RunsCommand(Options, Config):
         return 0
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """``width=128`` as a setting of ``RunConfig`` and its value."""
-    name, sign, value = text.partition("=")
+def setting(text: str) -> tuple[str, list[Any]]:
+    """``width=64,128`` as a setting of ``RunConfig`` and the values that it may have."""
+    name, sign, values = text.partition("=")
     if not sign:
         raise UsageError(f"--where takes settings such as width=128; got {text!r}.")
     if name not in RunConfig.model_fields:
         raise UsageError(f"--where: {name!r} is no setting of a run.{nearest(name, RunConfig.model_fields)}")
+    return name, [meaning for value in (values, *values.split(",")) for meaning in _meanings(value)]
+
+
+def _meanings(value: str) -> list[Any]:
+    """What a text can stand for: itself, a number, or None."""
+    found: list[Any] = [value, None] if value in ("", "None") else [value]
     for kind in (int, float):
         try:
-            return name, kind(value)
+            found.append(kind(value))
         except ValueError:
             continue
-    return name, value
+    return found

@@ -43,6 +43,8 @@ class SweepCommand(SweepOptions, Config):
             print(f"{len(records)} runs: {', '.join(f'{n} {status}' for status, n in counts.items())}.")
             for record in [r for r in records if r.status == "failed"][:3]:
                 print(f"  failed: {record.error}")
+            if counts["failed"]:
+                print(f"The same command tries them again; nfd runs {directory} --status failed lists them.")
             print(f"Runs: {Path(directory) / 'runs.csv'}")
             return 1 if counts["failed"] else 0
 

@@ -25,6 +25,8 @@ class SweepOptions(Options):
     """how many processes; by default as many as there are cores for"""
     threads: Count = 1
     """threads of each"""
+    device: str = "cpu"
+    """where they compute: cpu, cuda"""
     address: str | None = None
     """address of a Ray cluster; by default one is started here"""
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
@@ -45,7 +47,7 @@ class SweepOptions(Options):
             trackers = [tracker_named(name, directory) for name in self.track]
         except ImportError as error:
             raise UsageError(str(error)) from None
-        return Sweep(directory, executor, trackers=trackers, progress=True)
+        return Sweep(directory, executor, device=self.device, trackers=trackers, progress=True)
 
 
 def resumable(directory: Path, work: Callable[[], int]) -> int:
@@ -53,6 +55,17 @@ def resumable(directory: Path, work: Callable[[], int]) -> int:
     try:
         return work()
     except KeyboardInterrupt:
-        said = f"nfd: interrupted; what was trained is kept in {directory}. The same command goes on from there."
+        said = f"nfd: interrupted; {_kept(directory)} kept in {directory}. The same command goes on from there."
         print(said, file=sys.stderr)
         return 130
+
+
+def _kept(directory: Path) -> str:
+    from nfd.store.store import Store
+
+    try:
+        with Store.read(directory) as store:
+            count = len(store)
+    except (OSError, ValueError):  # it came before the store was made
+        count = 0
+    return f"{count} run{' is' if count == 1 else 's are'}"

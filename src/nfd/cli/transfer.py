@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.settings import TransferConfig
@@ -17,6 +18,10 @@ class TransferCommand(SweepOptions, TransferConfig):
 
     out: str = "out/transfer"
     """directory for the results"""
+    config: str | None = None
+    """TOML file of settings, or the name of a ready one: cifar10, fig5-row2 (the paper's), deep (to depth 256)"""
+
+    ready: ClassVar[str] = "transfer"
 
     def run(self, command: str) -> int:
         """Check, train what is missing, write, print."""

@@ -23,6 +23,8 @@ class Bar:
         self._planned += work
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=self._planned, description=label)
+            if work:  # a first sample: what is left is estimated as soon as there is a second
+                self._progress.advance(self._task, 0)
 
     def advance(self, work: float) -> None:
         """Count work as done."""
@@ -39,6 +41,8 @@ def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    times = (TimeElapsedColumn(), TextColumn("gone,"), TimeRemainingColumn(), TextColumn("left"))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), *times)
+    # One step of a sweep can take hours, and rich forgets what is older than 30 seconds.
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1e9) as progress:
         yield Bar(progress, progress.add_task(label, total=None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -51,7 +51,7 @@ def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
     return _loaded(config.data, config.data_dir, config.image_size, config.data_seed, progress)
 
 
-def train_group(settings: Sequence[dict[str, Any]]) -> list[Record]:
+def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list[Record]:
     """Train the runs with these settings together; a run that cannot be trained is a record with its error.
 
     Where the group fails as a whole its runs are trained one by one, so that each has a record of its own.
@@ -60,11 +60,16 @@ def train_group(settings: Sequence[dict[str, Any]]) -> list[Record]:
     keys = [run_key(config, dataset_of(config).fingerprint) for config in configs]
     group = group_key(keys)
     try:
-        return _trained(configs, keys, group)
+        return _trained(configs, keys, group, device)
     except (ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError) as error:
         if len(configs) == 1:
             return [failed(configs[0], keys[0], group, f"{type(error).__name__}: {error}")]
-    return [_alone(config, key, group) for config, key in zip(configs, keys, strict=True)]
+    return [_alone(config, key, group, device) for config, key in zip(configs, keys, strict=True)]
+
+
+def train_task(task: Mapping[str, Any]) -> list[Record]:
+    """``train_group`` of a task's ``runs`` on its ``device``: what executors are given."""
+    return train_group(task["runs"], task["device"])
 
 
 def failed(config: RunConfig, key: str, group: str, error: str) -> Record:
@@ -72,7 +77,7 @@ def failed(config: RunConfig, key: str, group: str, error: str) -> Record:
     return Record(key, group, "failed", config.model_dump(), {}, {}, error, 0.0)
 
 
-def network(config: RunConfig, dataset: Dataset) -> Network:
+def network(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Network:
     """The untrained network of a run."""
     return ResNet(
         dataset.inputs.shape[1],
@@ -88,49 +93,53 @@ def network(config: RunConfig, dataset: Dataset) -> Network:
         weights=config.weights,
         feedback=config.feedback,
         seed=config.seed,
+        device=device,
     )
 
 
-def _alone(config: RunConfig, key: str, group: str) -> Record:
-    (record,) = train_group([config.model_dump()])
+def _alone(config: RunConfig, key: str, group: str, device: str) -> Record:
+    (record,) = train_group([config.model_dump()], device)
     return Record(key, group, record.status, record.config, record.metrics, record.curves, record.error, record.seconds)
 
 
-def _trained(configs: Sequence[RunConfig], keys: Sequence[str], group: str) -> list[Record]:
+def _trained(configs: Sequence[RunConfig], keys: Sequence[str], group: str, device: str) -> list[Record]:
     start = time.perf_counter()
     dataset = dataset_of(configs[0])
     order = dataset.order(configs[0].batch, configs[0].steps, configs[0].data_seed)
-    losses, outputs = (_stacked if configs[0].weights == "dense" else _deferred)(configs, dataset, order)
+    way = _stacked if configs[0].weights == "dense" else _deferred
+    losses, outputs = (part.cpu() for part in way(configs, dataset, order.to(device), device))
     seconds = (time.perf_counter() - start) / len(configs)
     found = zip(configs, keys, losses, outputs, strict=True)
     return [_record(c, key, group, loss, f, dataset, seconds) for c, key, loss, f in found]
 
 
-def _stacked(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor) -> tuple[Tensor, Tensor]:
+def _stacked(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> tuple[Tensor, Tensor]:
     """Losses [R, steps] and outputs [R, N, C] on the test part."""
     first = configs[0]
-    stack = Stack([network(config, dataset) for config in configs])
+    stack = Stack([network(config, dataset, device) for config in configs])
+    inputs, labels, test_inputs = _placed(dataset, device)
     groups = stack.param_groups([c.eta_c for c in configs], [c.rule for c in configs], first.optimizer)
-    losses = train_stack(stack, groups, first.optimizer, first.momentum, dataset.inputs, dataset.labels, order)
+    losses = train_stack(stack, groups, first.optimizer, first.momentum, inputs, labels, order)
     with torch.no_grad():
-        return losses, torch.cat([stack(x) for x in torch.split(dataset.test_inputs, _EVALUATED)], dim=1)
+        return losses, torch.cat([stack(x) for x in torch.split(test_inputs, _EVALUATED)], dim=1)
 
 
-def _deferred(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor) -> tuple[Tensor, Tensor]:
+def _deferred(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> tuple[Tensor, Tensor]:
     """The same for networks that cannot be stacked, one after another."""
+    inputs, labels, test_inputs = _placed(dataset, device)
     losses, outputs = torch.full((len(configs), len(order)), math.nan), []
     for row, config in zip(losses, configs, strict=True):
-        net = network(config, dataset)
+        net = network(config, dataset, device)
         net.reserve(order.numel())
         optimizer = SGD(net.param_groups(config.eta_c, config.rule), momentum=config.momentum)
-        batches = ((dataset.inputs[samples], dataset.labels[samples]) for samples in order)
+        batches = ((inputs[samples], labels[samples]) for samples in order)
         for step in train(net, optimizer, batches, cross_entropy):
             row[step.step] = step.loss
         net.eval()
         with torch.no_grad():
             diverged = not bool(row.isfinite().all())
-            shape = (len(dataset.test_inputs), len(dataset.classes))
-            outputs.append(torch.full(shape, math.nan) if diverged else net(dataset.test_inputs))
+            blank = torch.full((len(test_inputs), len(dataset.classes)), math.nan)
+            outputs.append(blank if diverged else net(test_inputs).cpu())
     return losses, torch.stack(outputs)
 
 
@@ -150,6 +159,12 @@ def _record(
         metrics["diverged_at"] = float(bad[0]) if len(bad) else float(len(loss))
     status = "diverged" if diverged else "done"
     return Record(key, group, status, config.model_dump(), metrics, {"loss": loss.numpy()}, None, seconds)
+
+
+@lru_cache(maxsize=2)
+def _placed(dataset: Dataset, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Training inputs and labels and test inputs, where they are used."""
+    return dataset.inputs.to(device), dataset.labels.to(device), dataset.test_inputs.to(device)
 
 
 @lru_cache(maxsize=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +32,7 @@ class Store:
 
     def __init__(self, path: Path, database: sqlite3.Connection, lock: DriverLock | None) -> None:
         self.path = path
+        self._file = path.absolute(), path.stat()
         self._database: sqlite3.Connection | None = database
         self._lock = lock
 
@@ -128,6 +131,11 @@ class Store:
         records = [decode(row, self.path) for row in self._select(f"SELECT {COLUMNS}, checksum FROM runs", status)]
         return matching(records, where) if where else records
 
+    def record(self, key: str) -> Record:
+        """One run, without its curves."""
+        (row,) = self._query(f"SELECT {COLUMNS}, checksum FROM runs WHERE rowid = ?", self._number(key))
+        return decode(row, self.path)
+
     def curve(self, key: str, name: str) -> Tensor:
         """One curve of a run, bit for bit and in the precision in which it was added."""
         names = [found for (found,) in self._query("SELECT name FROM curves WHERE run = ?", self._number(key))]
@@ -178,4 +186,13 @@ class Store:
     def _writer(self, what: str) -> sqlite3.Connection:
         if self._lock is None and self._database is not None:
             raise PermissionError(f"Store.read cannot {what} runs in {self.path}. Use Store.open to write.")
-        return self._opened()
+        database, (path, opened) = self._opened(), self._file
+        # SQLite would go on writing into a file that has no name any more.
+        if not path.exists() or not os.path.samestat(path.stat(), opened):
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "it was removed, moved or replaced after it was opened; nothing of this was added or removed. "
+                "Put it back if you can, and resume the sweep",
+                str(self.path),
+            )
+        return database

@@ -21,7 +21,8 @@ from nfd.limits.predict import predict
 from nfd.store.rows import Record
 from nfd.sweep.budget import Shape
 from nfd.sweep.grid import grid
-from nfd.sweep.law import Law, fit_law
+from nfd.sweep.law import Law
+from nfd.sweep.law_fit import fit_law
 from nfd.sweep.sweep import Sweep
 
 _HELD_OUT_SEEDS = 3
@@ -245,7 +246,7 @@ class _Plan:
         return found
 
     def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
-        """Every size with seeds of its own: losses of networks that share a seed are correlated (``nfd.sweep.law``)."""
+        """Every size with seeds of its own: networks that share one have correlated losses (``nfd.sweep.law_fit``)."""
         sizes, found = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
         for index, (n, L) in enumerate(sizes):
             seeds = [_own_seed(self.config.seed, index, replicate) for replicate in range(self.config.seeds)]

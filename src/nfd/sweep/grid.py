@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,10 @@ def grid(**settings: Any) -> list[RunConfig]:
     """
     axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)}
     for name, values in axes.items():
-        if not values or len({repr(v) for v in values}) != len(values):
-            raise ValueError(f"{name} must be a value or a list of different ones; got {values}.")
+        counts = Counter(v if isinstance(v, int | float) else repr(v) for v in values)  # 1 and 1.0 are one value
+        if len(counts) != len(values) or not values:
+            got = f"{counts.most_common(1)[0][0]} more than once" if values else "none"
+            raise ValueError(f"{name} must be a value or a list of different ones; got {got}.")
     total = 1
     for values in axes.values():
         total *= len(values)
@@ -64,14 +67,26 @@ def grid_of(path: str | Path) -> list[RunConfig]:
         raise ValueError(f"grid {str(path)!r}: {error}") from None
 
 
-def groups(configs: Iterable[RunConfig], done: Iterable[str] = ()) -> list[Group]:
-    """What is to be trained, in groups that the configurations alone decide; the largest groups first.
+def names(configs: Iterable[RunConfig], *, progress: bool = False) -> list[str]:
+    """The name of each run in the store; each data set is read once, in whatever order they come."""
+    prints: dict[tuple[Any, ...], str] = {}
+    found = []
+    for config in configs:
+        data = (config.data, config.data_dir, config.image_size, config.data_seed)
+        if data not in prints:
+            prints[data] = dataset_of(config, progress=progress).fingerprint
+        found.append(run_key(config, prints[data]))
+    return found
 
-    A run that is ``done`` (from another plan) is left out of its group; a configuration given twice is trained once.
+
+def groups(runs: Mapping[str, RunConfig], done: Iterable[str] = ()) -> list[Group]:
+    """What is to be trained of ``runs`` by name, in groups that they alone decide; the largest groups first.
+
+    A run that is ``done`` is left out of its group: what is left of a plan is trained in the plan's groups, whenever
+    it was stopped. Another order of the runs, or more of them, can make other groups of those that are not done.
     """
     alike: dict[tuple[Any, ...], dict[str, RunConfig]] = {}
-    for config in configs:
-        key = run_key(config, dataset_of(config).fingerprint)
+    for key, config in runs.items():
         alike.setdefault(_form(config), {})[key] = config
     finished, found = set(done), list[Group]()
     for members in alike.values():

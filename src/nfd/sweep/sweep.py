@@ -6,20 +6,23 @@ cause, and started again holds what an uninterrupted one holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from nfd.core.errors import check_device
 from nfd.core.progress import Bar, bar
-from nfd.experiment.runs import dataset_of, failed, run_key, train_group
+from nfd.experiment.runs import failed, train_task
 from nfd.experiment.settings import RunConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
-from nfd.sweep.executors.executor import Executor, Outcome
+from nfd.sweep.executors.executor import Executor, Outcome, described
 from nfd.sweep.executors.inline import Inline
-from nfd.sweep.grid import Group, groups
+from nfd.sweep.grid import Group, groups, names
 from nfd.sweep.trackers import Tracker
 
 
@@ -29,7 +32,8 @@ class Sweep:
     Args:
         directory: holds ``runs.sqlite``; made if it is not there.
         executor: where runs are trained; this process by default. It changes no number.
-        trackers: told of every run that is stored.
+        device: where the executor's workers compute; it changes numbers by rounding.
+        trackers: told of every run that is stored; one that raises is warned of, and is told when next it is there.
         progress: show a bar when stderr is a terminal.
 
     Raises:
@@ -42,13 +46,15 @@ class Sweep:
         directory: str | Path,
         executor: Executor | None = None,
         *,
+        device: str = "cpu",
         trackers: Sequence[Tracker] = (),
         progress: bool = False,
     ) -> None:
+        self.device = str(check_device(device))
         self.store = Store.open(directory)
         self.executor: Executor = Inline() if executor is None else executor
-        self.trackers, self.progress = trackers, progress
-        self.store.forget(self.store.keys(status="failed"))  # what failed is tried again
+        self.trackers, self.progress = list(trackers), progress
+        self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
 
     def __enter__(self) -> Self:
         return self
@@ -57,34 +63,68 @@ class Sweep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.store.close()
-        for tracker in self.trackers:
-            tracker.close()
+        self._each_tracker(lambda tracker: tracker.close())
 
     def run(self, configs: Iterable[RunConfig], label: str = "sweep") -> list[Record]:
         """Train those of these runs that are not stored; returns the records of all, in order, without curves."""
         wanted = list(configs)
-        names = [run_key(config, dataset_of(config, progress=self.progress).fingerprint) for config in wanted]
-        missing = groups(wanted, self.store.keys())
+        keys = names(wanted, progress=self.progress)
+        runs = dict(zip(keys, wanted, strict=True))
+        if self.trackers:
+            self._each_tracker(lambda tracker: self._catch_up(tracker, runs.keys()))
+        missing = groups(runs, self.store.keys() - self.again)
         if missing:
             with bar(label, enabled=self.progress) as shown:
-                _Run(self, missing, label, shown).finish()
+                _Run(self, missing, len(runs), label, shown).finish()
         records = {record.key: record for record in self.store.records()}
-        return [records[name] for name in names]
+        return [records[key] for key in keys]
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Store a group in place of what failed before, then tell the trackers."""
+        keys = {record.key for record in records}
+        self.store.forget(keys & self.again)
+        self.again -= keys
+        self.store.add(records)
+        self._each_tracker(lambda tracker: _tell(tracker, records))
+
+    def _catch_up(self, tracker: Tracker, keys: Set[str]) -> None:
+        """Tell a tracker of stored runs that it has not heard of: it is new, failed, or an interruption came first."""
+        unheard = (self.store.keys() & keys) - tracker.known()
+        _tell(tracker, (replace(self.store.record(key), curves={**self.store.curves(key)}) for key in unheard))
+
+    def _each_tracker(self, tell: Callable[[Tracker], object]) -> None:
+        for tracker in list(self.trackers):
+            try:
+                tell(tracker)
+            except Exception as error:
+                self.trackers.remove(tracker)
+                warnings.warn(
+                    f"{tracker} failed ({described(error)}). The sweep goes on without it; start it again with this "
+                    "tracker, and it is told what it missed.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+
+def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
+    for record in records:
+        tracker.log(record)
 
 
 class _Run:
     """The training of some groups, as it is shown."""
 
-    def __init__(self, sweep: Sweep, missing: Sequence[Group], label: str, shown: Bar) -> None:
-        self.sweep, self.groups, self.label, self.shown = sweep, missing, label, shown
-        self.total = sum(len(group.keys) for group in missing)
+    def __init__(self, sweep: Sweep, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
+        self.sweep, self.groups, self.total, self.label, self.shown = sweep, missing, total, label, shown
         self.running: set[int] = set()
-        self.done = self.diverged = self.failed = 0
+        self.done = total - sum(len(group.keys) for group in missing)
+        self.diverged = self.failed = 0
         shown.plan(sum(group.cost for group in missing), self._said())
 
     def finish(self) -> None:
-        tasks = [[config.model_dump() for config in group.configs] for group in self.groups]
-        with closing(self.sweep.executor.run(train_group, tasks, self._started)) as outcomes:
+        device = self.sweep.device
+        tasks = [{"device": device, "runs": [config.model_dump() for config in group.configs]} for group in self.groups]
+        with closing(self.sweep.executor.run(train_task, tasks, self._started)) as outcomes:
             for outcome in outcomes:
                 self._keep(outcome)
 
@@ -99,10 +139,12 @@ class _Run:
             error = outcome.error or "no result"
             pairs = zip(group.configs, group.keys, strict=True)
             records = [failed(config, key, group.key, error) for config, key in pairs]
-        self.sweep.store.add(records)
-        for tracker in self.sweep.trackers:
-            for record in records:
-                tracker.log(record)
+        if tuple(record.key for record in records) != group.keys:
+            raise ValueError(
+                f"The data of these runs ({group.configs[0].data}, {group.configs[0].data_dir}) changed while the "
+                "sweep was running. What was stored before is of the old data; start the sweep again for the new."
+            )
+        self.sweep.keep(records)
         self.running.discard(outcome.index)
         self.done += len(records)
         self.diverged += sum(record.status == "diverged" for record in records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,11 @@ class Tracker(Protocol):
     """Is told of every run once it is stored."""
 
     def log(self, record: Record) -> None:
-        """Keep the settings, final numbers and curves of a run."""
+        """Keep the settings, final numbers and curves of a run, in place of what was kept of it before."""
+
+    def known(self) -> set[str]:
+        """The names of the runs that were kept, by this process or an earlier one."""
+        ...
 
     def close(self) -> None:
         """End."""
@@ -38,13 +43,23 @@ class _TensorBoard:
             raise ImportError("TensorBoard is not installed. pip install 'nfd[tensorboard]'") from None
         self._writer, self._directory = SummaryWriter, directory
 
+    def __repr__(self) -> str:
+        return "TensorBoard"
+
+    def known(self) -> set[str]:
+        return {path.name for path in self._directory.glob("[!.]*")}
+
     def log(self, record: Record) -> None:
-        with self._writer(str(self._directory / record.key)) as writer:
+        final, draft = self._directory / record.key, self._directory / f".{record.key}"
+        shutil.rmtree(draft, ignore_errors=True)  # of an interrupted process
+        with self._writer(str(draft)) as writer:
             for name, curve in record.curves.items():
                 for step, value in enumerate(curve):
                     writer.add_scalar(name, float(value), step)
             settings = {k: v for k, v in record.config.items() if v is not None}
             writer.add_hparams(settings, dict(record.metrics), run_name=".")
+        shutil.rmtree(final, ignore_errors=True)  # of an attempt that failed
+        draft.rename(final)
 
     def close(self) -> None:
         """Every run's file is closed already."""
@@ -61,11 +76,18 @@ class _Wandb:
         self._wandb: Any = wandb
         self._directory = directory
 
+    def __repr__(self) -> str:
+        return "Weights & Biases"
+
+    def known(self) -> set[str]:
+        return {path.name.rpartition("-")[2] for path in self._directory.glob("wandb/offline-run-*")}
+
     def log(self, record: Record) -> None:
         quiet = self._wandb.Settings(silent=True, console="off")
         run = self._wandb.init(
             mode="offline",
             project="nfd",
+            id=record.key,
             name=record.key,
             config=dict(record.config),
             dir=str(self._directory),

@@ -1,0 +1,122 @@
+"""Capacity: what the law, the floor and the held-out network say of losses that are known, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from nfd.cli.main import main
+from nfd.experiment.runs import run_key
+from nfd.experiment.settings import CapacityConfig, RunConfig
+from nfd.store.rows import Record
+from nfd.sweep.capacity import capacity, from_records
+from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
+from nfd.sweep.grid import grid
+from nfd.sweep.sweep import Sweep
+
+
+class Known:
+    """A sweep whose test losses follow ``floor(T) + a/n + b/L`` (where bent, 1/sqrt(L)); it diverges at T eta > 2."""
+
+    progress = False
+
+    def __init__(self, bent: bool = False) -> None:
+        self.bent = bent
+
+    def run(self, configs: Iterable[RunConfig], label: str = "") -> list[Record]:
+        return [self.record(config) for config in configs]
+
+    def record(self, c: RunConfig) -> Record:
+        noise = torch.randn((), generator=torch.Generator().manual_seed(c.seed)).item()
+        depth = 2.0 / math.sqrt(c.depth) if self.bent else 0.5 / c.depth
+        loss = 0.7 - 0.1 * math.log2(c.horizon) + 8.0 / c.width + depth + 0.02 * noise / math.sqrt(c.width / 64)
+        stable = c.horizon * c.eta_c <= 2.0
+        metrics = {"train_loss": 1.0 if stable else math.inf, "test_loss": loss if stable else math.inf}
+        return Record(run_key(c, ""), "g", "done" if stable else "diverged", c.model_dump(), metrics)
+
+
+def found(bent: bool = False, **settings: Any) -> tuple[Any, Any]:
+    config = CapacityConfig(**{"replicates": 0} | settings)
+    done = capacity(config, cast(Sweep, Known(bent)))
+    return done, asked_of(config, done)
+
+
+def test_the_law_the_horizon_and_the_edge_of_stability_are_found() -> None:
+    done, asked = found()
+    assert done.law.good
+    for got, true in ((done.law.floor, 0.7), (done.law.a, 8.0), (done.law.b, 0.5)):
+        assert got.low < true < got.high
+    assert {T: round(law.floor.value, 1) for T, law in done.laws.items()} == {
+        0.25: 0.9,
+        0.5: 0.8,
+        1: 0.7,
+        2: 0.6,
+        4: 0.5,
+    }
+    for one in done.stability:
+        assert one.stable <= 2 / one.horizon < one.unstable
+        assert one.unstable / one.stable == pytest.approx(math.sqrt(2), rel=0.01)
+    assert done.held_out is not None
+    assert done.held_out.inside
+    numbers = result(done, asked)
+    assert set(numbers["fit"]["floor"]) == {"value", "low", "high"}
+    assert numbers["network"]["excess"]["value"] == pytest.approx(8 / 128 + 0.5 / 8, rel=0.2)
+    assert numbers["best"]["parameters"]["cost"] <= done.shape.parameters(512, 64)
+    assert len(capacity_findings(done, asked, "nothing")) == 4
+
+
+def test_a_law_that_does_not_hold_is_not_extrapolated() -> None:
+    done, asked = found(bent=True)
+    assert not done.law.good
+    assert done.held_out is None
+    said = answers(done, asked)
+    assert any("may not be extrapolated" in line for line in said)
+    assert not any("best size" in line for line in said)
+    assert "best" not in result(done, asked)
+
+
+def test_budgets_are_asked_in_any_unit() -> None:
+    done, asked = found(memory="64 MiB", flops="1T")
+    assert set(asked.budgets) == {"memory", "flops"}
+    best = result(done, asked)["best"]
+    assert best["memory"]["cost"] <= 64 * 2**20
+    assert best["flops"]["cost"] <= 1e12
+
+
+def test_runs_that_differ_in_more_than_size_are_refused_by_name() -> None:
+    configs = grid(width=[8, 16], depth=[2, 4], eta_c=[0.1, 0.3], seed=[0, 1])
+    with pytest.raises(ValueError, match=r"eta_c in 0\.1, 0\.3"):
+        from_records(Known().run(configs))
+    with pytest.raises(ValueError, match="no runs"):
+        from_records([])
+    base, losses, paired = from_records(Known().run(configs[:2] + configs[4:6]))
+    assert (base.eta_c, paired, len(losses)) == (0.1, True, 2)
+
+
+SMALL = [
+    *("--widths", "8,16,32", "--depths", "2,4,8", "--steps", "6", "--seeds", "3", "--horizons", "0.5,1"),
+    *("--held-out", "64", "8", "--limit-width", "32", "--replicates", "3", "--executor", "inline"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:A DeferredLinear of size")  # small on purpose
+def test_the_command_and_the_fit_of_a_stored_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "own"
+    assert main(["capacity", *SMALL, "--out", str(out)]) in (0, 1)
+    assert "The law: loss =" in capsys.readouterr().out
+    numbers = json.loads((out / "result.json").read_text())
+    for name in ("floor", "a", "b"):
+        assert {"value", "low", "high"} == set(numbers["fit"][name])
+    assert set(numbers["floor_predicted"]) == {"value", "low", "high"}
+    for name in ("report.html", "ceiling.png", "horizon.pdf", "config.toml"):
+        assert (out / name).stat().st_size > 100
+    again = ["capacity", str(out), "--where", "horizon=1.0", "eta_c=0.3", "--replicates", "0", "--executor", "inline"]
+    assert main([*again, "--held-out", "None", "--out", str(tmp_path / "fit")]) in (0, 1, 2)
+    assert main(["capacity", str(tmp_path / "nothing"), "--out", str(tmp_path / "fit")]) == 2
+    assert "No sweep in" in capsys.readouterr().err
