@@ -15,7 +15,7 @@ from nfd.cli.main import main
 from nfd.experiment.runs import run_key
 from nfd.experiment.settings import CapacityConfig, RunConfig
 from nfd.store.rows import Record
-from nfd.sweep.capacity import capacity, from_records
+from nfd.sweep.capacity import capacity, capacity_of, from_records
 from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
 from nfd.sweep.grid import grid
 from nfd.sweep.sweep import Sweep
@@ -37,7 +37,8 @@ class Known:
         depth = 2.0 / math.sqrt(c.depth) if self.bent else 0.5 / c.depth
         loss = 0.7 - 0.1 * math.log2(c.horizon) + 8.0 / c.width + depth + 0.02 * noise / math.sqrt(c.width / 64)
         stable = c.horizon * c.eta_c <= 2.0
-        metrics = {"train_loss": 1.0 if stable else math.inf, "test_loss": loss if stable else math.inf}
+        metrics = {"first_loss": 2.4, "highest_loss": 2.4 if stable else math.inf}
+        metrics |= {"train_loss": 1.0 if stable else math.inf, "test_loss": loss if stable else math.inf}
         return Record(run_key(c, ""), "g", "done" if stable else "diverged", c.model_dump(), metrics)
 
 
@@ -75,10 +76,47 @@ def test_a_law_that_does_not_hold_is_not_extrapolated() -> None:
     done, asked = found(bent=True)
     assert not done.law.good
     assert done.held_out is None
-    said = answers(done, asked)
-    assert any("may not be extrapolated" in line for line in said)
-    assert not any("best size" in line for line in said)
+    (said,) = answers(done, asked)
+    assert "may not be used beyond the sizes trained, and gives no floor" in said
     assert "best" not in result(done, asked)
+    assert {f.name for f in capacity_findings(done, asked, "nothing")} == {"ceiling", "stability"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"parameters": "lots"}, "budget in parameters must be like"),
+        ({"memory": "10 B"}, "buys no network at all"),
+        ({"held_out": (128, 16)}, "held_out must be wider than 512 or deeper than 64"),
+        ({"replicates": 1}, "replicates must be two or more"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_anything_is_trained(settings: dict[str, Any], said: str) -> None:
+    class Untouched(Known):
+        def run(self, configs: Iterable[RunConfig], label: str = "") -> list[Record]:
+            raise AssertionError("trained")
+
+    with pytest.raises(ValueError, match=said):
+        capacity(CapacityConfig(**{"replicates": 0} | settings), cast(Sweep, Untouched()))
+
+
+def test_the_horizon_is_bought_for_the_network_asked_about() -> None:
+    done, asked = found(width=100, depth=10)
+    said = next(line for line in answers(done, asked) if "width 100 and depth 10" in line)
+    assert "Doubling the horizon to T = 2 buys +0.1" in said
+    only = capacity(CapacityConfig(replicates=0, horizons=(1.0, 4.0)), cast(Sweep, Known()))
+    assert "What T = 2 would buy is not known" in "".join(answers(only, asked))
+
+
+def test_what_is_held_out_is_not_fitted() -> None:
+    config = CapacityConfig(replicates=0, held_out=(1024, 64))
+    configs = grid(width=[64, 128, 256], depth=[4, 8, 64], seed=list(range(4)), eta_c=0.3)
+    runs = Known().run([*configs, *grid(width=1024, depth=64, seed=[0, 1, 2], eta_c=0.3)])
+    done = capacity_of(runs, config, cast(Sweep, Known()))
+    assert (1024, 64) not in done.losses
+    assert done.held_out is None or done.held_out.width == 1024
+    with pytest.raises(ValueError, match="held_out must be wider"):
+        capacity_of(runs, CapacityConfig(replicates=0, held_out=(64, 4)), cast(Sweep, Known()))
 
 
 def test_budgets_are_asked_in_any_unit() -> None:
@@ -117,6 +155,9 @@ def test_the_command_and_the_fit_of_a_stored_sweep(tmp_path: Path, capsys: pytes
     for name in ("report.html", "ceiling.png", "horizon.pdf", "config.toml"):
         assert (out / name).stat().st_size > 100
     again = ["capacity", str(out), "--where", "horizon=1.0", "eta_c=0.3", "--replicates", "0", "--executor", "inline"]
-    assert main([*again, "--held-out", "None", "--out", str(tmp_path / "fit")]) in (0, 1, 2)
+    assert main([*again, "--no-hold-out", "--out", str(tmp_path / "fit")]) in (0, 1)
+    assert (
+        json.loads((tmp_path / "fit/result.json").read_text())["config"]["steps"] == 6
+    )  # of the runs, not of a default
     assert main(["capacity", str(tmp_path / "nothing"), "--out", str(tmp_path / "fit")]) == 2
     assert "No sweep in" in capsys.readouterr().err

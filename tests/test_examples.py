@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def test_million_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,3 +53,13 @@ def test_plans_ride_in_trainers(
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--width", "32", "--depth", "3", "--steps", "3"])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert "loss: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shard", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
+def test_a_plan_rides_in_torchrun(shard: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
+    small = ["--width", "32", "--depth", "2", "--steps", "3"]
+    done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=120, env=ALONE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"{shard}, 2 processes" in done.stdout

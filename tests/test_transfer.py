@@ -16,39 +16,65 @@ from nfd.experiment.runs import run_key
 from nfd.experiment.settings import RunConfig, TransferConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
-from nfd.sweep.optimum import Scores, vertex
+from nfd.sweep.optimum import Scores
 from nfd.sweep.sweep import Sweep
-from nfd.sweep.transfer import transfer
+from nfd.sweep.transfer import procedure, transfer
 from nfd.sweep.transfer_findings import sentence, table
 
 RATES = torch.arange(-4.0, 3.0, dtype=torch.float64)
+GUESS = math.log(10)
 
 
-def parabolas(*optima: float) -> torch.Tensor:
+def parabolas(*optima: float, bend: float = 0.02) -> torch.Tensor:
     """One seed each, with its best rate at this power of two."""
-    return torch.stack([0.5 + 0.02 * (RATES - o).square() for o in optima])
+    return torch.stack([0.5 + bend * (RATES - o).square() for o in optima])
+
+
+def cell(losses: torch.Tensor, upset: torch.Tensor | None = None) -> Scores:
+    return Scores(RATES, losses, ~losses.isfinite() if upset is None else upset, GUESS)
 
 
 def test_the_vertex_of_a_parabola_is_found() -> None:
-    assert float(vertex(RATES, parabolas(-0.7))) == pytest.approx(-0.7)
-    found = Scores(RATES, parabolas(-0.9, -0.7, -0.5)).optimum()
-    assert found.value == pytest.approx(-0.7)
-    assert found.stderr == pytest.approx(0.2 / math.sqrt(3))  # the vertex of a mean is the mean of vertices
+    assert float(cell(parabolas(-0.7)).best()) == pytest.approx(-0.7)
+    found = cell(parabolas(-0.9, -0.7, -0.5)).optimum()
+    assert found.value == pytest.approx(-0.7, abs=0.01)
+    assert found.stderr == pytest.approx(0.2 / math.sqrt(3), rel=0.05)  # nearly the mean of the vertices
     assert found.low < -0.9 < -0.5 < found.high
 
 
-def test_the_parabola_is_fitted_near_the_best_rate_alone() -> None:
-    bent = parabolas(-1.0)
-    bent[:, RATES >= 1] = 2.3  # divergence beyond
-    assert float(vertex(RATES, bent)) == pytest.approx(-1.0, abs=0.05)
+@pytest.mark.parametrize("cliff", [0.0, 1.0, 2.0])
+def test_divergence_beside_the_best_rate_does_not_move_it(cliff: float) -> None:
+    """The best rate found is never worse than the best of the grid by more than the bend allows."""
+    losses = parabolas(0.3, 0.3, 0.3, bend=0.1)
+    losses[:, cliff < RATES] = math.inf
+    found = cell(losses)
+    best = RATES[losses[0].argmin()]
+    assert abs(float(found.best() - best)) <= 0.5
+    assert float(found.at(found.best())) <= float(losses.min()) + 0.03
+
+
+def test_where_the_grid_alone_decides_the_interval_holds_its_step() -> None:
+    sharp = cell(parabolas(0.2, 0.2, 0.2, bend=2.0)).optimum()
+    assert sharp.low <= -0.5
+    assert sharp.high >= 0.5
 
 
 def test_an_optimum_at_an_end_is_known_as_one() -> None:
-    assert Scores(RATES, parabolas(-7.0)).edge == -1
-    assert Scores(RATES, parabolas(9.0)).edge == 1
-    assert Scores(RATES, parabolas(0.0)).edge == 0
-    assert Scores(RATES, torch.full((2, len(RATES)), 2.3)).edge == -1  # nothing learns at these rates
-    assert float(vertex(RATES, parabolas(9.0))) <= float(RATES[-1])
+    assert cell(parabolas(-7.0)).edge == -1
+    assert cell(parabolas(9.0)).edge == 1
+    assert cell(parabolas(0.0)).edge == 0
+    assert float(cell(parabolas(9.0)).best()) <= float(RATES[-1])
+
+
+def test_rates_at_which_nothing_is_learnt_are_too_high_or_too_low() -> None:
+    none = torch.full((2, len(RATES)), 2.34)
+    assert not cell(none).learns
+    assert cell(none).edge == 1  # calm everywhere: too low
+    assert cell(torch.full_like(none, math.inf)).edge == -1  # diverged everywhere: too high
+    dead = torch.ones_like(none, dtype=torch.bool)
+    assert cell(torch.full_like(none, GUESS), dead).edge == -1  # died: finite at the end, upset on the way
+    half = torch.where(RATES > 0, math.inf, none)
+    assert cell(half).edge == 0  # both: no rate of this grid's kind will do
 
 
 class Known:
@@ -56,19 +82,19 @@ class Known:
 
     progress = False
 
-    def __init__(self, p: float, q: float, start: float) -> None:
-        self.p, self.q, self.start, self.asked = p, q, start, list[RunConfig]()
+    def __init__(self, p: float, q: float, start: float, always: float = 0.0, status: str = "done") -> None:
+        self.p, self.q, self.start, self.always, self.status = p, q, start, always, status
 
     def run(self, configs: Iterable[RunConfig], label: str = "") -> list[Record]:
         found = []
         for config in configs:
-            self.asked.append(config)
             best = self.start + self.p * math.log2(config.depth) + self.q * math.log2(config.width)
             noise = torch.randn((), generator=torch.Generator().manual_seed(config.seed)).item()
             loss = 0.5 + 0.05 * (math.log2(config.eta_c) - best + 0.01 * noise) ** 2
             loss = math.inf if loss > 2.0 else loss + 0.001 * noise
-            metrics = {"first_loss": 2.4, "train_loss": loss, "test_loss": loss}
-            found.append(Record(run_key(config, ""), "g", "done", config.model_dump(), metrics))
+            loss = self.always or loss
+            metrics = {"first_loss": 2.4, "highest_loss": max(2.4, loss), "train_loss": loss, "test_loss": loss}
+            found.append(Record(run_key(config, ""), "g", self.status, config.model_dump(), metrics, error="broken"))
         return found
 
 
@@ -84,8 +110,8 @@ def test_drifts_are_found_and_grids_extended(p: float, q: float) -> None:
         drift = found.drift(axis)  # type: ignore[arg-type]
         assert drift is not None
         assert drift.value == pytest.approx(slope, abs=0.02)
-        assert drift.stderr < 0.02
-    assert found.bracketed
+        assert drift.stderr < 0.05
+    assert found.doubt == ""
     for (n, L), cell in found.cells.items():
         assert cell.optimum().value == pytest.approx(-0.5 + p * math.log2(L) + q * math.log2(n), abs=0.05)
 
@@ -96,11 +122,37 @@ def test_the_regret_is_what_the_largest_network_pays() -> None:
     assert found.regret.own_eta == pytest.approx(0.125, rel=0.02)
     assert found.regret.loss.value == pytest.approx(0.05 * 2**2, abs=0.01)
     assert found.regret.share.value == pytest.approx(0.2 / (math.log(10) - 0.5), abs=0.01)
-    assert found.verdict == "DRIFTS"
+    assert found.verdict == "COSTS"
     (kept,) = transfer(config(), cast(Sweep, Known(0.0, 0.0, start=-1.0)))
     assert kept.verdict == "TRANSFERS"
     assert "it transfers" in sentence(kept)
     assert table([found, kept])[0]["drift per doubling of depth"].startswith("-1.00")
+
+
+def test_what_does_not_learn_gets_no_verdict() -> None:
+    (found,) = transfer(config(), cast(Sweep, Known(0.0, 0.0, start=0.0, always=2.35)))
+    assert found.verdict == "UNCERTAIN"
+    assert "nothing is learnt at width 16 and depth 2" in sentence(found)
+
+
+def test_runs_that_failed_stop_the_question() -> None:
+    with pytest.raises(RuntimeError, match="could not be trained: broken"):
+        transfer(config(), cast(Sweep, Known(0.0, 0.0, start=0.0, status="failed")))
+
+
+def test_a_doubtful_choice_of_the_rate_is_in_the_interval() -> None:
+    """One seed of five diverges just above the small network's best rate: the regret's interval knows."""
+    rates = RATES / 2
+    small, large = parabolas(*[1.0] * 5, bend=0.05), parabolas(*[-1.0] * 5, bend=0.05)
+    risky = small.clone()
+    risky[0, RATES > 0] = math.inf
+
+    def spread(losses: torch.Tensor) -> float:
+        cells = [Scores(rates, each, ~each.isfinite(), GUESS) for each in (losses, large)]
+        return procedure(*cells)
+
+    assert spread(small) < 1e-6
+    assert spread(risky) > 0.01
 
 
 def test_one_axis_alone_has_no_drift_along_the_other() -> None:
@@ -161,4 +213,4 @@ def test_ready_configurations_are_found_by_name(capsys: pytest.CaptureFixture[st
     assert "Did you mean 'fig5-row2'?" in capsys.readouterr().err
     for name in ("cifar10", "deep", "fig5-row2"):
         presets = Path(__file__).parents[1] / "src/nfd/experiment/presets/transfer"
-        assert TransferConfig.load(presets / f"{name}.toml").depths
+        assert TransferConfig.load(presets / f"{name}.toml", partial=True).depths

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from nfd.cli.runs import setting
+from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.settings import CapacityConfig
 
@@ -46,7 +46,8 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         asked = asked_of(config, found)
         numbers = result(found, asked)
         findings = capacity_findings(found, asked, dataset_of(found.base).title)
-        path = write_capacity(config, numbers, findings, directory, command)
+        of = found.base if self.store else config  # of a stored sweep, its own settings
+        path = write_capacity(of, self.store or self.out, numbers, findings, directory, command)
         for line in numbers["answers"]:
             print(line)
         print(f"Report: {path}")
@@ -63,6 +64,6 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         from nfd.sweep.capacity import capacity_of
 
         with Store.read(self.store) as store:
-            records = store.records(dict(setting(text) for text in self.where))
+            records = store.records(chosen(self.where))
         with self.sweep(directory) as sweep:
             return capacity_of(records, config, sweep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,9 +38,7 @@ class RunsCommand(Options, Config):
             raise UsageError("runs needs the directory of a sweep, such as out/transfer. See nfd runs --help.")
         if self.out and Path(self.out).expanduser().resolve() == Path(self.directory).expanduser().resolve():
             raise UsageError(f"--out would replace files of the sweep in {self.out!r}. Choose another directory.")
-        where: dict[str, list[Any]] = {}
-        for name, values in map(setting, self.where):
-            where.setdefault(name, []).extend(values)
+        where = chosen(self.where)
         from nfd.store.rows import matching
         from nfd.store.store import Store
         from nfd.sweep.export import listing, write_runs
@@ -62,6 +61,14 @@ class RunsCommand(Options, Config):
             for path in write_runs(records, prepare_directory(self.out), command, parquet=True):
                 print(f"Wrote {path}")
         return 0
+
+
+def chosen(settings: Sequence[str]) -> dict[str, list[Any]]:
+    """``width=64 width=128 rule=mup`` as settings and the values that they may have."""
+    where: dict[str, list[Any]] = {}
+    for name, values in map(setting, settings):
+        where.setdefault(name, []).extend(values)
+    return where
 
 
 def setting(text: str) -> tuple[str, list[Any]]:

@@ -151,6 +151,7 @@ def _record(
     last = loss[-max(1, len(loss) // 10) :]
     metrics = {
         "first_loss": float(loss[0]),
+        "highest_loss": math.inf if diverged else float(loss.max()),
         "train_loss": math.inf if diverged else float(last.mean()),
         "test_loss": math.inf if diverged else float(cross_entropy(outputs, dataset.test_labels)),
         "test_accuracy": float((outputs.argmax(-1) == dataset.test_labels).float().mean()) if not diverged else 0.0,

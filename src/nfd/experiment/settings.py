@@ -156,6 +156,8 @@ class RunConfig(TrainingConfig):
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer'; got block='two-layer'.")
+        if self.optimizer == "adam" and self.rule == "ntk":
+            raise ValueError("rule='ntk' has no rates for optimizer='adam'; use 'sgd' or another rule.")
         if self.optimizer != "sgd" and (self.momentum or self.weights == "deferred"):
             what = "momentum" if self.momentum else "weights='deferred'"
             raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
@@ -215,10 +217,10 @@ class SweepConfig(DataConfig):
         names = ("data", "data_dir", "image_size", "activation", "horizon", "block", "batch")
         steps = self.steps if self.epochs is None else max(1, round(self.epochs * (training_images // self.batch)))
         found = {name: getattr(self, name) for name in names} | {"steps": steps, "data_seed": self.seed}
-        return found | {"seed": [_initial(self.seed, index) for index in range(self.seeds)]}
+        return found | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
 
 
-def _initial(seed: int, index: int) -> int:
+def initial_seed(seed: int, index: int) -> int:
     """Initialisation ``index`` of a sweep; those of seed 0 are 0, 1, 2, ..."""
     return (seed * 1_000_003 + index) & MAX_SEED
 
@@ -227,7 +229,8 @@ class TransferConfig(SweepConfig):
     """Whether the best learning rate of small networks is that of large ones, rule by rule."""
 
     rules: Annotated[tuple[RuleName, ...], AfterValidator(_different)] = ("mup", "depth-mup", "depth-mup-inner")
-    """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p or ntk"""
+    """rules to compare: mup, depth-mup, depth-mup-inner, complete-p; standard and ntk are the raw rate eta_c for
+    weights N(0, 1), in the feature and the kernel regime"""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """sgd or adam"""
     block: Block = "two-layer"
@@ -240,7 +243,7 @@ class TransferConfig(SweepConfig):
     """learning rates to begin with, ascending by one factor; extended where the best one lies at an end"""
     batch: Count = 32
     """samples per step"""
-    seeds: Several = 5
+    seeds: Several = 8
     """initialisations of each network"""
     score: Literal["train_loss", "test_loss"] = "train_loss"
     """loss that the best rate minimises: train_loss (mean over the last tenth of the steps) or test_loss"""
@@ -266,7 +269,7 @@ class CapacityConfig(SweepConfig):
     """depths of the fit, ascending"""
     eta_c: Rate = 0.3
     """learning rate that depends on neither width nor depth"""
-    rule: RuleName = "depth-mup"
+    rule: Literal["depth-mup", "depth-mup-inner", "complete-p"] = "depth-mup"
     """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""
     seeds: Several = 6
     """networks of each size, every one from a seed of its own"""
@@ -282,12 +285,25 @@ class CapacityConfig(SweepConfig):
     """budget of memory for training, such as 64 MiB"""
     flops: str | None = None
     """budget of floating-point operations of the training, such as 1T"""
-    held_out: tuple[Count, Count] | None = (1024, 64)
-    """width and depth of a network that the law predicts before it is trained; four times the size of any in the fit"""
+    held_out: tuple[Count, Count] | None = None
+    """width and depth of a network that the law predicts before it is trained; by default twice as wide as any of the
+    fit, which has four times the parameters"""
+    hold_out: bool = True
+    """whether to predict and train it"""
     limit_width: Width = 512
     """width of the networks by which nfd.predict finds the floor"""
     replicates: Annotated[int, Field(strict=True, ge=0)] = 16
-    """how many of those; 0 to leave it out"""
+    """how many of those, two or more; 0 to leave it out"""
+
+    @model_validator(mode="after")
+    def _check_capacity(self) -> Self:
+        if is_partial():
+            return self
+        if self.replicates == 1:
+            raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
+        if self.block == "one-layer" and self.rule == "depth-mup-inner":
+            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+        return self
 
 
 class PredictConfig(TrainingConfig):

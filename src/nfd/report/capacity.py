@@ -17,18 +17,26 @@ _CHARTS = ("ceiling", "map", "horizon", "stability")
 
 
 def write_capacity(
-    config: Config, result: Mapping[str, Any], findings: Sequence[Finding], directory: Path, command: str
+    config: Config,
+    store: str,
+    result: Mapping[str, Any],
+    findings: Sequence[Finding],
+    directory: Path,
+    command: str,
 ) -> Path:
-    """Write the page, ``result.json``, ``config.toml`` and the charts; returns the page's path."""
+    """Write the page, ``result.json``, ``config.toml`` and the charts; returns the page's path.
+
+    ``config`` is of the sweep, whose runs are in the directory ``store``.
+    """
     replaced = [f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]
     with staged(directory, replaced=replaced) as folder:
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=result["answers"])
         sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
-        made = Section("What was run", [f"Made by: {command}", "Every run is in runs.sqlite; nfd runs lists them."])
+        made = Section("What was run", [f"Made by: {command}", f"Every run of the fit: nfd runs {store}"])
         write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
         rows = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in findings}
-        about = {"config": config.model_dump(), "command": command}
+        about = {"config": config.model_dump(), "store": store, "command": command}
         write_json(folder / "result.json", {**about, **result, "findings": rows})
     return directory / "report.html"

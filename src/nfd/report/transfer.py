@@ -25,7 +25,7 @@ def write_transfer(
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=[sentence(one) for one in found], table=table(found))
         sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
-        made = Section("What was run", [f"Made by: {command}", "Every run is in runs.sqlite; nfd runs lists them."])
+        made = Section("What was run", [f"Made by: {command}", f"Every run: nfd runs {directory}"])
         write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
         write_csv(folder / "transfer.csv", table(found))
         about = {"config": config.model_dump(), "command": command}

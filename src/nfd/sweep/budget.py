@@ -206,7 +206,7 @@ class Returns:
     Attributes:
         width, depth: loss that doubling it takes away, ``a / (2 n)`` and ``b / (2 L)``.
         left: ``a / n + b / L``, all that growing without end takes away.
-        enough: the size beyond which growing does not pay (see ``returns``); None where the floor is not above zero.
+        enough: the size beyond which growing does not pay (see ``returns``); None where it is not resolved.
         reached: whether ``left``, at the upper end of its interval, is below the share already.
     """
 
@@ -237,7 +237,8 @@ def _enough(law: Law, limit: float) -> tuple[int, int] | None:
     parts = (2 / 3 if deep else 1.0, 1 / 3 if wide else 1.0)
     n = math.ceil(law.a.value / (parts[0] * limit)) if wide else law.widths[0]
     L = math.ceil(law.b.value / (parts[1] * limit)) if deep else law.depths[0]
-    return max(n, 1), max(L, 1)
+    size = max(n, 1), max(L, 1)
+    return size if law.excess(*size).high <= 2 * limit else None  # a term that is not resolved may be large
 
 
 def _times(term: Interval, factor: float) -> Interval:

@@ -16,14 +16,14 @@ from scipy import stats
 
 from nfd.core.statistics import Interval
 from nfd.experiment.runs import dataset_of
-from nfd.experiment.settings import CapacityConfig, RunConfig
+from nfd.experiment.settings import CapacityConfig, RunConfig, initial_seed
 from nfd.limits.predict import predict
 from nfd.store.rows import Record
-from nfd.sweep.budget import Shape
+from nfd.sweep.budget import Resource, Shape, amount
 from nfd.sweep.grid import grid
 from nfd.sweep.law import Law
 from nfd.sweep.law_fit import fit_law
-from nfd.sweep.sweep import Sweep
+from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 _HELD_OUT_SEEDS = 3
 _STABLE_SEEDS = 2
@@ -69,7 +69,11 @@ class Stability:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What was found: of ``base`` at its horizon, and at others."""
+    """What was found: of ``base`` at its horizon, and at others.
+
+    ``shorter`` is the law without the smallest width and depth, where enough are left: a floor that moves with them is
+    not yet that of the limit, whatever the misfit says.
+    """
 
     base: RunConfig
     shape: Shape
@@ -79,6 +83,8 @@ class Capacity:
     held_out: HeldOut | None = None
     laws: dict[float, Law] = field(default_factory=dict)
     stability: list[Stability] = field(default_factory=list)
+    stability_size: tuple[int, int] = (0, 0)
+    shorter: Law | None = None
 
 
 def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
@@ -88,6 +94,8 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
         ValueError: when too few sizes train for a fit.
     """
     plan = _Plan(config, sweep)
+    _affordable(config, shape_of(plan.base))
+    _beyond(config, config.widths[-1], config.depths[-1])
     losses = plan.losses()
     law = fit_law(losses[config.horizon], paired=False, trim=True)
     return Capacity(
@@ -96,25 +104,72 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
         law,
         losses[config.horizon],
         floor_of(plan.base, config.limit_width, config.replicates, progress=sweep.progress),
-        held_out(plan.base, law, config.held_out, sweep),
+        held_out(plan.base, law, _beyond(config, law.widths[-1], law.depths[-1]), sweep),
         _laws(losses),
         plan.stability(),
+        plan.middle,
+        _shorter(losses[config.horizon], paired=False),
     )
 
 
 def capacity_of(records: Sequence[Record], config: CapacityConfig, sweep: Sweep) -> Capacity:
     """The same from runs that are there already: the law, its floor and a held-out size, at one horizon."""
     base, losses, paired = from_records(records)
+    if config.held_out is not None:
+        losses.pop(config.held_out, None)  # what is held out is not fitted
     law = fit_law(losses, paired=paired, trim=True)
+    _affordable(config, shape_of(base))
     return Capacity(
         base,
         shape_of(base),
         law,
         losses,
         floor_of(base, config.limit_width, config.replicates, progress=sweep.progress),
-        held_out(base, law, config.held_out, sweep),
+        held_out(base, law, _beyond(config, law.widths[-1], law.depths[-1]), sweep),
         {base.horizon: law},
+        shorter=_shorter(losses, paired=paired),
     )
+
+
+def _beyond(config: CapacityConfig, width: int, depth: int) -> tuple[int, int] | None:
+    """The size to hold out, None for none; ValueError for one inside a fit up to this width and depth."""
+    if not config.hold_out:
+        return None
+    size = config.held_out or (2 * width, depth)
+    if size[0] <= width and size[1] <= depth:
+        raise ValueError(
+            f"held_out must be wider than {width} or deeper than {depth}, the largest of the fit; got {list(size)}."
+        )
+    return size
+
+
+def _affordable(config: CapacityConfig, shape: Shape) -> None:
+    """Read every budget before anything is trained; ValueError for one that buys no network at all."""
+    for resource, budget in budgets_of(config).items():
+        least = shape.cost(resource).at(1, 1)
+        if amount(resource, budget) < least:
+            raise ValueError(f"{resource}={budget!r} buys no network at all; the smallest costs {least}. Raise it.")
+
+
+def budgets_of(config: CapacityConfig) -> dict[Resource, str]:
+    """The budgets that are set."""
+    given: tuple[tuple[Resource, str | None], ...] = (
+        ("parameters", config.parameters),
+        ("memory", config.memory),
+        ("flops", config.flops),
+    )
+    return {resource: budget for resource, budget in given if budget is not None}
+
+
+def _shorter(losses: Losses, *, paired: bool) -> Law | None:
+    """The law without the smallest width and depth; None where three of each are not left."""
+    widths, depths = ({size[axis] for size in losses} for axis in (0, 1))
+    if min(len(widths), len(depths)) < 4:
+        return None
+    kept = {(n, L): each for (n, L), each in losses.items() if n > min(widths) and min(depths) < L}
+    with suppress(ValueError):
+        return fit_law(kept, paired=paired)
+    return None
 
 
 def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
@@ -196,7 +251,7 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     n, L = size
     predicted = law.network(n, L, _HELD_OUT_SEEDS)
     seeds = [_own_seed(base.data_seed, -1, index) for index in range(_HELD_OUT_SEEDS)]
-    records = sweep.run(_of(base, width=n, depth=L, seed=seeds), "held-out network")
+    records = succeeded(sweep.run(_of(base, width=n, depth=L, seed=seeds), "held-out network"))
     losses = losses_of(records)[n, L]
     mean = sum(losses) / len(losses)
     error = math.sqrt(sum((v - mean) ** 2 for v in losses) / (len(losses) - 1) / len(losses))
@@ -209,14 +264,14 @@ class _Plan:
     def __init__(self, config: CapacityConfig, sweep: Sweep) -> None:
         self.config, self.sweep, self.base = config, sweep, _base(config)
         self.horizons = sorted({*config.horizons, config.horizon})
-        self.guess = math.log(len(dataset_of(self.base).classes))
+        self.middle = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
 
     def losses(self) -> dict[float, Losses]:
         """By horizon and size; at other horizons than the configured one without the widest networks."""
         c = self.config
         fewer = c.widths[:-1] if len(c.widths) > 3 else c.widths
         plans = {T: self._sizes(c.widths if c.horizon == T else fewer, T) for T in self.horizons}
-        records = iter(self.sweep.run([run for plan in plans.values() for run in plan], "sizes"))
+        records = iter(succeeded(self.sweep.run([run for plan in plans.values() for run in plan], "sizes")))
         return {T: losses_of([next(records) for _ in plan]) for T, plan in plans.items()}
 
     def stability(self) -> list[Stability]:
@@ -232,17 +287,18 @@ class _Plan:
         return [_limit(T, steps) for T, steps in stable.items()]
 
     def _tried(self, wanted: dict[float, list[int]]) -> dict[float, dict[int, bool]]:
-        n, L = (sizes[len(sizes) // 2] for sizes in (self.config.widths, self.config.depths))
+        n, L = self.middle
+        seeds = [initial_seed(self.config.seed, index) for index in range(_STABLE_SEEDS)]
         runs = {
-            (T, k): _of(self.base, width=n, depth=L, horizon=T, eta_c=_rate(k), seed=list(range(_STABLE_SEEDS)))
+            (T, k): _of(self.base, width=n, depth=L, horizon=T, eta_c=_rate(k), seed=seeds)
             for T, steps in wanted.items()
             for k in steps
         }
-        records = iter(self.sweep.run([run for each in runs.values() for run in each], "stability"))
+        records = iter(succeeded(self.sweep.run([run for each in runs.values() for run in each], "stability")))
         found: dict[float, dict[int, bool]] = {T: {} for T in wanted}
         for (T, k), each in runs.items():
             trained = [next(records) for _ in each]
-            found[T][k] = all(r.status == "done" and r.metrics["train_loss"] < self.guess for r in trained)
+            found[T][k] = not any(upset_in(record) for record in trained)
         return found
 
     def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
@@ -291,7 +347,7 @@ def _base(config: CapacityConfig) -> RunConfig:
 
 
 def _own_seed(seed: int, size: int, replicate: int) -> int:
-    return seed * 1_000_003 + 1000 * (size + 1) + replicate
+    return initial_seed(seed, 1000 * (size + 1) + replicate)
 
 
 def _of(base: RunConfig, **settings: Any) -> list[RunConfig]:

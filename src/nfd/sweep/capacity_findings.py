@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from scipy import stats
 
 from nfd.core.statistics import Interval, interval
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CapacityConfig
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
-from nfd.sweep.capacity import Capacity, Stability
+from nfd.sweep.capacity import Capacity, Floor, budgets_of
 from nfd.sweep.law import Law
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map
+_Z = 1.96
 _UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
 
 
@@ -32,10 +34,7 @@ class Asked:
 
 def asked_of(config: CapacityConfig, found: Capacity) -> Asked:
     """The questions of a configuration; without a budget, that of the largest network of the fit in parameters."""
-    budgets: dict[Resource, str | int] = {}
-    for resource in ("parameters", "memory", "flops"):
-        if (budget := getattr(config, resource)) is not None:
-            budgets[resource] = budget
+    budgets: dict[Resource, str | int] = {**budgets_of(config)}
     if not budgets:
         budgets["parameters"] = found.shape.parameters(found.law.widths[-1], found.law.depths[-1])
     return Asked(config.width, config.depth, budgets)
@@ -47,26 +46,32 @@ def capacity_findings(found: Capacity, asked: Asked, data: str) -> list[Finding]
     findings = [_ceiling(found, asked, caption)]
     if found.law.good:
         findings.append(_map(found, asked, caption))
-    if len(found.laws) > 1:
+    if sum(law.good for law in found.laws.values()) > 1:
         findings.append(_horizons(found, caption))
     if any(math.isfinite(one.stable) for one in found.stability):
-        findings.append(_stability(found.stability, caption))
+        findings.append(_stability(found, data))
     return findings
 
 
 def answers(found: Capacity, asked: Asked) -> list[str]:
     """The questions of the page, answered in a sentence each."""
     law, n, L = found.law, asked.width, asked.depth
-    said = [f"The law: loss = {law.floor.unsigned} + ({law.a}) / n + ({law.b}) / L; {_fit(law)}"]
-    if found.floor is not None:
-        other = found.floor.loss
-        said.append(f"nfd.predict puts the floor at {other.unsigned}: {_agreement(law.floor, other)}.")
     if not law.good:
-        return [*said, f"The law may not be extrapolated, so nothing is said beyond the sizes trained. {law.note}"]
+        return [f"The law floor + a/n + b/L may not be used beyond the sizes trained, and gives no floor. {law.note}"]
+    said = [f"The law: loss = {law.floor.unsigned} + ({law.a}) / n + ({law.b}) / L; {_fit(law)}"]
+    if found.shorter is not None:
+        less = found.shorter
+        said.append(
+            f"Without its smallest width and depth the floor is {less.floor.unsigned}, "
+            f"{less.floor.value - law.floor.value:+.3f} away: terms of higher order bend a floor before they show in "
+            "the misfit."
+        )
+    if found.floor is not None:
+        said.append(_second(law.floor, found.floor))
     bought = returns(law, n, L)
     said.append(
-        f"A network of width {n} and depth {L} stands {bought.left.unsigned} nats above its ceiling. Doubling its "
-        f"width buys {bought.width}, doubling its depth {bought.depth}{_horizon(found)}."
+        f"A network of width {n} and depth {L} loses {bought.left.unsigned} nats to its size. Doubling its width buys "
+        f"{bought.width}, doubling its depth {bought.depth}. {_horizon(found, n, L)}"
     )
     if bought.enough is not None:
         said.append(
@@ -83,6 +88,8 @@ def result(found: Capacity, asked: Asked) -> dict[str, Any]:
     fit: dict[str, Any] = {"floor": _numbers(law.floor), "a": _numbers(law.a), "b": _numbers(law.b)}
     fit |= {"chi2": law.chi2, "freedom": law.freedom, "p_value": law.p_value, "good": law.good, "note": law.note}
     done: dict[str, Any] = {"fit": fit, "answers": answers(found, asked)}
+    if found.shorter is not None:
+        done["fit"]["floor_without_smallest"] = _numbers(found.shorter.floor)
     done["floor_predicted"] = _numbers(found.floor.loss) if found.floor is not None else None
     if found.held_out is not None:
         h = found.held_out
@@ -115,8 +122,8 @@ def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
         if all(math.isfinite(v) for v in losses):
             mean = interval(lambda v: v.mean(0), torch.tensor(losses, dtype=torch.float64))
             rows.append({"series": f"width {n}", "depth": L} | columns("loss", mean))
-    floors = {"floor of the law": found.law.floor}
-    if found.floor is not None:
+    floors = {"floor of the law": found.law.floor} if found.law.good else {}
+    if found.floor is not None and math.isfinite(found.floor.loss.value):
         floors["floor by nfd.predict"] = found.floor.loss
     depths = sorted({L for _, L in found.losses})
     rows += [{"series": name, "depth": L} | columns("loss", f) for name, f in floors.items() for L in depths]
@@ -151,29 +158,42 @@ def _map(found: Capacity, asked: Asked, caption: str) -> Finding:
 
 
 def _horizons(found: Capacity, caption: str) -> Finding:
-    """The floor against the horizon."""
-    rows = [{"series": "floor of the law", "horizon": T} | columns("floor", law.floor) for T, law in found.laws.items()]
-    best = min(found.laws, key=lambda T: found.laws[T].floor.value)
-    bent = [f"{T:g}" for T, law in found.laws.items() if not law.good or law.b.high < 0]
-    headline = f"The floor is lowest at T = {best:g}: {found.laws[best].floor.unsigned}, at this learning rate."
-    if bent:
-        headline += f" At T = {', '.join(bent)} the law fails or loss rises with depth: close to instability."
+    """The floor against the horizon, where the law holds."""
+    good = {T: law for T, law in found.laws.items() if law.good}
+    rows = [{"series": "floor of the law", "horizon": T} | columns("floor", law.floor) for T, law in good.items()]
+    first, *rest = sorted(good, key=lambda T: good[T].floor.value)
+    told = all(good[first].floor.high < good[T].floor.low for T in rest)
+    headline = f"The floor is lowest at T = {first:g}: {good[first].floor.unsigned}, at this learning rate"
+    headline += "." if told else ", though not told from all others."
+    reversed_ = [f"{T:g}" for T, law in good.items() if law.b.high < 0]
+    if reversed_:
+        headline += f" At T = {', '.join(reversed_)} depth raises the loss (b < 0)."
+    unknown = [f"{T:g}" for T in found.laws if T not in good]
+    if unknown:
+        headline += f" At T = {', '.join(unknown)} the law does not hold, and no floor is shown."
     axes = Axes("horizon", "floor", "horizon T", "floor of the test loss (nats)", "semilogarithmic", zero=False)
     return Finding("horizon", "What does the horizon buy?", headline, rows, axes, f"Bars: 95 % intervals. {caption}")
 
 
-def _stability(limits: Sequence[Stability], caption: str) -> Finding:
+def _stability(found: Capacity, data: str) -> Finding:
     """The largest stable rate against the horizon."""
-    known = [one for one in limits if math.isfinite(one.stable)]
+    known = [one for one in found.stability if math.isfinite(one.stable)]
     rows = [
         {"series": "largest stable eta_c", "horizon": s.horizon, "eta_c": s.stable, "low": s.stable, "high": s.unstable}
         for s in known
     ]
     said = "; ".join(f"T = {s.horizon:g}: {s.stable:.2g} (not {s.unstable:.2g})" for s in known)
+    missing = [f"{one.horizon:g}" for one in found.stability if one not in known]
+    none = f" None was found at T = {', '.join(missing)}." if missing else ""
     axes = Axes("horizon", "eta_c", "horizon T", "largest stable eta_c", "logarithmic")
-    note = "Stable: every seed ends below the loss of equal guesses. Bars reach to the next rate, which is not."
+    b, (n, L) = found.base, found.stability_size
+    note = (
+        "Stable: of two networks none diverges, nor doubles its first loss on the way. Bars reach to the next rate, at "
+        f"which one does. Width {n}, depth {L}; {data}; {b.block} blocks, {b.activation}, rule {b.rule}, "
+        f"{b.optimizer}, {b.steps} steps of {b.batch} samples."
+    )
     title = "What does the horizon cost in stability?"
-    return Finding("stability", title, f"The largest stable eta_c: {said}.", rows, axes, f"{note} {caption}")
+    return Finding("stability", title, f"The largest stable eta_c: {said}.{none}", rows, axes, note)
 
 
 def _line(name: str, spans: Any, depth: Any) -> list[Row]:
@@ -216,21 +236,30 @@ def _fit(law: Law) -> str:
     return f"{said} {law.note}".strip()
 
 
-def _agreement(fitted: Interval, predicted: Interval) -> str:
-    apart = fitted.value - predicted.value
-    error = math.hypot(fitted.stderr, predicted.stderr)
-    how = "they agree" if abs(apart) < 2 * error else "they differ, by more than their noise"
-    return f"the fit is {apart:+.3f} from it, {abs(apart) / error:.1f} standard errors, so {how}"
+def _second(fitted: Interval, floor: Floor) -> str:
+    """The floor by ``nfd.predict`` beside that of the law."""
+    other = floor.loss
+    if not math.isfinite(other.value):
+        return f"nfd.predict finds no floor. {floor.note}".strip()
+    apart, error = fitted.value - other.value, math.hypot(fitted.stderr, other.stderr)
+    half = float(stats.t.ppf(0.975, floor.replicates - 1)) * error
+    told = "more than their noise" if abs(apart) > half else f"which cannot be told from zero (noise {half:.3f})"
+    return (
+        f"nfd.predict puts the floor at {other.unsigned}; the law's is {apart:+.3f} from it, {told}. {floor.note}"
+    ).strip()
 
 
-def _horizon(found: Capacity) -> str:
+def _horizon(found: Capacity, n: int, L: int) -> str:
+    """What doubling the horizon does to the loss of a network."""
     T = found.base.horizon
     now, later = found.laws.get(T), found.laws.get(2 * T)
     if now is None or later is None or not later.good:
-        return ""
-    gain, error = now.floor.value - later.floor.value, math.hypot(now.floor.stderr, later.floor.stderr)
-    moved = Interval(gain, error, gain - 1.96 * error, gain + 1.96 * error)
-    return f", and doubling the horizon to T = {2 * T:g} moves the ceiling itself by {moved}"
+        return f"What T = {2 * T:g} would buy is not known: it was not fitted."
+    before, after = now.loss(n, L), later.loss(n, L)
+    error = math.hypot(before.stderr, after.stderr)
+    gain = before.value - after.value
+    bought = Interval(gain, error, gain - _Z * error, gain + _Z * error)
+    return f"Doubling the horizon to T = {2 * T:g} buys {bought} at the same learning rate."
 
 
 def _best(size: Size, resource: Resource, budget: str | int) -> str:

@@ -111,6 +111,22 @@ def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
         tracker.log(record)
 
 
+def succeeded(records: list[Record]) -> list[Record]:
+    """These records; RuntimeError when a run could not be trained (one that diverged was)."""
+    broken = [record for record in records if record.status == "failed"]
+    if broken:
+        raise RuntimeError(
+            f"{len(broken)} of {len(records)} runs could not be trained: {broken[0].error}. The rest is kept; start "
+            "again to try them again."
+        )
+    return records
+
+
+def upset_in(record: Record) -> bool:
+    """Whether training diverged, or its loss rose to twice the first on the way."""
+    return record.status == "diverged" or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
+
+
 class _Run:
     """The training of some groups, as it is shown."""
 

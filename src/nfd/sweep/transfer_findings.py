@@ -14,7 +14,7 @@ from nfd.sweep.transfer import TOLERANCE, Size, Transfer
 _SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _MEANS = {
     "TRANSFERS": "it transfers",
-    "DRIFTS": "it does not transfer",
+    "COSTS": "it does not transfer",
     "UNCERTAIN": "the seeds leave open whether it transfers",
 }
 
@@ -36,12 +36,11 @@ def sentence(one: Transfer) -> str:
         if (drift := one.drift(axis)) is not None
     ]
     loss, share = one.regret.loss, one.regret.share
-    open_end = "" if one.bracketed else " Some best rates lie at an end of their grid."
     return (
         f"{one.rule}: the best eta_c is {_rate(first.optimum())} at {_size(small)} and {_rate(last.optimum())} at "
         f"{_size(large)}, a drift of {' and '.join(moved)}; the smallest network's best rate costs the largest "
         f"{loss} nats, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
-        f"{_MEANS[one.verdict]}.{open_end}"
+        f"{one.doubt or _MEANS[one.verdict]}."
     )
 
 
@@ -71,7 +70,7 @@ def result(found: Sequence[Transfer]) -> list[dict[str, Any]]:
             "drift": {axis: _numbers(one.drift(axis)) for axis in ("depth", "width")},
             "regret": _numbers(one.regret.loss),
             "regret_share": _numbers(one.regret.share),
-            "bracketed": one.bracketed,
+            "doubt": one.doubt,
             "optima": [
                 {"width": n, "depth": L, "log2_eta_c": _numbers(cell.optimum())} for (n, L), cell in one.cells.items()
             ],
