@@ -116,7 +116,7 @@ def test_what_is_held_out_is_not_fitted() -> None:
     assert (1024, 64) not in done.losses
     assert done.held_out is None or done.held_out.width == 1024
     with pytest.raises(ValueError, match="held_out must be wider"):
-        capacity_of(runs, CapacityConfig(replicates=0, held_out=(64, 4)), cast(Sweep, Known()))
+        capacity_of(runs[: len(configs)], CapacityConfig(replicates=0, held_out=(64, 16)), cast(Sweep, Known()))
 
 
 def test_budgets_are_asked_in_any_unit() -> None:

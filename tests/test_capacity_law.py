@@ -75,7 +75,7 @@ def test_weights_and_errors_by_hand() -> None:
     assert one.stderr**2 - four.stderr**2 == pytest.approx(0.02 * (1 - 1 / 4), rel=0.05)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("seeds", [3, *(pytest.param(s, marks=pytest.mark.slow) for s in (5, 10))])
 @pytest.mark.parametrize("noise", ["equal", "1/n"])
 @pytest.mark.parametrize("paired", [False, True])
 def test_intervals_cover_the_truth(seeds: int, noise: str, paired: bool) -> None:

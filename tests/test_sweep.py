@@ -500,11 +500,11 @@ def test_a_run_that_raises_is_recorded_and_tried_again(
 ) -> None:
     built, built_now = experiment.network, list[int]()
 
-    def network_or_error(config: RunConfig, dataset: Any) -> Any:
+    def network_or_error(config: RunConfig, dataset: Any, device: str) -> Any:
         built_now.append(config.seed)
         if config.seed == 1:
             raise RuntimeError("no memory for this one")
-        return built(config, dataset)
+        return built(config, dataset, device)
 
     settings = {**SMALL, "seed": [0, 1, 2], "momentum": [0.0, 0.5]}
     given = ["sweep", str(toml(tmp_path / "grid.toml", settings)), "--out", str(tmp_path), "--executor", "inline"]
@@ -540,7 +540,7 @@ def test_a_run_that_raises_is_recorded_and_tried_again(
 def test_a_failure_is_tried_once_in_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
 
-    def fail(config: RunConfig, dataset: Any) -> Any:
+    def fail(config: RunConfig, dataset: Any, device: str) -> Any:
         tries.append(config.seed)
         raise RuntimeError("never")
 

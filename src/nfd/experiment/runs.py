@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -67,9 +68,9 @@ def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list
     return [_alone(config, key, group, device) for config, key in zip(configs, keys, strict=True)]
 
 
-def train_task(task: Mapping[str, Any]) -> list[Record]:
-    """``train_group`` of a task's ``runs`` on its ``device``: what executors are given."""
-    return train_group(task["runs"], task["device"])
+def train_task(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """``train_group`` of a task's ``runs`` on its ``device``, records as plain data: what executors are given."""
+    return [asdict(record) for record in train_group(task["runs"], task["device"])]
 
 
 def failed(config: RunConfig, key: str, group: str, error: str) -> Record:

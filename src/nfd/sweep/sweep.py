@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from nfd.core.errors import check_device
 from nfd.core.progress import Bar, bar
@@ -148,10 +148,10 @@ class _Run:
         self.running.add(index)
         self.shown.plan(0.0, self._said())
 
-    def _keep(self, outcome: Outcome[list[Record]]) -> None:
+    def _keep(self, outcome: Outcome[list[dict[str, Any]]]) -> None:
         group = self.groups[outcome.index]
-        records = outcome.value
-        if records is None:
+        records = [Record(**record) for record in outcome.value or ()]
+        if outcome.value is None:
             error = outcome.error or "no result"
             pairs = zip(group.configs, group.keys, strict=True)
             records = [failed(config, key, group.key, error) for config, key in pairs]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from nfd.sweep.executors import plain
 from nfd.sweep.executors.executor import Outcome, described, lost, received
 from nfd.sweep.executors.worker import Worker
 
@@ -21,7 +21,7 @@ _ADVICE = (
 
 
 class Crew:
-    """Keeps up to ``size`` workers of ``threads`` threads at the pickled ``work``, a task at a time each."""
+    """Keeps up to ``size`` workers of ``threads`` threads at ``work``, a function by name, a task at a time each."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Crew:
                 if not self.losses[index]:
                     self.started(index)
                 try:
-                    packed = pickle.dumps(self.tasks[index], pickle.HIGHEST_PROTOCOL)
+                    packed = plain.packed(self.tasks[index])
                 except Exception as error:
                     unsent.append(Outcome[Any](index, error=f"{described(error)} (tasks must be plain data)"))
                 else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from nfd.sweep.executors import plain
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,23 +65,20 @@ def attempt(work: Callable[[T], R], task: T, index: int, threads: int) -> Outcom
 
 
 def performed(work: Callable[[Any], Any], packed: bytes, index: int, threads: int) -> bytes:
-    """The pickled outcome of a pickled task, for executors that send them between processes."""
-    outcome = attempt(lambda data: work(pickle.loads(data)), packed, index, threads)
+    """The outcome of a task, both packed, for executors that send them between processes."""
+    outcome = attempt(lambda data: work(plain.unpacked(data)), packed, index, threads)
     try:
-        return pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL)
+        return plain.packed([outcome.value, outcome.error])
     except Exception as error:
         kind = type(outcome.value).__name__
         reason = f"{described(error)} (the result, of type {kind}, cannot be sent; return plain data)"
-        return pickle.dumps(Outcome[Any](index, error=reason))
+        return plain.packed([None, reason])
 
 
 def received(packed: bytes, index: int) -> Outcome[Any]:
-    """The outcome that ``performed`` pickled; one that cannot be read here is an error."""
-    try:
-        outcome: Outcome[Any] = pickle.loads(packed)
-    except Exception as error:
-        return Outcome(index, error=f"{described(error)} (the result cannot be read here; return plain data)")
-    return outcome
+    """The outcome that ``performed`` packed."""
+    value, error = plain.unpacked(packed)
+    return Outcome(index, value, error)
 
 
 def lost(index: int, times: int, last: str) -> Outcome[Any]:

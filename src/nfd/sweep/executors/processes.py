@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count
+from nfd.sweep.executors import plain
 from nfd.sweep.executors.crew import Crew
 from nfd.sweep.executors.executor import Outcome, described, unnoticed
 
@@ -48,7 +48,7 @@ class Processes:
 
 def _importable(work: Callable[..., Any]) -> bytes:
     try:
-        return pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+        return plain.name_of(work).encode()
     except Exception as error:
         raise TypeError(
             f"work must be a function at the top level of a module, for workers to import; got {work!r} "

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import pickle
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count, check_real
+from nfd.sweep.executors import plain
 from nfd.sweep.executors.executor import Outcome, described, lost, performed, received, unnoticed
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class _Flight:
             if not self.losses[index]:
                 self.started(index)
             try:
-                packed = pickle.dumps(self.tasks[index], pickle.HIGHEST_PROTOCOL)
+                packed = plain.packed(self.tasks[index])
             except Exception as error:
                 unsent.append(Outcome[Any](index, error=f"{described(error)} (tasks must be plain data)"))
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import ModuleType
 
+from nfd.sweep.executors import plain
 from nfd.sweep.executors.executor import described, performed
 
 _READY = b""
@@ -43,7 +43,7 @@ class Worker:
             raise
 
     def hand(self, index: int, packed: bytes) -> None:
-        """Give it a pickled task."""
+        """Give it a packed task."""
         self.index = index
         self._send(index.to_bytes(8) + packed)
 
@@ -96,7 +96,7 @@ def _inheriting(threads: int, needs_main: bool) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, driver: int, threads: int) -> None:
-    """Receive the work, then tasks until the pipe ends; each is answered by its pickled outcome."""
+    """Receive the work, then tasks until the pipe ends; each is answered by its packed outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops its workers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_follow, args=(driver,), daemon=True).start()
@@ -104,7 +104,7 @@ def _serve(pipe: Connection, driver: int, threads: int) -> None:
         try:
             import torch
 
-            work = pickle.loads(pipe.recv_bytes())
+            work = plain.named(pipe.recv_bytes().decode())
             torch.set_num_threads(threads)
         except Exception as error:
             return pipe.send_bytes(described(error).encode())
