@@ -1,7 +1,7 @@
 """Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several depths, as a page.
 
 Run: python examples/two_limits.py [--depths 2 8 32] [--samples 12] [--scale 1.0] [--out docs]
-Writes two-limits.md. ``--scale`` multiplies widths and numbers of networks; 1 takes a few minutes on two cores.
+Writes two-limits.md. ``--scale`` multiplies widths and numbers of networks; 1 takes about a quarter of an hour.
 """
 
 from __future__ import annotations

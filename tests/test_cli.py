@@ -102,6 +102,7 @@ def test_odd_studies_end_with_words_not_with_nan(
     assert "nan" not in shown
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_does_not_lose_the_study(tmp_path: Path) -> None:
     command = f"{sys.executable} -u -m nfd.cli.main study {shlex.join(SMALL)} --out {tmp_path} | true"
     subprocess.run(["bash", "-c", command], check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -57,7 +57,13 @@ def seeds_needed(slope: Interval, seeds: int) -> int | None:
 
 _LAZY = "features stop moving as the network widens (lazy training). Use a rule of mup's kind, and its readout."
 _WIDE = "updates grow with width: rates do not follow it. Use rule 'mup' or a depth rule instead of 'standard'."
+_UPDATES = (
+    *("activation_update", "inner_update", "stream_update", "function_update", "function_update_inner"),
+    "update_to_weight",
+)
 _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
+    **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
+    **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
     ("activation", "depth", "GROWS"): (
         "the residual stream grows with depth: branches carry no 1/sqrt(L). Use a depth rule."
     ),
@@ -68,46 +74,30 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
         "the stream moves further the deeper the network: blocks add up coherently. Use 'complete-p', or a lower rate."
     ),
     ("activation_update", "depth", "COLLAPSES"): "deep streams hardly move: the rate of the blocks falls too fast.",
-    ("activation_update", "width", "COLLAPSES"): _LAZY,
-    ("activation_update", "width", "GROWS"): _WIDE,
     ("inner_update", "depth", "COLLAPSES"): (
         "inner layers stop learning: their gradient carries the residual multiplier. Use 'complete-p', whose "
-        "multiplier "
-        "1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the price that "
+        "multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the price that "
         "function_update_inner shows."
     ),
     ("inner_update", "depth", "GROWS"): "inner rates grow too fast with depth. Use 'complete-p'.",
-    ("inner_update", "width", "COLLAPSES"): _LAZY,
-    ("inner_update", "width", "GROWS"): _WIDE,
     ("stream_update", "depth", "COLLAPSES"): "outer layers learn less than 1/L of the stream each: raise their rate.",
     ("stream_update", "depth", "GROWS"): (
         "outer layers add more than 1/L of the stream each: their rates do not fall with depth. Use a depth rule."
     ),
-    ("stream_update", "width", "COLLAPSES"): _LAZY,
-    ("stream_update", "width", "GROWS"): _WIDE,
     ("function_update", "depth", "GROWS"): (
         "a step moves the function further the deeper the network. Lower the rate as depth grows, or use 'complete-p'."
     ),
     ("function_update", "depth", "COLLAPSES"): "a step moves the function less the deeper the network.",
-    ("function_update", "width", "COLLAPSES"): _LAZY,
-    ("function_update", "width", "GROWS"): _WIDE,
     ("function_update_inner", "depth", "GROWS"): (
         "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price). Use 'complete-p', "
-        "or lower "
-        "the rate as depth grows."
+        "or lower the rate as depth grows."
     ),
     ("function_update_inner", "depth", "COLLAPSES"): "what inner layers do to the function vanishes with depth.",
-    ("function_update_inner", "width", "COLLAPSES"): _LAZY,
-    ("function_update_inner", "width", "GROWS"): _WIDE,
     ("update_to_weight", "depth", "COLLAPSES"): "inner weights hardly move against their start in deep networks.",
-    ("update_to_weight", "width", "COLLAPSES"): _LAZY,
-    ("update_to_weight", "width", "GROWS"): _WIDE,
     ("gradient", "depth", "COLLAPSES"): "gradients vanish on their way down: check norms and residual multipliers.",
-    (
-        "gradient",
-        "depth",
-        "GROWS",
-    ): "gradients explode on their way down: branches carry no 1/sqrt(L). Use a depth rule.",
+    ("gradient", "depth", "GROWS"): (
+        "gradients explode on their way down: branches carry no 1/sqrt(L). Use a depth rule."
+    ),
     ("loss", "depth", "COLLAPSES"): "the loss falls with depth: more blocks pay.",
     ("loss", "depth", "GROWS"): "the same rate does worse the deeper the network: it does not transfer.",
     ("loss", "width", "COLLAPSES"): "the loss falls with width: more width pays.",
