@@ -52,7 +52,11 @@ class SweepOptions(Options):
 
 def resumable(directory: Path, work: Callable[[], int]) -> int:
     """``work``'s exit code, or 130 and where things stand when it is interrupted."""
+    from nfd.core.files import uninterrupted
+
     try:
+        with uninterrupted():  # inside an import an interruption can be lost
+            import nfd.sweep.sweep  # noqa: F401
         return work()
     except KeyboardInterrupt:
         said = f"nfd: interrupted; {_kept(directory)} kept in {directory}. The same command goes on from there."

@@ -63,13 +63,13 @@ def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
     blocked = [path.name for path in folder.iterdir() if (directory / path.name).is_dir()]
     if blocked:
         raise OSError(f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it.")
-    with _no_interruption():
+    with uninterrupted():
         _rename(folder, directory, replaced, moved)
 
 
 @contextmanager
-def _no_interruption() -> Iterator[None]:
-    """Renames take milliseconds; an interruption waits for their end."""
+def uninterrupted() -> Iterator[None]:
+    """An interruption waits for the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
