@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Union, cast
+from typing import Annotated, Any, Union, cast, get_args
 
 import tyro
 
@@ -24,6 +24,7 @@ from nfd.cli.study import StudyCommand
 from nfd.cli.sweep import SweepCommand
 from nfd.cli.transfer import TransferCommand
 from nfd.core.errors import nearest
+from nfd.core.names import RuleName
 
 _COMMANDS: dict[str, type[Options]] = {
     "study": StudyCommand,
@@ -80,8 +81,10 @@ def _parsed(given: list[str]) -> Any:
 
 
 def _split(argument: str) -> list[str]:
-    """``64,128,256`` as three numbers; everything else as it is."""
-    return argument.split(",") if re.fullmatch(r"[\d.e-]+(,[\d.e-]+)+", argument) else [argument]
+    """``64,128,256`` as three numbers, ``mup,depth-mup`` as two rules; everything else as it is."""
+    parts = argument.split(",")
+    listed = re.fullmatch(r"[\d.e-]+(,[\d.e-]+)+", argument) or set(parts) <= set(get_args(RuleName))
+    return parts if listed else [argument]
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class RunsCommand(Options, Config):
         with Store.read(self.directory) as store:
             everything = store.records()
         records = [r for r in matching(everything, where) if self.status in (None, r.status)]
-        for line in listing(records[: self.limit]):
+        for line in listing(records, self.limit):
             print(line)
         more = len(records) - self.limit
         rest = f"; {more} more with --limit {len(records)}" if more > 0 else ""

@@ -133,8 +133,9 @@ def amount(resource: Resource, budget: str | float) -> int:
 def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -> Size:
     """The width and depth of least ``a / n + b / L`` within a budget, exactly, over all whole numbers.
 
-    An axis whose term is not told from zero, or negative, does not pay: it stays at the smallest size fitted. A law
-    that may not be extrapolated is searched only where it was fitted.
+    By the values of a and b, with a note where one is not told from zero. An axis whose term is not positive, or lost
+    in its noise, does not pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched
+    only where it was fitted.
 
     Raises:
         ValueError: when the budget buys no size that may be chosen, and for a budget that cannot be read.
@@ -156,8 +157,8 @@ def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -
 
 
 def pays(term: Interval) -> bool:
-    """Whether a term of the law is positive, and told from zero."""
-    return term.low > 0
+    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a standard error."""
+    return term.value > 0.5 * term.stderr
 
 
 def _bounds(law: Law) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -193,6 +194,8 @@ def _about(law: Law, n: int, L: int) -> str:
     for name, term, symbol, start in (("width", law.a, "a", law.widths[0]), ("depth", law.b, "b", law.depths[0])):
         if not pays(term):
             said.append(f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start}, was kept.")
+        elif not term.low > 0:
+            said.append(f"What {name} buys is not told from nothing ({symbol} = {term}): take more seeds to be sure.")
     for name, size, fitted in (("Width", n, law.widths), ("Depth", L, law.depths)):
         if not fitted[0] <= size <= fitted[-1]:
             said.append(f"{name} {size} lies outside what was fitted, {fitted[0]}..{fitted[-1]}.")
@@ -237,7 +240,7 @@ def _enough(law: Law, limit: float) -> tuple[int, int] | None:
     parts = (2 / 3 if deep else 1.0, 1 / 3 if wide else 1.0)
     n = math.ceil(law.a.value / (parts[0] * limit)) if wide else law.widths[0]
     L = math.ceil(law.b.value / (parts[1] * limit)) if deep else law.depths[0]
-    size = max(n, 1), max(L, 1)
+    size = max(n, law.widths[0]), max(L, law.depths[0])
     return size if law.excess(*size).high <= 2 * limit else None  # a term that is not resolved may be large
 
 

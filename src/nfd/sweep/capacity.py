@@ -148,7 +148,7 @@ def _affordable(config: CapacityConfig, shape: Shape) -> None:
     for resource, budget in budgets_of(config).items():
         least = shape.cost(resource).at(1, 1)
         if amount(resource, budget) < least:
-            raise ValueError(f"{resource}={budget!r} buys no network at all; the smallest costs {least}. Raise it.")
+            raise ValueError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
 
 
 def budgets_of(config: CapacityConfig) -> dict[Resource, str]:

@@ -78,7 +78,8 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
             f"Returns diminish beyond width {bought.enough[0]:,} and depth {bought.enough[1]:,}: from there on all "
             "growth together lowers the loss by less than a tenth of the floor."
         )
-    said += [_best(best_size(law, found.shape, r, b), r, b) for r, b in asked.budgets.items()]
+    sizes, unbought = _bought(found, asked)
+    said += [*(_best(size, r, asked.budgets[r]) for r, size in sizes.items()), *unbought]
     return said + _held_out(found)
 
 
@@ -96,7 +97,7 @@ def result(found: Capacity, asked: Asked) -> dict[str, Any]:
         size = {"width": h.width, "depth": h.depth, "networks": h.networks, "inside": h.inside}
         done["held_out"] = size | {"predicted": _numbers(h.predicted), "measured": _numbers(h.measured)}
     if law.good:
-        sizes = {r: best_size(law, found.shape, r, budget) for r, budget in asked.budgets.items()}
+        sizes, _ = _bought(found, asked)
         done["best"] = {
             r: {"width": s.width, "depth": s.depth, "cost": s.cost, "loss": _numbers(s.predicted), "note": s.note}
             for r, s in sizes.items()
@@ -136,7 +137,7 @@ def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
 def _map(found: Capacity, asked: Asked, caption: str) -> Finding:
     """Lines of equal excess loss over width and depth, the budgets, and the sizes to choose."""
     law, shape = found.law, found.shape
-    best = {r: best_size(law, shape, r, budget) for r, budget in asked.budgets.items()}
+    best, _ = _bought(found, asked)
     widths = [*law.widths, asked.width, *(s.width for s in best.values())]
     depths = [*law.depths, asked.depth, *(s.depth for s in best.values())]
     spans = _span(min(widths), 4 * max(widths)), (min(depths) / 1.2, 4 * max(depths))
@@ -243,10 +244,11 @@ def _second(fitted: Interval, floor: Floor) -> str:
         return f"nfd.predict finds no floor. {floor.note}".strip()
     apart, error = fitted.value - other.value, math.hypot(fitted.stderr, other.stderr)
     half = float(stats.t.ppf(0.975, floor.replicates - 1)) * error
-    told = "more than their noise" if abs(apart) > half else f"which cannot be told from zero (noise {half:.3f})"
+    told = "more than" if abs(apart) > half else "within"
     return (
-        f"nfd.predict puts the floor at {other.unsigned}; the law's is {apart:+.3f} from it, {told}. {floor.note}"
-    ).strip()
+        f"nfd.predict ({floor.replicates} networks of width {floor.width}) puts the floor at {other.unsigned}; the "
+        f"law's is {apart:+.3f} from it, {told} the {half:.3f} that this check can see."
+    )
 
 
 def _horizon(found: Capacity, n: int, L: int) -> str:
@@ -260,6 +262,17 @@ def _horizon(found: Capacity, n: int, L: int) -> str:
     gain = before.value - after.value
     bought = Interval(gain, error, gain - _Z * error, gain + _Z * error)
     return f"Doubling the horizon to T = {2 * T:g} buys {bought} at the same learning rate."
+
+
+def _bought(found: Capacity, asked: Asked) -> tuple[dict[Resource, Size], list[str]]:
+    """The best size for every budget, and what to say of those that buy none."""
+    sizes, unbought = dict[Resource, Size](), list[str]()
+    for resource, budget in asked.budgets.items():
+        try:
+            sizes[resource] = best_size(found.law, found.shape, resource, budget)
+        except ValueError as error:
+            unbought.append(f"For {budget} of {resource} there is no best size: {error}")
+    return sizes, unbought
 
 
 def _best(size: Size, resource: Resource, budget: str | int) -> str:

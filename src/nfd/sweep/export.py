@@ -26,18 +26,18 @@ def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def listing(records: Sequence[Record]) -> Iterator[str]:
-    """Lines for a terminal: the settings in which the runs differ, and their numbers."""
+def listing(records: Sequence[Record], limit: int | None = None) -> Iterator[str]:
+    """Lines for a terminal: the settings in which the runs differ, and their numbers; of the first ``limit`` runs."""
     table = rows(records)
     if not table:
         return
     differ = [name for name in table[0] if name in records[0].config and len({repr(row[name]) for row in table}) > 1]
     names = ["status", *differ, *(name for name in _SHOWN if name in table[0])]
-    cells = [[_shown(row[name]) for name in names] for row in table]
+    cells = [[_shown(row[name]) for name in names] for row in table[:limit]]
     widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
     for line in [names, *cells]:
         yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-    for record in records:
+    for record in records[:limit]:
         if record.error:
             yield f"{record.key}: {record.error}"
 

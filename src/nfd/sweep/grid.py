@@ -61,6 +61,8 @@ def grid_of(path: str | Path) -> list[RunConfig]:
         raise ValueError(f"grid {str(path)!r} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"grid {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+    if not settings:
+        raise ValueError(f"grid {str(path)!r} sets nothing. Write settings of a run, such as width = [64, 128].")
     try:
         return grid(**settings)
     except ValueError as error:

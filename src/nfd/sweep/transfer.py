@@ -28,6 +28,7 @@ from nfd.sweep.sweep import Sweep, succeeded, upset_in
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
+FEWEST_SEEDS = 3  # for a verdict
 _ROUNDS = 12  # of extending a grid by two rates
 
 Size = tuple[int, int]
@@ -107,7 +108,7 @@ class Transfer:
     def verdict(self) -> Verdict:
         """By the regret as a share of progress: its 95 % interval within ``TOLERANCE``, above it, or neither."""
         share = self.regret.share
-        if self.doubt or not share.low > -math.inf:
+        if self.doubt or not share.low > -math.inf or len(self.regret.own) < FEWEST_SEEDS:
             return "UNCERTAIN"
         if share.low > -TOLERANCE and share.high < TOLERANCE:
             return "TRANSFERS"

@@ -138,7 +138,8 @@ def _rate(log2: Interval) -> str:
 
 
 def _signed(found: Interval) -> str:
-    return f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    value, low, high = (round(v, 2) + 0.0 for v in (found.value, found.low, found.high))  # no -0.00
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def _size(size: Size) -> str:
