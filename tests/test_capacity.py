@@ -13,7 +13,8 @@ import torch
 
 from nfd.cli.main import main
 from nfd.experiment.runs import run_key
-from nfd.experiment.settings import CapacityConfig, RunConfig
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.store.rows import Record
 from nfd.sweep.capacity import capacity, capacity_of, from_records
 from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result

@@ -13,7 +13,8 @@ import torch
 
 from nfd.cli.main import main
 from nfd.experiment.runs import run_key
-from nfd.experiment.settings import RunConfig, TransferConfig
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import TransferConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
 from nfd.sweep.optimum import Scores

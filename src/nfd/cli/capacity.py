@@ -9,7 +9,7 @@ import tyro
 
 from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
-from nfd.experiment.settings import CapacityConfig
+from nfd.experiment.sweep_settings import CapacityConfig
 
 if TYPE_CHECKING:
     from nfd.sweep.capacity import Capacity

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from nfd.cli.sweeping import SweepOptions, resumable
-from nfd.experiment.settings import TransferConfig
+from nfd.experiment.sweep_settings import TransferConfig
 
 
 class TransferCommand(SweepOptions, TransferConfig):

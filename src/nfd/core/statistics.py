@@ -89,6 +89,12 @@ class Interval:
         return Interval(value, self.stderr / (2 * value) if value > 0 else math.nan, low, high)
 
 
+def student(value: float, error: float, freedom: float) -> Interval:
+    """A number with this standard error, and 95 % limits by Student's t with these degrees of freedom."""
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    return Interval(value, error, value - half, value + half)
+
+
 def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
     """The scalar ``f`` of independent groups of replicates, its jackknife error, and 95 % limits.
 
@@ -98,8 +104,7 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
     total, value = sum(variances), float(f(*samples))
     parts = sum(v * v / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
     freedom = total * total / parts if parts > 0 else float(min(len(s) for s in samples) - 1)
-    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
-    return Interval(value, math.sqrt(total), value - half, value + half)
+    return student(value, math.sqrt(total), freedom)
 
 
 def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
@@ -120,8 +125,7 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
         return Interval(math.nan, math.nan, math.nan, math.nan)
     value = float(x @ y) / spread
     error = math.sqrt(float((y - value * x).square().sum()) / freedom / spread)
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    return Interval(value, error, value - half, value + half)
+    return student(value, error, freedom)
 
 
 def share(count: int, total: int) -> Interval:

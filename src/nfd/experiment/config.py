@@ -47,12 +47,7 @@ class Config(BaseModel):
 
         ``partial``: what settings say of each other is not checked yet, as more of them are to come.
         """
-        try:
-            settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise ValueError(f"config {str(path)!r} cannot be read ({error.strerror}).") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"config {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+        settings = read_toml(path, "config")
         before = _PARTIAL.set(partial)
         try:
             return cls(**settings)
@@ -64,6 +59,16 @@ class Config(BaseModel):
     def toml(self) -> str:
         """The settings as TOML; ``load`` brings them back."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """The settings in a TOML file; ValueError that names it as ``what``."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{what} {str(path)!r} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def _message(error: ValidationError, names: list[str]) -> str:

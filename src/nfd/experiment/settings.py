@@ -5,80 +5,22 @@ Nothing here needs PyTorch, so that the command line can check its options befor
 
 from __future__ import annotations
 
-import itertools
-import math
-import os
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.errors import MAX_SEED
 from nfd.core.names import Activation, Block, Data, Feedback, Kind, Order, RuleName, Weights
 from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
-
-N = TypeVar("N", int, float)
-
-_WIDEST_DENSE = 16384
-
-
-def _ascending(values: tuple[N, ...]) -> tuple[N, ...]:
-    if len(values) < 2 or list(values) != sorted(set(values)):
-        raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
-    return values
-
-
-def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
-    if not values or list(values) != sorted(set(values)):
-        raise ValueError(f"must be ascending numbers; got {list(values)}.")
-    return values
-
-
-def _different(values: tuple[str, ...]) -> tuple[str, ...]:
-    if not values or len(set(values)) != len(values):
-        raise ValueError(f"must be one or more different names; got {list(values)}.")
-    return values
-
-
-def _rates(values: tuple[float, ...]) -> tuple[float, ...]:
-    ratios = [later / earlier for earlier, later in itertools.pairwise(values)]
-    if len(values) < 3 or min(ratios) < 1.05 or max(ratios) > 1.05 * min(ratios):
-        raise ValueError(f"must be three or more numbers that ascend by one factor; got {list(values)}.")
-    return values
-
-
-def _doubling(values: tuple[int, ...]) -> tuple[int, ...]:
-    if values[-1] != 2 * values[-2]:
-        raise ValueError(f"must end in L and 2L, from which infinite depth is extrapolated; got {list(values)}.")
-    return values
-
-
-def _holdable(values: tuple[int, ...]) -> tuple[int, ...]:
-    if values[-1] > _WIDEST_DENSE:
-        raise ValueError(f"must be at most {_WIDEST_DENSE}, as these networks hold dense weights; got {values[-1]}.")
-    return values
-
-
-def _depth(value: float) -> float:
-    if value != math.inf and not (value >= 1 and value.is_integer()):
-        raise ValueError(f"must be a whole number of at least 1, or inf; got {value:g}.")
-    return value
-
-
-def _count_or_auto(value: int | str) -> int | str:
-    if value != "auto" and (isinstance(value, bool | str) or value < 1):
-        raise ValueError(f"must be a whole number of at least 1, or 'auto'; got {value!r}.")
-    return value
-
-
-def _utf8(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"must be a name in UTF-8; got {os.fsencode(value)!r}.") from None
-    return value
-
-
-Ascending = Annotated[tuple[Count, ...], AfterValidator(_ascending)]
+from nfd.experiment.fields import (
+    Ascending,
+    ascending,
+    count_or_auto,
+    distinct,
+    doubling,
+    holdable,
+    utf8,
+    whole_or_infinite,
+)
 
 
 class DataConfig(Config):
@@ -86,7 +28,7 @@ class DataConfig(Config):
 
     data: Data = "digits"
     """digits (scikit-learn's, nothing to download), cifar10 (official binary version), images (class folders)"""
-    data_dir: Annotated[str, AfterValidator(_utf8)] | None = None
+    data_dir: Annotated[str, AfterValidator(utf8)] | None = None
     """where cifar10 (directory or tar.gz) or images are"""
     image_size: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = None
     """side in pixels that images are cropped and scaled to; needed when their sizes differ"""
@@ -167,13 +109,13 @@ class RunConfig(TrainingConfig):
 class StudyConfig(TrainingConfig):
     """A study: predictions, real networks and two-layer blocks on the same batches."""
 
-    depths: Annotated[Ascending, AfterValidator(_doubling)] = (2, 4, 8, 16)
+    depths: Annotated[Ascending, AfterValidator(doubling)] = (2, 4, 8, 16)
     """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
     limit_width: Width = 2048
     """width of the networks with deferred weights that stand for the infinitely wide one"""
     replicates: Annotated[int, Field(strict=True, ge=3)] = 6
     """how many of those are averaged; 3 at least"""
-    widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 256, 1024)
+    widths: Annotated[Ascending, AfterValidator(holdable)] = (64, 256, 1024)
     """widths of the real networks, ascending"""
     seeds: Several = 5
     """real networks of each width and depth"""
@@ -194,122 +136,10 @@ class StudyConfig(TrainingConfig):
         return self
 
 
-class SweepConfig(DataConfig):
-    """What the sweeps of ``nfd transfer`` and ``nfd capacity`` share: the networks' form and their training."""
-
-    activation: Activation = "relu"
-    """relu, tanh, erf, gelu or identity"""
-    horizon: Positive = 1.0
-    """time horizon T"""
-    block: Block = "one-layer"
-    """one-layer or two-layer"""
-    steps: Count = 40
-    """steps of training"""
-    epochs: Positive | None = None
-    """passes over the training images, in place of steps"""
-    batch: Count = 16
-    """samples per step"""
-    seeds: Several = 4
-    """initialisations of each network"""
-
-    def run_settings(self, training_images: int) -> dict[str, Any]:
-        """What every run of the sweep has, as settings of ``RunConfig``."""
-        names = ("data", "data_dir", "image_size", "activation", "horizon", "block", "batch")
-        steps = self.steps if self.epochs is None else max(1, round(self.epochs * (training_images // self.batch)))
-        found = {name: getattr(self, name) for name in names} | {"steps": steps, "data_seed": self.seed}
-        return found | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
-
-
-def initial_seed(seed: int, index: int) -> int:
-    """Initialisation ``index`` of a sweep; those of seed 0 are 0, 1, 2, ..."""
-    return (seed * 1_000_003 + index) & MAX_SEED
-
-
-class TransferConfig(SweepConfig):
-    """Whether the best learning rate of small networks is that of large ones, rule by rule."""
-
-    rules: Annotated[tuple[RuleName, ...], AfterValidator(_different)] = ("mup", "depth-mup", "depth-mup-inner")
-    """rules to compare: mup, depth-mup, depth-mup-inner, complete-p; standard and ntk are the raw rate eta_c for
-    weights N(0, 1), in the feature and the kernel regime"""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """sgd or adam"""
-    block: Block = "two-layer"
-    """one-layer or two-layer"""
-    widths: Annotated[tuple[Count, ...], AfterValidator(_distinct), AfterValidator(_holdable)] = (32, 64, 128)
-    """widths, ascending"""
-    depths: Annotated[tuple[Count, ...], AfterValidator(_distinct)] = (4, 8, 16)
-    """numbers of residual blocks, ascending"""
-    eta_c: Annotated[tuple[Positive, ...], AfterValidator(_rates)] = (0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0)
-    """learning rates to begin with, ascending by one factor; extended where the best one lies at an end"""
-    batch: Count = 32
-    """samples per step"""
-    seeds: Several = 8
-    """initialisations of each network"""
-    score: Literal["train_loss", "test_loss"] = "train_loss"
-    """loss that the best rate minimises: train_loss (mean over the last tenth of the steps) or test_loss"""
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        if not is_partial() and len(self.widths) * len(self.depths) < 2:
-            raise ValueError(
-                f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
-                f"{list(self.widths)} and depths={list(self.depths)}."
-            )
-        if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
-            raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
-        return self
-
-
-class CapacityConfig(SweepConfig):
-    """The law of size: how far networks are from the loss of the infinite one, and what growing them buys."""
-
-    widths: Annotated[Ascending, AfterValidator(_holdable)] = (64, 128, 256, 512)
-    """widths of the fit, ascending"""
-    depths: Ascending = (4, 8, 16, 32, 64)
-    """depths of the fit, ascending"""
-    eta_c: Rate = 0.3
-    """learning rate that depends on neither width nor depth"""
-    rule: Literal["depth-mup", "depth-mup-inner", "complete-p"] = "depth-mup"
-    """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""
-    seeds: Several = 6
-    """networks of each size, every one from a seed of its own"""
-    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    """horizons T at which the floor and the largest stable eta_c are found, ascending"""
-    width: Count = 128
-    """width of your network"""
-    depth: Count = 8
-    """depth of your network"""
-    parameters: str | None = None
-    """budget of parameters, such as 1M; by default that of the largest network of the fit"""
-    memory: str | None = None
-    """budget of memory for training, such as 64 MiB"""
-    flops: str | None = None
-    """budget of floating-point operations of the training, such as 1T"""
-    held_out: tuple[Count, Count] | None = None
-    """width and depth of a network that the law predicts before it is trained; by default twice as wide as any of the
-    fit, which has four times the parameters"""
-    hold_out: bool = True
-    """whether to predict and train it"""
-    limit_width: Width = 512
-    """width of the networks by which nfd.predict finds the floor"""
-    replicates: Annotated[int, Field(strict=True, ge=0)] = 16
-    """how many of those, two or more; 0 to leave it out"""
-
-    @model_validator(mode="after")
-    def _check_capacity(self) -> Self:
-        if is_partial():
-            return self
-        if self.replicates == 1:
-            raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
-        if self.block == "one-layer" and self.rule == "depth-mup-inner":
-            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
-        return self
-
-
 class PredictConfig(TrainingConfig):
     """A prediction at one depth, or at infinite depth."""
 
-    depth: Annotated[float, Field(strict=True), AfterValidator(_depth)] = 16.0
+    depth: Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)] = 16.0
     """number of residual blocks, or inf"""
     steps: Count = 12
     """steps of SGD"""
@@ -323,7 +153,7 @@ class PredictConfig(TrainingConfig):
     """shared (the standard network), independent (the paper's decoupled one) or static"""
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     """momentum of SGD"""
-    width: Annotated[int | str, AfterValidator(_count_or_auto)] = "auto"
+    width: Annotated[int | str, AfterValidator(count_or_auto)] = "auto"
     """width of the networks that stand for the infinitely wide one, or auto"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
@@ -342,7 +172,7 @@ class KernelConfig(DataConfig):
     """relu, tanh, erf, gelu or identity"""
     horizon: Positive = 1.0
     """time horizon T whose accuracy is reported"""
-    horizons: Annotated[tuple[Positive, ...], AfterValidator(_ascending)] = (
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(ascending)] = (
         0.0625,
         0.125,
         0.25,
@@ -366,9 +196,9 @@ class KernelConfig(DataConfig):
 class CheckConfig(DataConfig):
     """A check of how a constructor's networks scale."""
 
-    widths: Annotated[tuple[Width, ...], AfterValidator(_distinct)] = (64, 128, 256)
+    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (64, 128, 256)
     """widths of the networks, ascending; the smallest is the base"""
-    depths: Annotated[tuple[Count, ...], AfterValidator(_distinct)] = (4, 8, 16, 32)
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16, 32)
     """depths of the networks, ascending; the smallest is the base"""
     rule: RuleName = "depth-mup"
     """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""

@@ -14,14 +14,12 @@ backward, at l = L, and left out there. At a finite step this is the decoupled n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 from scipy.stats import qmc
 from torch import Tensor
 
@@ -30,11 +28,11 @@ from nfd.core.errors import check_choice, check_count, check_finite, check_real,
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.limits.cost import bytes_of
+from nfd.limits.growing_cholesky import GrowingCholesky
 from nfd.scaling.rules import MAX_ETA_C
 
 _SAMPLINGS = ("sobol", "antithetic", "plain")
 _DIVERGED = 1e12  # an output beyond this ends a solution
-_DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
 
 Slope = Callable[[float, float], float]
 
@@ -103,33 +101,16 @@ def solve_nfd(
 
     Source: Definition 1; Appendix F for Eq. 15.
     """
-    x, y = _numbers("inputs", inputs), _numbers("targets", targets)
-    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise ValueError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
-    check_choice("loss", loss, _LOSSES)
+    x, y = _samples(inputs, targets, check_choice("loss", loss, _LOSSES))
     if not isinstance(eq5_term, bool):
         raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
         raise ValueError(
             f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."
         )
-    if loss == "logistic" and not bool((y.abs() == 1).all()):
-        raise ValueError("targets for loss='logistic' must be +1 or -1.")
-    particles = check_count("particles", particles)
-    if len(x) >= particles:
-        raise ValueError(
-            f"particles must be more than the {len(x)} samples, whose covariances they estimate; got "
-            f"{particles}. Raise "
-            "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
-        )
-    count, seed, grid = check_count("replicates", replicates, minimum=2), check_seed(seed), check_count("grid", grid)
-    needed = _bytes(len(x), grid, particles, eq5_term)
-    if needed > bytes_of(memory):
-        raise ValueError(
-            f"{len(x)} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} GiB, "
-            f"more than memory={memory!r}. Raise it, lower particles or grid, or use "
-            "nfd.predict(feedback='independent'), whose deferred networks need far less."
-        )
+    particles, grid = check_count("particles", particles), check_count("grid", grid)
+    count, seed = check_count("replicates", replicates, minimum=2), check_seed(seed)
+    _check_particles(len(x), grid, particles, eq5_term, memory)
     finished = []
     for index in range(count):
         solver = _Particles(
@@ -147,6 +128,11 @@ def solve_nfd(
         )
         solver.run()
         finished.append(solver.summary())
+    return _mean(finished)
+
+
+def _mean(finished: Sequence[tuple[Tensor, ...]]) -> Solution:
+    """The solution from the summaries of its replicates."""
     outputs, Sigma, Theta, smallest, dropped = (torch.stack(column) for column in zip(*finished, strict=True))
     ends = outputs.isnan().any(0).nonzero()
     return Solution(
@@ -158,6 +144,31 @@ def solve_nfd(
         dropped.sum(0),
         int(ends[0]) if len(ends) else None,
     )
+
+
+def _samples(inputs: Any, targets: Any, loss: str) -> tuple[Tensor, Tensor]:
+    x, y = _numbers("inputs", inputs), _numbers("targets", targets)
+    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
+        raise ValueError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
+    if loss == "logistic" and not bool((y.abs() == 1).all()):
+        raise ValueError("targets for loss='logistic' must be +1 or -1.")
+    return x, y
+
+
+def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> None:
+    """Enough for the covariances of the samples, and not more than memory holds."""
+    if K >= M:
+        raise ValueError(
+            f"particles must be more than the {K} samples, whose covariances they estimate; got {M}. Raise "
+            "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
+        )
+    needed = _bytes(K, L, M, eq5)
+    if needed > bytes_of(memory):
+        raise ValueError(
+            f"{K} samples, {L} grid steps and {M} particles need {needed / 2**30:.2g} GiB, more than "
+            f"memory={memory!r}. Raise it, lower particles or grid, or use nfd.predict(feedback='independent'), whose "
+            "deferred networks need far less."
+        )
 
 
 def _numbers(argument: str, value: Any) -> Tensor:
@@ -172,28 +183,6 @@ def _bytes(K: int, L: int, M: int, eq5: bool) -> int:
     """What one replicate holds."""
     arrays = (3 if eq5 else 2) * (L + 1) + 2 * L
     return 8 * K * (arrays * M + 2 * L * K + 3 * (L + 1) * K)
-
-
-class _Factor:
-    """Cholesky factor of a growing covariance; directions that add nothing are dropped, and counted."""
-
-    def __init__(self, K: int) -> None:
-        self.rows = np.zeros((K, K))
-        self.kept: list[int] = []
-        self.dropped = 0
-
-    def extend(self, row: NDArray[np.float64]) -> Tensor:
-        """Coefficients in all directions of a new variable; ``row``: covariances with the others, then its variance."""
-        k, r = len(row) - 1, len(self.kept)
-        known = solve_triangular(self.rows[self.kept, :r], row[self.kept], lower=True) if r else np.zeros(0)
-        rest = row[k] - known @ known
-        self.rows[k, :r] = known
-        if rest > _DROPPED * row[k]:
-            self.rows[k, r] = math.sqrt(rest)
-            self.kept.append(k)
-        else:
-            self.dropped += 1
-        return torch.from_numpy(self.rows[k, : len(self.kept)].copy())
 
 
 class _Particles:
@@ -213,7 +202,7 @@ class _Particles:
         self.slopes = torch.zeros(L + 1, K, M, dtype=torch.float64) if eq5 else None
         self.g = torch.zeros(L + 1, K, M, dtype=torch.float64)
         self.Z, self.B = (torch.zeros(L, K, M, dtype=torch.float64) for _ in range(2))
-        self.forward, self.backward = ([_Factor(K) for _ in range(L)] for _ in range(2))
+        self.forward, self.backward = ([GrowingCholesky(K) for _ in range(L)] for _ in range(2))
         self.diverged_at: int | None = None
         self.Lp = torch.zeros(K, dtype=torch.float64)
         self.outputs = torch.zeros(K, dtype=torch.float64)
@@ -283,7 +272,7 @@ class _Particles:
         """``eta_c sum_{i<k} Lp_i weight_i vector_i``."""
         return (self.eta_c * self.Lp[:k] * weights) @ vectors[:k]
 
-    def _noise(self, factor: _Factor, normals: Tensor, name: str, l: int, row: Tensor, k: int) -> Tensor:  # noqa: E741
+    def _noise(self, factor: GrowingCholesky, normals: Tensor, name: str, l: int, row: Tensor, k: int) -> Tensor:  # noqa: E741
         before = len(factor.kept)
         coefficients = factor.extend(row.numpy())
         if len(factor.kept) > before:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Finding
-from nfd.experiment.settings import TransferConfig
+from nfd.experiment.sweep_settings import TransferConfig
 from nfd.report.charts import write_charts
 from nfd.report.page import Section, page
 from nfd.sweep.transfer import Transfer

@@ -10,24 +10,21 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from scipy import stats
-
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, student
 from nfd.experiment.runs import dataset_of
-from nfd.experiment.settings import CapacityConfig, RunConfig, initial_seed
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import CapacityConfig, initial_seed
 from nfd.limits.predict import predict
 from nfd.store.rows import Record
 from nfd.sweep.budget import Resource, Shape, amount
-from nfd.sweep.grid import grid
+from nfd.sweep.grid import grid_like
 from nfd.sweep.law import Law
 from nfd.sweep.law_fit import fit_law
-from nfd.sweep.sweep import Sweep, succeeded, upset_in
+from nfd.sweep.stability import Stability, stability
+from nfd.sweep.sweep import Sweep, succeeded
 
 _HELD_OUT_SEEDS = 3
-_STABLE_SEEDS = 2
-_FIRST_RATE, _ROUNDS = 0.5, 10
 
 Losses = dict[tuple[int, int], list[float]]
 
@@ -56,15 +53,6 @@ class HeldOut:
     def inside(self) -> bool:
         """Whether the measured mean lies in the prediction's 95 % interval."""
         return self.predicted.low <= self.measured.value <= self.predicted.high
-
-
-@dataclass(frozen=True)
-class Stability:
-    """The largest learning rate at which every seed trains, and the next one, at which one does not."""
-
-    horizon: float
-    stable: float
-    unstable: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +85,7 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
     _affordable(config, shape_of(plan.base))
     _beyond(config, config.widths[-1], config.depths[-1])
     losses = plan.losses()
+    middle = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
     law = fit_law(losses[config.horizon], paired=False, trim=True)
     return Capacity(
         plan.base,
@@ -106,8 +95,8 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
         floor_of(plan.base, config.limit_width, config.replicates, progress=sweep.progress),
         held_out(plan.base, law, _beyond(config, law.widths[-1], law.depths[-1]), sweep),
         _laws(losses),
-        plan.stability(),
-        plan.middle,
+        stability(plan.base, middle, plan.horizons, config.seed, sweep),
+        middle,
         _shorter(losses[config.horizon], paired=False),
     )
 
@@ -241,7 +230,7 @@ def floor_of(base: RunConfig, width: int, replicates: int, *, progress: bool) ->
     )
     if found.eval_loss is None or found.eval_loss_stderr is None:
         return None
-    return Floor(_student(found.eval_loss, found.eval_loss_stderr, replicates - 1), width, replicates, found.note)
+    return Floor(student(found.eval_loss, found.eval_loss_stderr, replicates - 1), width, replicates, found.note)
 
 
 def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Sweep) -> HeldOut | None:
@@ -251,11 +240,11 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     n, L = size
     predicted = law.network(n, L, _HELD_OUT_SEEDS)
     seeds = [_own_seed(base.data_seed, -1, index) for index in range(_HELD_OUT_SEEDS)]
-    records = succeeded(sweep.run(_of(base, width=n, depth=L, seed=seeds), "held-out network"))
+    records = succeeded(sweep.run(grid_like(base, width=n, depth=L, seed=seeds), "held-out network"))
     losses = losses_of(records)[n, L]
     mean = sum(losses) / len(losses)
     error = math.sqrt(sum((v - mean) ** 2 for v in losses) / (len(losses) - 1) / len(losses))
-    return HeldOut(n, L, len(losses), predicted, _student(mean, error, len(losses) - 1))
+    return HeldOut(n, L, len(losses), predicted, student(mean, error, len(losses) - 1))
 
 
 class _Plan:
@@ -264,7 +253,6 @@ class _Plan:
     def __init__(self, config: CapacityConfig, sweep: Sweep) -> None:
         self.config, self.sweep, self.base = config, sweep, _base(config)
         self.horizons = sorted({*config.horizons, config.horizon})
-        self.middle = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
 
     def losses(self) -> dict[float, Losses]:
         """By horizon and size; at other horizons than the configured one without the widest networks."""
@@ -274,59 +262,13 @@ class _Plan:
         records = iter(succeeded(self.sweep.run([run for plan in plans.values() for run in plan], "sizes")))
         return {T: losses_of([next(records) for _ in plan]) for T, plan in plans.items()}
 
-    def stability(self) -> list[Stability]:
-        """Rates by factors of sqrt(2), up and down, until at every horizon one is stable and the next is not."""
-        stable: dict[float, dict[int, bool]] = {T: {} for T in self.horizons}
-        wanted = {T: list(range(-2, 5)) for T in self.horizons}
-        for _ in range(_ROUNDS):
-            for T, found in self._tried(wanted).items():
-                stable[T] |= found
-            wanted = {T: steps for T in self.horizons if (steps := _more(stable[T]))}
-            if not wanted:
-                break
-        return [_limit(T, steps) for T, steps in stable.items()]
-
-    def _tried(self, wanted: dict[float, list[int]]) -> dict[float, dict[int, bool]]:
-        n, L = self.middle
-        seeds = [initial_seed(self.config.seed, index) for index in range(_STABLE_SEEDS)]
-        runs = {
-            (T, k): _of(self.base, width=n, depth=L, horizon=T, eta_c=_rate(k), seed=seeds)
-            for T, steps in wanted.items()
-            for k in steps
-        }
-        records = iter(succeeded(self.sweep.run([run for each in runs.values() for run in each], "stability")))
-        found: dict[float, dict[int, bool]] = {T: {} for T in wanted}
-        for (T, k), each in runs.items():
-            trained = [next(records) for _ in each]
-            found[T][k] = not any(upset_in(record) for record in trained)
-        return found
-
     def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
         """Every size with seeds of its own: networks that share one have correlated losses (``nfd.sweep.law_fit``)."""
         sizes, found = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
         for index, (n, L) in enumerate(sizes):
             seeds = [_own_seed(self.config.seed, index, replicate) for replicate in range(self.config.seeds)]
-            found += _of(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
+            found += grid_like(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
         return found
-
-
-def _more(stable: dict[int, bool]) -> list[int]:
-    """Steps to try next; none once the first unstable rate is known and the one below it is stable."""
-    unstable = [k for k, fine in stable.items() if not fine]
-    if not unstable:
-        return list(range(max(stable) + 1, max(stable) + 5))
-    return [] if min(unstable) - 1 in stable else list(range(min(stable) - 4, min(stable)))
-
-
-def _limit(horizon: float, stable: dict[int, bool]) -> Stability:
-    first = min((k for k, fine in stable.items() if not fine), default=None)
-    if first is None or first - 1 not in stable:
-        return Stability(horizon, math.nan, math.nan)
-    return Stability(horizon, _rate(first - 1), _rate(first))
-
-
-def _rate(k: int) -> float:
-    return float(f"{_FIRST_RATE * math.pow(2, k / 2):.4g}")
 
 
 def _laws(losses: dict[float, Losses]) -> dict[float, Law]:
@@ -348,12 +290,3 @@ def _base(config: CapacityConfig) -> RunConfig:
 
 def _own_seed(seed: int, size: int, replicate: int) -> int:
     return initial_seed(seed, 1000 * (size + 1) + replicate)
-
-
-def _of(base: RunConfig, **settings: Any) -> list[RunConfig]:
-    return grid(**(base.model_dump() | settings))
-
-
-def _student(value: float, error: float, freedom: int) -> Interval:
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    return Interval(value, error, value - half, value + half)

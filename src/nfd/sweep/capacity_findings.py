@@ -12,7 +12,7 @@ from scipy import stats
 
 from nfd.core.statistics import Interval, interval
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
-from nfd.experiment.settings import CapacityConfig
+from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
 from nfd.sweep.capacity import Capacity, Floor, budgets_of
 from nfd.sweep.law import Law

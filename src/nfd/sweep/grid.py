@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nfd.experiment.config import read_toml
 from nfd.experiment.runs import IN_A_GROUP, dataset_of, group_key, run_key
 from nfd.experiment.settings import RunConfig
 
@@ -53,14 +53,14 @@ def grid(**settings: Any) -> list[RunConfig]:
     return [RunConfig(**rest, **dict(zip(axes, point, strict=True))) for point in itertools.product(*axes.values())]
 
 
+def grid_like(base: RunConfig, **settings: Any) -> list[RunConfig]:
+    """The grid of these settings, the rest as in ``base``."""
+    return grid(**(base.model_dump() | settings))
+
+
 def grid_of(path: str | Path) -> list[RunConfig]:
     """The grid of a TOML file: settings of ``RunConfig``, where a list is an axis."""
-    try:
-        settings = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"grid {str(path)!r} cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"grid {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+    settings = read_toml(path, "grid")
     if not settings:
         raise ValueError(f"grid {str(path)!r} sets nothing. Write settings of a run, such as width = [64, 128].")
     try:

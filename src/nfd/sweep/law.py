@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from nfd.core.errors import check_count
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, student
 
 
 @dataclass(frozen=True)
@@ -156,5 +155,4 @@ def combined(value: float, *parts: tuple[float, float]) -> Interval:
     """95 % limits from independent variances with their degrees of freedom (Satterthwaite)."""
     variance = sum(v for v, _ in parts)
     below = sum(v**2 / f for v, f in parts)
-    half = float(stats.t.ppf(0.975, variance**2 / below)) * math.sqrt(variance) if below > 0 else 0.0
-    return Interval(value, math.sqrt(variance), value - half, value + half)
+    return student(value, math.sqrt(variance), variance**2 / below if below > 0 else math.inf)

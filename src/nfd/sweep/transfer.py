@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from nfd.core.names import RuleName
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, interval, student
 from nfd.experiment.runs import dataset_of
-from nfd.experiment.settings import RunConfig, TransferConfig
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import TransferConfig
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.optimum import Scores, rounded
@@ -61,8 +61,7 @@ class Regret:
         paid = interval(lambda d: d.mean(0), self.foreign - self.own)
         if not self.spread > paid.stderr:
             return paid
-        half = float(stats.t.ppf(0.975, len(self.own) - 1)) * self.spread
-        return Interval(paid.value, self.spread, paid.value - half, paid.value + half)
+        return student(paid.value, self.spread, len(self.own) - 1)
 
     @property
     def share(self) -> Interval:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from nfd.core.statistics import Interval, interval
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
-from nfd.experiment.settings import TransferConfig
+from nfd.experiment.sweep_settings import TransferConfig
 from nfd.sweep.transfer import TOLERANCE, Size, Transfer
 
 _SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}

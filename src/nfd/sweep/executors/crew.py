@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from nfd.sweep.executors import plain
-from nfd.sweep.executors.executor import Outcome, described, lost, received
+from nfd.sweep.executors.executor import Outcome, lost, received, sendable
 from nfd.sweep.executors.worker import Worker
 
 _LOOK = 1.0  # seconds after which deaths are looked for that no pipe tells, as when a task's own child keeps it open
@@ -65,16 +64,15 @@ class Crew:
 
     def _fill(self) -> list[Outcome[Any]]:
         """Hand tasks to idle workers and start missing ones; tasks that cannot be sent are outcomes."""
-        unsent = []
+        unsent = list[Outcome[Any]]()
         for worker in self.workers:
             while self.waiting and worker.ready and worker.index is None:
                 index = self.waiting.popleft()
                 if not self.losses[index]:
                     self.started(index)
-                try:
-                    packed = plain.packed(self.tasks[index])
-                except Exception as error:
-                    unsent.append(Outcome[Any](index, error=f"{described(error)} (tasks must be plain data)"))
+                packed = sendable(self.tasks[index], index)
+                if isinstance(packed, Outcome):
+                    unsent.append(packed)
                 else:
                     worker.hand(index, packed)
         free = sum(worker.index is None for worker in self.workers)

@@ -64,6 +64,14 @@ def attempt(work: Callable[[T], R], task: T, index: int, threads: int) -> Outcom
         torch.set_num_threads(before)
 
 
+def sendable(task: Any, index: int) -> bytes | Outcome[Any]:
+    """The packed task, or the outcome of one that cannot be sent."""
+    try:
+        return plain.packed(task)
+    except Exception as error:
+        return Outcome(index, error=f"{described(error)} (tasks must be plain data)")
+
+
 def performed(work: Callable[[Any], Any], packed: bytes, index: int, threads: int) -> bytes:
     """The outcome of a task, both packed, for executors that send them between processes."""
     outcome = attempt(lambda data: work(plain.unpacked(data)), packed, index, threads)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count, check_real
-from nfd.sweep.executors import plain
-from nfd.sweep.executors.executor import Outcome, described, lost, performed, received, unnoticed
+from nfd.sweep.executors.executor import Outcome, described, lost, performed, received, sendable, unnoticed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -106,15 +105,14 @@ class _Flight:
 
     def _fill(self) -> list[Outcome[Any]]:
         """Hand tasks to Ray; those that cannot be sent are outcomes."""
-        unsent = []
+        unsent = list[Outcome[Any]]()
         for _ in range(min(len(self.waiting), _AHEAD * max(1, self.limits.slots) - len(self.handed))):
             index = self.waiting.popleft()
             if not self.losses[index]:
                 self.started(index)
-            try:
-                packed = plain.packed(self.tasks[index])
-            except Exception as error:
-                unsent.append(Outcome[Any](index, error=f"{described(error)} (tasks must be plain data)"))
+            packed = sendable(self.tasks[index], index)
+            if isinstance(packed, Outcome):
+                unsent.append(packed)
             else:
                 self.handed[self.remote.remote(self.work, packed, index, self.limits.threads)] = index
         return unsent

@@ -1,0 +1,125 @@
+"""What can be set in the sweeps of ``nfd transfer`` and ``nfd capacity``; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from nfd.core.errors import MAX_SEED
+from nfd.core.names import Activation, Block, RuleName
+from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
+from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
+from nfd.experiment.settings import DataConfig
+
+
+class SweepConfig(DataConfig):
+    """What the sweeps of ``nfd transfer`` and ``nfd capacity`` share: the networks' form and their training."""
+
+    activation: Activation = "relu"
+    """relu, tanh, erf, gelu or identity"""
+    horizon: Positive = 1.0
+    """time horizon T"""
+    block: Block = "one-layer"
+    """one-layer or two-layer"""
+    steps: Count = 40
+    """steps of training"""
+    epochs: Positive | None = None
+    """passes over the training images, in place of steps"""
+    batch: Count = 16
+    """samples per step"""
+    seeds: Several = 4
+    """initialisations of each network"""
+
+    def run_settings(self, training_images: int) -> dict[str, Any]:
+        """What every run of the sweep has, as settings of ``RunConfig``."""
+        names = ("data", "data_dir", "image_size", "activation", "horizon", "block", "batch")
+        steps = self.steps if self.epochs is None else max(1, round(self.epochs * (training_images // self.batch)))
+        found = {name: getattr(self, name) for name in names} | {"steps": steps, "data_seed": self.seed}
+        return found | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
+
+
+def initial_seed(seed: int, index: int) -> int:
+    """Initialisation ``index`` of a sweep; those of seed 0 are 0, 1, 2, ..."""
+    return (seed * 1_000_003 + index) & MAX_SEED
+
+
+class TransferConfig(SweepConfig):
+    """Whether the best learning rate of small networks is that of large ones, rule by rule."""
+
+    rules: Annotated[tuple[RuleName, ...], AfterValidator(different)] = ("mup", "depth-mup", "depth-mup-inner")
+    """rules to compare: mup, depth-mup, depth-mup-inner, complete-p; standard and ntk are the raw rate eta_c for
+    weights N(0, 1), in the feature and the kernel regime"""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """sgd or adam"""
+    block: Block = "two-layer"
+    """one-layer or two-layer"""
+    widths: Annotated[tuple[Count, ...], AfterValidator(distinct), AfterValidator(holdable)] = (32, 64, 128)
+    """widths, ascending"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
+    """numbers of residual blocks, ascending"""
+    eta_c: Annotated[tuple[Positive, ...], AfterValidator(rates)] = (0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0)
+    """learning rates to begin with, ascending by one factor; extended where the best one lies at an end"""
+    batch: Count = 32
+    """samples per step"""
+    seeds: Several = 8
+    """initialisations of each network"""
+    score: Literal["train_loss", "test_loss"] = "train_loss"
+    """loss that the best rate minimises: train_loss (mean over the last tenth of the steps) or test_loss"""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if not is_partial() and len(self.widths) * len(self.depths) < 2:
+            raise ValueError(
+                f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
+                f"{list(self.widths)} and depths={list(self.depths)}."
+            )
+        if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
+            raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
+        return self
+
+
+class CapacityConfig(SweepConfig):
+    """The law of size: how far networks are from the loss of the infinite one, and what growing them buys."""
+
+    widths: Annotated[Ascending, AfterValidator(holdable)] = (64, 128, 256, 512)
+    """widths of the fit, ascending"""
+    depths: Ascending = (4, 8, 16, 32, 64)
+    """depths of the fit, ascending"""
+    eta_c: Rate = 0.3
+    """learning rate that depends on neither width nor depth"""
+    rule: Literal["depth-mup", "depth-mup-inner", "complete-p"] = "depth-mup"
+    """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""
+    seeds: Several = 6
+    """networks of each size, every one from a seed of its own"""
+    horizons: Annotated[tuple[Positive, ...], AfterValidator(ascending)] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    """horizons T at which the floor and the largest stable eta_c are found, ascending"""
+    width: Count = 128
+    """width of your network"""
+    depth: Count = 8
+    """depth of your network"""
+    parameters: str | None = None
+    """budget of parameters, such as 1M; by default that of the largest network of the fit"""
+    memory: str | None = None
+    """budget of memory for training, such as 64 MiB"""
+    flops: str | None = None
+    """budget of floating-point operations of the training, such as 1T"""
+    held_out: tuple[Count, Count] | None = None
+    """width and depth of a network that the law predicts before it is trained; by default twice as wide as any of the
+    fit, which has four times the parameters"""
+    hold_out: bool = True
+    """whether to predict and train it"""
+    limit_width: Width = 512
+    """width of the networks by which nfd.predict finds the floor"""
+    replicates: Annotated[int, Field(strict=True, ge=0)] = 16
+    """how many of those, two or more; 0 to leave it out"""
+
+    @model_validator(mode="after")
+    def _check_capacity(self) -> Self:
+        if is_partial():
+            return self
+        if self.replicates == 1:
+            raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
+        if self.block == "one-layer" and self.rule == "depth-mup-inner":
+            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+        return self
