@@ -36,6 +36,7 @@ class Finding:
     """A question, its answer in one sentence (``headline``), the rest of the reading, and the numbers behind it.
 
     Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is what a person reads.
+    ``references`` are lines to compare with: rows with ``series`` and the columns of ``axes``.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Finding:
     details: list[str] = field(default_factory=list)
     slopes: list[Row] = field(default_factory=list)
     table: list[dict[str, str]] = field(default_factory=list)
+    references: list[Row] = field(default_factory=list)
 
     @property
     def reading(self) -> str:

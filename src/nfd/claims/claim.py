@@ -1,0 +1,55 @@
+"""A statement of the paper, the measurement that tests it, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from nfd.claims.evidence import Evidence
+from nfd.core.statistics import Interval
+
+Verdict = Literal["holds", "holds with a condition", "does not hold", "undecided", "not testable here"]
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a measurement says of a statement.
+
+    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried`` is what was done to
+    make the statement hold where it does not.
+    """
+
+    value: Interval
+    verdict: Verdict
+    reading: str
+    tried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement: where it stands in the text, what it says in our words, and what is measured to test it."""
+
+    id: str
+    source: str
+    statement: str
+    measurement: str
+    measure: Callable[[Evidence], Judged]
+
+    def row(self, evidence: Evidence) -> dict[str, Any]:
+        """The claim and its verdict as one line of the table."""
+        judged = self.measure(evidence)
+        about = {name: value for name, value in vars(self).items() if name != "measure"}
+        return about | asdict(judged.value) | {
+            "verdict": judged.verdict, "reading": judged.reading, "tried": list(judged.tried),
+        }  # fmt: skip
+
+
+def inside(found: Interval, low: float, high: float) -> Literal["holds", "does not hold", "undecided"]:
+    """Whether a 95 % interval lies within bounds, outside of them, or across one."""
+    if low <= found.low and found.high <= high:
+        return "holds"
+    return "does not hold" if found.high < low or found.low > high else "undecided"
