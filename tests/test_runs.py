@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import nfd
-from nfd.experiment import runs
-from nfd.experiment.runs import dataset_of, network, run_key, train_group
+from nfd.experiment import runs, trained
+from nfd.experiment.runs import dataset_of, run_key, train_group
 from nfd.experiment.settings import RunConfig
+from nfd.experiment.trained import network
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -52,6 +53,7 @@ def test_the_name_of_a_run_is_its_settings_and_its_data() -> None:
         "image_size": 8, "activation": "tanh", "horizon": 2.0, "eta_c": 0.31, "steps": 9, "batch": 9, "width": 13,
         "depth": 4, "block": "one-layer", "feedback": "independent", "rule": "depth-mup-inner", "optimizer": "adam",
         "momentum": 0.5, "seed": 1, "data_seed": 1, "weights": "deferred",
+        "network": "mlp", "coupled": True, "every": 2, "meter": "updates",
     }  # fmt: skip
     names = {run_key(config, "digits")}
     for name, value in other.items():
@@ -84,14 +86,14 @@ def test_a_run_that_diverges_says_when_and_the_rest_goes_on() -> None:
 
 
 def test_a_run_that_raises_is_recorded_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = runs.network
+    built = trained.network
 
     def network_or_error(config: RunConfig, dataset: Any, device: str) -> Any:
         if config.seed == 1:
             raise RuntimeError("no memory for this one")
         return built(config, dataset, device)
 
-    monkeypatch.setattr(runs, "network", network_or_error)
+    monkeypatch.setattr(trained, "network", network_or_error)
     records = train_group(group())
     assert [record.status for record in records] == ["done", "failed", "done"]
     assert records[1].error == "RuntimeError: no memory for this one"

@@ -39,6 +39,7 @@ from nfd.cli.main import main
 from nfd.cli.sweeping import resumable
 from nfd.data import load as loading
 from nfd.experiment import runs as experiment
+from nfd.experiment import trained
 from nfd.experiment.settings import RunConfig
 from nfd.store import database, lock, store
 from nfd.store.store import Record, Store
@@ -498,7 +499,7 @@ def test_a_clock_that_goes_backward_changes_nothing(
 def test_a_run_that_raises_is_recorded_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    built, built_now = experiment.network, list[int]()
+    built, built_now = trained.network, list[int]()
 
     def network_or_error(config: RunConfig, dataset: Any, device: str) -> Any:
         built_now.append(config.seed)
@@ -509,7 +510,7 @@ def test_a_run_that_raises_is_recorded_and_tried_again(
     settings = {**SMALL, "seed": [0, 1, 2], "momentum": [0.0, 0.5]}
     given = ["sweep", str(toml(tmp_path / "grid.toml", settings)), "--out", str(tmp_path), "--executor", "inline"]
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "network", network_or_error)
+        patch.setattr(trained, "network", network_or_error)
         assert main(given) == 1
         first = capsys.readouterr()
         assert "6 runs: 4 done, 2 failed." in first.out
@@ -544,7 +545,7 @@ def test_a_failure_is_tried_once_in_a_sweep(tmp_path: Path, monkeypatch: pytest.
         tries.append(config.seed)
         raise RuntimeError("never")
 
-    monkeypatch.setattr(experiment, "network", fail)
+    monkeypatch.setattr(trained, "network", fail)
     for _ in range(2):
         with Sweep(tmp_path) as sweep:
             for _ in range(3):

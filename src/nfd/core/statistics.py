@@ -26,6 +26,13 @@ def squared_size(mean: Tensor, error: Tensor) -> Tensor:
     return (mean.square() - error.square()).mean()
 
 
+def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
+    """Mean squares [points] of single runs [S, points, ...] minus the mean of independent replicates [R, ...] of a
+    limit, without what the noise of that mean adds: unbiased."""
+    noise = stderr(limit).square().mean()
+    return (runs - limit.mean(0)).square().flatten(2).mean((0, 2)) - noise
+
+
 @dataclass(frozen=True)
 class Size:
     """RMS of a mean beyond what its noise explains, and that noise, RMS of the standard errors."""

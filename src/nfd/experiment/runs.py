@@ -15,26 +15,17 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import RunConfig
-from nfd.nets.network import Network
-from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
-from nfd.nets.stack import Stack
-from nfd.scaling.rules import exponent_of
+from nfd.experiment.trained import Trained, trained
 from nfd.store.rows import Record
-from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
-from nfd.training.stacked import train_stack
 
 NUMERICS = 1  # counts changes of what a run computes beyond rounding; tests/test_runs.py notices them
 IN_A_GROUP = ("seed", "eta_c", "horizon", "rule")  # what may differ there
-
-_EVALUATED = 512  # test samples at a time
 
 
 def run_key(config: RunConfig, fingerprint: str) -> str:
@@ -78,26 +69,6 @@ def failed(config: RunConfig, key: str, group: str, error: str) -> Record:
     return Record(key, group, "failed", config.model_dump(), {}, {}, error, 0.0)
 
 
-def network(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Network:
-    """The untrained network of a run."""
-    return ResNet(
-        dataset.inputs.shape[1],
-        len(dataset.classes),
-        config.width,
-        config.depth,
-        horizon=config.horizon,
-        activation=config.activation,
-        block=config.block,
-        order=config.order,
-        branch_exponent=exponent_of(config.rule),
-        regime="kernel" if config.rule == "ntk" else "feature",
-        weights=config.weights,
-        feedback=config.feedback,
-        seed=config.seed,
-        device=device,
-    )
-
-
 def _alone(config: RunConfig, key: str, group: str, device: str) -> Record:
     (record,) = train_group([config.model_dump()], device)
     return Record(key, group, record.status, record.config, record.metrics, record.curves, record.error, record.seconds)
@@ -106,67 +77,28 @@ def _alone(config: RunConfig, key: str, group: str, device: str) -> Record:
 def _trained(configs: Sequence[RunConfig], keys: Sequence[str], group: str, device: str) -> list[Record]:
     start = time.perf_counter()
     dataset = dataset_of(configs[0])
-    order = dataset.order(configs[0].batch, configs[0].steps, configs[0].data_seed)
-    way = _stacked if configs[0].weights == "dense" else _deferred
-    losses, outputs = (part.cpu() for part in way(configs, dataset, order.to(device), device))
+    found = trained(configs, dataset, device)
     seconds = (time.perf_counter() - start) / len(configs)
-    found = zip(configs, keys, losses, outputs, strict=True)
-    return [_record(c, key, group, loss, f, dataset, seconds) for c, key, loss, f in found]
+    runs = zip(configs, keys, found, strict=True)
+    return [_record(config, key, group, one, dataset.test_labels, seconds) for config, key, one in runs]
 
 
-def _stacked(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> tuple[Tensor, Tensor]:
-    """Losses [R, steps] and outputs [R, N, C] on the test part."""
-    first = configs[0]
-    stack = Stack([network(config, dataset, device) for config in configs])
-    inputs, labels, test_inputs = _placed(dataset, device)
-    groups = stack.param_groups([c.eta_c for c in configs], [c.rule for c in configs], first.optimizer)
-    losses = train_stack(stack, groups, first.optimizer, first.momentum, inputs, labels, order)
-    with torch.no_grad():
-        return losses, torch.cat([stack(x) for x in torch.split(test_inputs, _EVALUATED)], dim=1)
-
-
-def _deferred(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> tuple[Tensor, Tensor]:
-    """The same for networks that cannot be stacked, one after another."""
-    inputs, labels, test_inputs = _placed(dataset, device)
-    losses, outputs = torch.full((len(configs), len(order)), math.nan), []
-    for row, config in zip(losses, configs, strict=True):
-        net = network(config, dataset, device)
-        net.reserve(order.numel())
-        optimizer = SGD(net.param_groups(config.eta_c, config.rule), momentum=config.momentum)
-        batches = ((inputs[samples], labels[samples]) for samples in order)
-        for step in train(net, optimizer, batches, cross_entropy):
-            row[step.step] = step.loss
-        net.eval()
-        with torch.no_grad():
-            diverged = not bool(row.isfinite().all())
-            blank = torch.full((len(test_inputs), len(dataset.classes)), math.nan)
-            outputs.append(blank if diverged else net(test_inputs).cpu())
-    return losses, torch.stack(outputs)
-
-
-def _record(
-    config: RunConfig, key: str, group: str, loss: Tensor, outputs: Tensor, dataset: Dataset, seconds: float
-) -> Record:
+def _record(config: RunConfig, key: str, group: str, run: Trained, labels: Tensor, seconds: float) -> Record:
+    loss = run.losses
     bad = (~loss.isfinite()).nonzero()
-    diverged = len(bad) > 0 or not bool(outputs.isfinite().all())
+    diverged = len(bad) > 0 or not bool(run.outputs.isfinite().all())
     last = loss[-max(1, len(loss) // 10) :]
-    metrics = {
+    metrics = run.metrics | {
         "first_loss": float(loss[0]),
         "highest_loss": math.inf if diverged else float(loss.max()),
         "train_loss": math.inf if diverged else float(last.mean()),
-        "test_loss": math.inf if diverged else float(cross_entropy(outputs, dataset.test_labels)),
-        "test_accuracy": float((outputs.argmax(-1) == dataset.test_labels).float().mean()) if not diverged else 0.0,
+        "test_loss": math.inf if diverged else float(cross_entropy(run.outputs, labels)),
+        "test_accuracy": float((run.outputs.argmax(-1) == labels).float().mean()) if not diverged else 0.0,
     }
     if diverged:
         metrics["diverged_at"] = float(bad[0]) if len(bad) else float(len(loss))
-    status = "diverged" if diverged else "done"
-    return Record(key, group, status, config.model_dump(), metrics, {"loss": loss.numpy()}, None, seconds)
-
-
-@lru_cache(maxsize=2)
-def _placed(dataset: Dataset, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Training inputs and labels and test inputs, where they are used."""
-    return dataset.inputs.to(device), dataset.labels.to(device), dataset.test_inputs.to(device)
+    curves: dict[str, Any] = {name: x.cpu().numpy() for name, x in ({"loss": loss} | run.curves).items()}
+    return Record(key, group, "diverged" if diverged else "done", config.model_dump(), metrics, curves, None, seconds)
 
 
 @lru_cache(maxsize=4)

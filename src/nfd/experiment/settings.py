@@ -9,7 +9,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.names import Activation, Block, Data, Feedback, Kind, Order, RuleName, Weights
+from nfd.core.names import (
+    Activation,
+    Architecture,
+    Block,
+    Data,
+    Feedback,
+    Kind,
+    Order,
+    RuleName,
+    RunMeter,
+    Weights,
+)
 from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
 from nfd.experiment.fields import (
     Ascending,
@@ -67,8 +78,10 @@ class TrainingConfig(DataConfig):
 
 
 class RunConfig(TrainingConfig):
-    """One network of ``nfd.ResNet`` and its training; a sweep is many of these."""
+    """One network, its training and what is measured on the way; a sweep is many of these."""
 
+    network: Architecture = "resnet"
+    """resnet, or mlp: the vanilla network without skip connections"""
     width: Width = 64
     """width n"""
     depth: Count = 8
@@ -91,9 +104,17 @@ class RunConfig(TrainingConfig):
     """seed of the initial weights"""
     data_seed: Seed = 0
     """seed of the order of the batches, and of the split where the data bring none"""
+    coupled: bool = False
+    """whether the layers of a seed's networks of every depth are increments of one path"""
+    every: Count | None = None
+    """steps between looks at the test part and at the meter; by default the one look is after the last step"""
+    meter: RunMeter = "none"
+    """what is measured beside the loss: start (streams before training), updates (of features and of the function),
+    spectra (of Sigma and Theta), outputs (on the first test samples), or none"""
 
     @model_validator(mode="after")
     def _check_run(self) -> Self:
+        self._check_network()
         if self.rule == "depth-mup-inner" and self.block != "two-layer":
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         if self.order == "post" and self.block == "two-layer":
@@ -104,6 +125,24 @@ class RunConfig(TrainingConfig):
             what = "momentum" if self.momentum else "weights='deferred'"
             raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
         return self
+
+    def _check_network(self) -> None:
+        plain = (self.block, self.order, self.horizon, self.coupled) == ("one-layer", "pre", 1.0, False)
+        if self.network == "mlp" and not (plain and self.rule in ("mup", "ntk", "standard")):
+            raise ValueError(
+                "network='mlp' has no residual branch: it takes rule='mup', 'ntk' or 'standard', block='one-layer', "
+                f"order='pre', horizon=1 and coupled=false; got rule={self.rule!r}, block={self.block!r}, "
+                f"order={self.order!r}, horizon={self.horizon:g} and coupled={str(self.coupled).lower()}."
+            )
+        if self.coupled and self.block == "two-layer":
+            raise ValueError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
+        if self.meter not in ("none", "outputs") and (self.weights != "dense" or self.optimizer != "sgd"):
+            raise ValueError(
+                f"meter={self.meter!r} needs weights='dense' and optimizer='sgd'; got {self.weights!r} and "
+                f"{self.optimizer!r}."
+            )
+        if self.meter == "spectra" and self.batch != 1:
+            raise ValueError(f"meter='spectra' is of steps of one sample: it needs batch=1; got batch={self.batch}.")
 
 
 class StudyConfig(TrainingConfig):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nfd.core.errors import MAX_SEED
-from nfd.core.names import Activation, Block, RuleName
+from nfd.core.names import Activation, Block, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
@@ -123,3 +124,28 @@ class CapacityConfig(SweepConfig):
         if self.block == "one-layer" and self.rule == "depth-mup-inner":
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         return self
+
+
+class FigureConfig(DataConfig):
+    """The figures of the paper, and its claims: how large, and on what."""
+
+    size: Size = "cpu"
+    """smoke (seconds), cpu (under an hour for all on two cores) or paper (as its captions say; for a GPU)"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_data(cls, given: Any) -> Any:
+        """``data_dir`` alone says which data set: the binary files of CIFAR-10, or folders of images."""
+        if isinstance(given, dict) and given.get("data_dir") and given.get("data", "digits") == "digits":
+            return given | {"data": _kind_of(Path(str(given["data_dir"])).expanduser())}
+        return given
+
+    def data_settings(self) -> dict[str, Any]:
+        """The data, as settings of ``RunConfig``."""
+        return {"data": self.data, "data_dir": self.data_dir, "image_size": self.image_size, "data_seed": self.seed}
+
+
+def _kind_of(path: Path) -> str:
+    """Folders without a name of CIFAR-10's are folders of images."""
+    names = {entry.name for entry in path.iterdir()} if path.is_dir() else {"cifar-10"}
+    return "cifar10" if any(name.startswith(("cifar-10", "data_batch")) for name in names) else "images"

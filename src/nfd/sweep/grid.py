@@ -12,6 +12,7 @@ from typing import Any
 from nfd.experiment.config import read_toml
 from nfd.experiment.runs import IN_A_GROUP, dataset_of, group_key, run_key
 from nfd.experiment.settings import RunConfig
+from nfd.experiment.trained import is_stackable
 
 _MOST_RUNS = 1_000_000
 _TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
@@ -110,6 +111,6 @@ def _chunks(members: Sequence[tuple[str, RunConfig]]) -> list[Sequence[tuple[str
 
 
 def _size(config: RunConfig) -> int:
-    if config.weights != "dense":
+    if not is_stackable(config):
         return 1
     return max(1, min(_TOGETHER, _ENTRIES // (config.width * max(config.width, config.batch))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,19 +22,22 @@ def train_stack(
     inputs: Tensor,
     labels: Tensor,
     order: Tensor,
+    before: Callable[[int], None] = lambda step: None,
 ) -> Tensor:
     """Step once per row of ``order``; returns the losses ``[R, steps]`` before each update, not finite once diverged.
 
     Args:
         stack: R networks. groups: its ``param_groups``. optimizer: ``"sgd"`` or ``"adam"``; momentum: of SGD.
         inputs, labels: ``[N, d]`` and ``[N]``. order: ``[steps, b]``, the samples of each step.
+        before: called with the number of each step before it is made.
     """
     if optimizer == "sgd":
         StackedSGD(groups, momentum)
     else:
         StackedAdam(groups)
     losses = []
-    for samples in order:
+    for step, samples in enumerate(order):
+        before(step)
         loss = cross_entropy(stack(inputs[samples]), labels[samples])
         losses.append(loss.detach())
         loss.sum().backward()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
 from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, columns, fitted, listed, power, slope_table
 from nfd.experiment.findings.outputs import divergence, real, wide
 from nfd.experiment.study import Study
@@ -101,15 +101,9 @@ def by_depth(study: Study) -> Finding | None:
 def _line(series: str, axis: str, points: Sequence[int], runs: Tensor, limit: Tensor) -> tuple[list[Row], Row]:
     """Rows and slope of real networks, outputs ``[seeds, points, ...]``, against a prediction ``[R, ...]``."""
     return (
-        _rows(series, axis, points, _individual, runs, limit),
-        _slope(series, points, _individual, runs, limit),
+        _rows(series, axis, points, squared_distances, runs, limit),
+        _slope(series, points, squared_distances, runs, limit),
     )
-
-
-def _individual(runs: Tensor, limit: Tensor) -> Tensor:
-    """Mean squares [points] of single networks minus the prediction, without what the prediction's noise adds."""
-    noise = stderr(limit).square().mean()
-    return (runs - limit.mean(0)).square().flatten(2).mean((0, 2)) - noise
 
 
 def _systematic(differences: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class Axes:
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logarithmic", "semilogarithmic", "named", "map"]
+    kind: Literal["curves", "logcurves", "linear", "logarithmic", "semilogarithmic", "named", "map"]
     zero: bool = True
 
 

@@ -1,0 +1,243 @@
+"""What training a group of runs gives: stacked where nothing but losses is asked for, one by one otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nfd.data.dataset import Dataset
+from nfd.experiment.settings import RunConfig
+from nfd.meters.spectra import Spectra, Watched
+from nfd.meters.start import start
+from nfd.meters.updates import Baseline
+from nfd.nets.mlp import MLP
+from nfd.nets.network import Network
+from nfd.nets.resnet import ResNet
+from nfd.nets.sgd import SGD
+from nfd.nets.stack import Stack
+from nfd.scaling.planning import plan
+from nfd.scaling.rules import exponent_of
+from nfd.training.loop import train
+from nfd.training.losses import cross_entropy
+from nfd.training.stacked import train_stack
+
+PROBES = 64  # first test samples, on which updates and outputs are measured
+STARTS = 8  # of those, on which streams are
+
+_EVALUATED = 512  # test samples at a time
+
+
+@dataclass
+class Trained:
+    """Losses ``[steps]`` before each update, outputs ``[N, C]`` on the test part, and what else was measured."""
+
+    losses: Tensor
+    outputs: Tensor
+    metrics: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, Tensor] = field(default_factory=dict)
+
+
+def is_stackable(config: RunConfig) -> bool:
+    """Whether runs with these settings can be trained as one."""
+    return config.weights == "dense" and config.meter == "none" and not config.coupled
+
+
+def trained(configs: Sequence[RunConfig], dataset: Dataset, device: str = "cpu") -> list[Trained]:
+    """Train the runs of a group, all on the same batches."""
+    first = configs[0]
+    order = dataset.order(first.batch, first.steps, first.data_seed).to(device)
+    if is_stackable(first):
+        return _together(configs, dataset, order, device)
+    return [_Alone(config, dataset, order, device).trained() for config in configs]
+
+
+def network(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Network:
+    """The untrained network of a run."""
+    inputs, classes = dataset.inputs.shape[1], len(dataset.classes)
+    shared = {
+        "activation": config.activation,
+        "regime": "kernel" if config.rule == "ntk" else "feature",
+        "weights": config.weights,
+        "feedback": config.feedback,
+        "seed": config.seed,
+        "device": device,
+    }
+    if config.network == "mlp":
+        return MLP(inputs, classes, config.width, config.depth, **shared)  # type: ignore[arg-type]
+    return ResNet(
+        inputs,
+        classes,
+        config.width,
+        config.depth,
+        horizon=config.horizon,
+        block=config.block,
+        order=config.order,
+        branch_exponent=exponent_of(config.rule),
+        coupled=config.coupled,
+        **shared,  # type: ignore[arg-type]
+    )
+
+
+def looks(config: RunConfig) -> list[int]:
+    """Numbers of updates after which a run is looked at: none, every so many, all."""
+    return sorted({*range(0, config.steps, config.every or config.steps), config.steps})
+
+
+def _together(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> list[Trained]:
+    first = configs[0]
+    stack = Stack([network(config, dataset, device) for config in configs])
+    inputs, labels, _ = _placed(dataset, device)
+    groups = stack.param_groups([c.eta_c for c in configs], [c.rule for c in configs], first.optimizer)
+    seen: dict[int, Tensor] = {}
+
+    def look(step: int) -> None:
+        if first.every and step in moments:
+            seen[step] = _tested(stack, dataset, device)
+
+    moments = set(looks(first)) - {first.steps}
+    losses = train_stack(stack, groups, first.optimizer, first.momentum, inputs, labels, order, look).cpu()
+    seen[first.steps] = outputs = _tested(stack, dataset, device)
+    found = [Trained(*each) for each in zip(losses, outputs, strict=True)]
+    for k, one in enumerate(found):
+        one.curves |= _curves(first, dataset, {step: each[k] for step, each in seen.items()})
+    return found
+
+
+class _Alone:
+    """One run, with its meter."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset, order: Tensor, device: str) -> None:
+        self.config, self.dataset, self.device, self.order = config, dataset, device, order
+        self.net = network(config, dataset, device)
+        self.meter = _METERS.get(config.meter, _Meter)(self.net, config, _placed(dataset, device)[2][:PROBES])
+        self.moments = set(looks(config))
+        self.seen: dict[int, Tensor] = {}
+        self.readings: dict[str, dict[int, Tensor]] = {}
+
+    def trained(self) -> Trained:
+        found = Trained(torch.full((len(self.order),), math.nan), torch.empty(0))
+        if self.config.meter == "start":
+            found.metrics, found.curves = start(cast(ResNet, self.net), self.meter.probes[:STARTS])
+        for step, loss in self._steps():
+            found.losses[step] = loss
+        blank = torch.full((len(self.dataset.test_labels), len(self.dataset.classes)), math.nan)
+        found.outputs = self.seen.get(self.config.steps, blank)
+        found.curves |= _curves(self.config, self.dataset, self.seen) | self._measured()
+        if self.config.meter == "outputs":
+            found.curves["outputs"] = found.outputs[:PROBES].flatten()
+        return found
+
+    def _steps(self) -> Iterator[tuple[int, float]]:
+        """Losses by step, with a look at the network at its moments."""
+        inputs, labels, _ = _placed(self.dataset, self.device)
+        self.net.reserve(self.order.numel())
+        batches = ((inputs[samples], labels[samples]) for samples in self.order)
+        optimizer = SGD(self.net.param_groups(self.config.eta_c, self.config.rule), momentum=self.config.momentum)
+        self._look(0)
+        for row in train(self.meter.net, optimizer, batches, cross_entropy):
+            yield row.step, row.loss
+            if row.diverged:
+                return
+            self.meter.after()
+            self._look(row.step + 1)
+
+    def _look(self, step: int) -> None:
+        if step not in self.moments:
+            return
+        if self.config.every or step == self.config.steps:
+            self.seen[step] = _tested(self.net, self.dataset, self.device)
+        if step:
+            for name, value in self.meter.read().items():
+                self.readings.setdefault(name, {})[step] = value
+
+    def _measured(self) -> dict[str, Tensor]:
+        """Readings ``[looks x parts]``, flat, and the steps of the looks."""
+        if not self.readings:
+            return {}
+        steps = sorted(next(iter(self.readings.values())))
+        found = {name: torch.cat([by_step[step] for step in steps]) for name, by_step in self.readings.items()}
+        return found | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
+
+
+class _Meter:
+    """Reads nothing; ``net`` is what is trained."""
+
+    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
+        self.net: nn.Module = net
+        self.probes = probes
+
+    def after(self) -> None:
+        """Called after every step."""
+
+    def read(self) -> dict[str, Tensor]:
+        """Vectors by name, at a look."""
+        return {}
+
+
+class _UpdateMeter(_Meter):
+    """Updates of features and function (``nfd.meters.updates``)."""
+
+    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
+        super().__init__(net, config, probes)
+        self.baseline = Baseline(net, plan(net, rule=config.rule, optimizer="sgd"), probes)
+
+    def read(self) -> dict[str, Tensor]:
+        return {name: torch.tensor([value]) for name, value in self.baseline.updates(self.net).items()}
+
+
+class _SpectraMeter(_Meter):
+    """Smallest eigenvalues of the covariances of all steps (``nfd.meters.spectra``)."""
+
+    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
+        super().__init__(net, config, probes)
+        self.net = self.watched = Watched(net)
+        self.spectra = Spectra(net)
+
+    def after(self) -> None:
+        assert self.watched.seen is not None
+        self.spectra.gather(self.watched.seen)
+
+    def read(self) -> dict[str, Tensor]:
+        return self.spectra.smallest()
+
+
+_METERS: dict[str, type[_Meter]] = {"updates": _UpdateMeter, "spectra": _SpectraMeter}
+
+
+@torch.no_grad()
+def _tested(net: nn.Module, dataset: Dataset, device: str) -> Tensor:
+    """Outputs on the test part, ``[..., N, C]``."""
+    training = net.training
+    try:
+        net.eval()
+        parts = torch.split(_placed(dataset, device)[2], _EVALUATED)
+        return torch.cat([net(x) for x in parts], dim=-2).cpu()
+    finally:
+        net.train(training)
+
+
+def _curves(config: RunConfig, dataset: Dataset, seen: dict[int, Tensor]) -> dict[str, Tensor]:
+    """Test loss and accuracy at every look, where there are several."""
+    if not config.every:
+        return {}
+    blank = torch.full((len(dataset.test_labels), len(dataset.classes)), math.nan)
+    outputs = torch.stack([seen.get(step, blank) for step in looks(config)])
+    right = (outputs.argmax(-1) == dataset.test_labels).float().mean(-1)
+    finite = outputs.isfinite().all(-1).all(-1)
+    return {
+        "test_loss": cross_entropy(outputs, dataset.test_labels),
+        "test_accuracy": torch.where(finite, right, math.nan),
+        "tested_after": torch.tensor(looks(config), dtype=torch.float32),
+    }
+
+
+@lru_cache(maxsize=2)
+def _placed(dataset: Dataset, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Training inputs and labels and test inputs, where they are used."""
+    return dataset.inputs.to(device), dataset.labels.to(device), dataset.test_inputs.to(device)

@@ -1,0 +1,198 @@
+"""Figure 3: how fast networks come to their limits, before and after training.
+
+Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
+depth driven by the same noise (``nfd.meters.start``), in depth against the deepest network along one Brownian path of
+matrices. After training it is that of Theorem 1: outputs of one network against the mean of very wide ones, and against
+infinite depth extrapolated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import Size
+from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns, fitted
+from nfd.figures.figure import Figure, Parts
+from nfd.figures.panels import BARS, by_seed, caption, line, panel, point_rows, sizes, slope, slopes_said
+from nfd.figures.runs import Data, Runs
+
+_STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
+_START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
+_REAL = {"meter": "outputs", "coupled": True}
+_LIMIT = {"meter": "outputs", "coupled": True, "apart": 1000}
+_SHORT = {"eta_c": 0.3, "steps": 32, "batch": 16}
+_LONG = {"eta_c": 0.01, "epochs": 30, "batch": 128}
+
+PARTS: dict[Size, Parts] = {
+    "smoke": {
+        "start": {**_START, "width": [8, 16, 32], "depth": [2, 4, 8, 16], "seeds": 3},
+        "real": {**_REAL, "width": [8, 16], "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
+        "limit": {**_LIMIT, "width": 64, "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
+    },
+    "cpu": {
+        "start": {**_START, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64, 128], "seeds": 12},
+        "real": {**_REAL, **_SHORT, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64], "seeds": 8},
+        "limit": {
+            **_LIMIT, **_SHORT, "width": 2048, "depth": [4, 8, 16, 32, 64], "weights": "deferred", "seeds": 6,
+        },
+    },
+    "paper": {
+        "start": {**_START, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128, 256], "seeds": 12},
+        "real": {
+            **_REAL, **_LONG, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128], "seeds": 5,
+        },
+        "limit": {**_LIMIT, **_LONG, "width": 4096, "depth": [4, 8, 16, 32, 64, 128], "seeds": 3},
+    },
+}  # fmt: skip
+
+
+def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+    """Panels a and b before training, c and d after it."""
+    start, real, limit = runs["start"], runs["real"], runs["limit"]
+    return [
+        _start(start, data, "a", "width"),
+        _start(start, data, "b", "depth"),
+        _trained_width(real, limit, data),
+        _trained_depth(real, limit, data),
+    ]
+
+
+def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
+    """Mean squares ``[seeds]`` by size, along one axis at the largest of the other: of ``h_L`` or of ``g_0``."""
+    particles, end = _STREAMS[stream]
+    some = start.where(activation=activation)
+    *depths, deepest = sorted(some.values("depth"))
+    if axis == "width":
+        return sizes(some.where(depth=depths[-1]), "width", lambda r: r.metric(particles))
+    widest = some.where(width=max(some.values("width")))
+    reference = widest.where(depth=deepest).curve(end)
+    return {float(L): (widest.where(depth=L).curve(end) - reference).square().mean(1) for L in depths}
+
+
+def outputs(runs: Runs) -> Tensor:
+    """Outputs after training, ``[seeds, probes x classes]``."""
+    return runs.curve("outputs")
+
+
+def infinite(limit: Runs) -> Tensor:
+    """Infinitely deep, by extrapolation from the two deepest (L and 2L), ``[seeds, ...]``."""
+    *_, shallow, deep = sorted(limit.values("depth"))
+    return 2 * outputs(limit.where(depth=deep)) - outputs(limit.where(depth=shallow))
+
+
+def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
+    """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that depth."""
+    found = {n: outputs(some.where(depth=depth)) for n, some in sorted(real.by("width").items())}
+    return list(map(float, found)), torch.stack(list(found.values()), 1), outputs(limit.where(depth=depth))
+
+
+def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
+    """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones ``[seeds, depths, ...]``."""
+    *depths, _ = sorted(limit.values("depth"))
+    end = infinite(limit)
+    return list(map(float, depths)), torch.stack([outputs(limit.where(depth=L)) - end for L in depths], 1)
+
+
+def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
+    """The exponent in n of the mean-square error of trained networks of one depth."""
+    widths, runs, end = width_squares(real, limit, depth)
+    return interval(lambda r, e: log_slope(widths, squared_distances(r, e).clamp_min(1e-300)), runs, end)
+
+
+def depth_slope(limit: Runs) -> Interval:
+    """The exponent in L of the mean-square error of trained, very wide networks."""
+    depths, differences = depth_squares(limit)
+    return interval(lambda d: log_slope(depths, _systematic(d).clamp_min(1e-300)), differences)
+
+
+def _systematic(differences: Tensor) -> Tensor:
+    """Squared sizes ``[points]`` of the mean of differences ``[seeds, points, ...]``."""
+    return torch.stack([squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)])
+
+
+def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    other = "depth" if axis == "width" else "width"
+    for activation in start.values("activation"):
+        for stream, symbol in (("h", "h_L"), ("g", "g_0")):
+            series = f"{activation}, {symbol}"
+            found = start_errors(start, activation, stream, axis)
+            rows += point_rows(series, axis, "square", found)
+            slopes.append(slope(series, *by_seed(found)))
+    at = sorted(start.values(other))[-2 if other == "depth" else -1]
+    against = {
+        "width": "particles of infinite width driven by the same noise",
+        "depth": f"the network of depth {max(start.values('depth'))} along the same Brownian path",
+    }[axis]
+    letter_of = {"width": "n", "depth": "L"}[axis]
+    places = sorted({row[axis] for row in rows})
+    highest = max(row["square"] for row in rows if row[axis] == places[0])
+    return panel(
+        "figure-3", letter, f"Before training, against {axis}",
+        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        rows=rows,
+        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error", "logarithmic"),
+        caption=caption(start, data, f"At {other} {at:g}, coordinates of h_L and g_0 minus those of {against}.", BARS),
+        slopes=slopes,
+        references=line("slope -1", axis, "square", places, -1.0, highest),
+    )  # fmt: skip
+
+
+def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    for depth in sorted(real.values("depth")):
+        widths, runs, end = width_squares(real, limit, depth)
+        squares = [interval(lambda r, e, k=k: squared_distances(r, e)[k], runs, end) for k in range(len(widths))]
+        rows += _resolved(f"depth {depth}", "width", widths, squares)
+        slopes.append(_fitted(f"depth {depth}", width_slope(real, limit, depth)))
+    return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
+
+
+def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
+    depths, differences = depth_squares(limit)
+    squares = [interval(lambda d, k=k: _systematic(d)[k], differences) for k in range(len(depths))]
+    rows = _resolved("infinitely wide", "depth", depths, squares)
+    slopes = [_fitted("infinitely wide", depth_slope(limit))]
+    end = infinite(limit)
+    for n, some in sorted(real.by("width").items()):
+        found = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
+        squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in found.values()]
+        rows += _resolved(f"width {n}", "depth", list(found), squares)
+    return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
+
+
+def _fitted(series: str, found: Interval) -> Row:
+    return fitted(series, lambda _: torch.tensor(found.value), torch.zeros(2, 1)) | columns("slope", found)
+
+
+def _resolved(series: str, axis: str, places: list[float], squares: list[Interval]) -> list[Row]:
+    """Rows of the squares that can be told from zero."""
+    return [
+        {"series": series, axis: p} | columns("square", s) for p, s in zip(places, squares, strict=True) if s.low > 0
+    ]
+
+
+def _panel(
+    real: Runs, limit: Runs, data: Data, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
+) -> Finding:
+    letter_of = {"width": "n", "depth": "L"}[axis]
+    places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
+    highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
+    wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
+    how = f"Mean square of outputs of one network minus {against}, noise of the latter taken away; {wide}"
+    return panel(
+        "figure-3", letter, f"After training, against {axis}",
+        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        rows=rows,
+        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error of outputs", "logarithmic"),
+        caption=caption(real, data, how, "Bars: 95 % intervals."),
+        slopes=slopes,
+        references=line("slope -1", axis, "square", places, -1.0, highest),
+    )  # fmt: skip
+
+
+FIGURE = Figure("figure-3", "How fast do networks come to the limit?", PARTS, reduce)

@@ -1,0 +1,118 @@
+"""Figures 4 and 7: does training with independent backward weights come to be the same, as depth grows?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import Size
+from nfd.core.statistics import Interval, interval, log_slope
+from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.figures.figure import Figure, Settings
+from nfd.figures.panels import BANDS, caption, curve_rows, diverged, epoch_losses, panel, tested
+from nfd.figures.runs import Data, Runs
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "dnn": {"network": "mlp", "rule": "mup"},
+    "mup": {"rule": "mup"},
+    "depth-mup": {"rule": "depth-mup"},
+}
+TITLES = {"dnn": "vanilla network", "mup": "residual network, muP", "depth-mup": "residual network, depth-muP"}
+MEMBERS = {"shared": "standard", "independent": "decoupled"}
+
+
+def parts(width: int, seeds: int) -> dict[Size, dict[str, Settings]]:
+    """The three architectures at each size of run."""
+    shared = {"feedback": ["shared", "independent"], "eta_c": 0.1}
+    settings: dict[Size, Settings] = {
+        "smoke": {"width": width // 8, "depth": [2, 4], "steps": 8, "looks": 2, "seeds": 3},
+        "cpu": {"width": width, "depth": [4, 8, 16, 32], "batch": 128, "steps": 390, "looks": 13, "seeds": seeds},
+        "paper": {"width": width, "depth": [4, 8, 16, 32], "batch": 128, "epochs": 30, "looks": 30, "seeds": 5},
+    }
+    return {
+        size: {name: {**shared, **form, **own} for name, form in ARCHITECTURES.items()}
+        for size, own in settings.items()
+    }
+
+
+def losses(runs: Runs, depth: int, feedback: str) -> Tensor:
+    """Training losses ``[seeds, steps]``, not-a-number where a network diverged."""
+    return runs.where(depth=depth, feedback=feedback).curve("loss")
+
+
+def gap(runs: Runs, depth: int) -> Interval:
+    """Decoupled minus standard training loss, mean over the second half of training, paired by seed."""
+    return interval(lambda d: d.mean(0), _gaps(runs, depth))
+
+
+def progress(runs: Runs, depth: int, classes: int) -> Interval:
+    """What the standard network learns: log C minus its training loss, over the second half of training."""
+    standard = losses(runs, depth, "shared")
+    return interval(lambda s: torch.tensor(classes).log() - s.mean(0), standard[:, standard.shape[1] // 2 :].mean(1))
+
+
+def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
+    """The gap over the progress of the standard network."""
+    half = losses(runs, depth, "shared").shape[1] // 2
+    pair = torch.stack([losses(runs, depth, f)[:, half:].mean(1) for f in ("shared", "independent")], 1)
+    guess = torch.tensor(float(classes)).log()
+    return interval(lambda p: (p[:, 1] - p[:, 0]).mean() / (guess - p[:, 0].mean()), pair)
+
+
+def gap_slope(runs: Runs) -> Interval:
+    """The exponent of the gap against depth, over depths where no network diverged."""
+    depths = [L for L in sorted(runs.values("depth")) if bool(_gaps(runs, L).isfinite().all())]
+    together = torch.stack([_gaps(runs, L) for L in depths], 1)
+    return interval(lambda d: log_slope(depths, d.mean(0).abs().clamp_min(1e-12)), together)
+
+
+def _gaps(runs: Runs, depth: int) -> Tensor:
+    apart = losses(runs, depth, "independent") - losses(runs, depth, "shared")
+    return apart[:, apart.shape[1] // 2 :].mean(1)
+
+
+def reduce(runs: Mapping[str, Runs], data: Data, figure: str = "figure-4") -> list[Finding]:
+    """Panels a to c, each for the training and for the test loss."""
+    found = []
+    for letter, name in zip("abc", ARCHITECTURES, strict=True):
+        found += [_panel(runs[name], data, figure, f"{letter}-{kind}", name, kind) for kind in ("train", "test")]
+    return found
+
+
+def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: str) -> Finding:
+    rows, ended = list[Row](), list[str]()
+    for depth in sorted(runs.values("depth")):
+        for feedback, member in MEMBERS.items():
+            some = runs.where(depth=depth, feedback=feedback)
+            steps, values = epoch_losses(some) if kind == "train" else tested(some, "test_loss")
+            rows += curve_rows(f"depth {depth}, {member}", "step", steps, "loss", values)
+    for feedback, member in MEMBERS.items():
+        ended += [
+            f"{member.capitalize()}: {said}" for said in diverged(runs.where(feedback=feedback), "depth", "depth")
+        ]
+    what = {"train": "training", "test": "test"}[kind]
+    return panel(
+        figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs), details=ended, rows=rows,
+        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves"), caption=caption(runs, data, BANDS),
+    )  # fmt: skip
+
+
+def _told(runs: Runs) -> str:
+    depths = sorted(runs.values("depth"))
+    each = [f"{gap(runs, L)} at depth {L}" if bool(_gaps(runs, L).isfinite().all()) else "" for L in depths]
+    known = [said for said in each if said]
+    return (
+        f"Decoupled minus standard training loss, over the second half: {'; '.join(known)}."
+        if known
+        else "Networks diverged at every depth."
+    )
+
+
+FIGURE_4 = Figure("figure-4", "Does it matter which weights carry the gradient?", parts(128, 5), reduce)
+FIGURE_7 = Figure(
+    "figure-7", "Does it matter less in wider networks?", parts(256, 3), partial(reduce, figure="figure-7")
+)

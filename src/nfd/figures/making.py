@@ -1,0 +1,32 @@
+"""From a figure to its findings, by way of a sweep: what is stored is not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nfd.data.dataset import Dataset
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.runs import dataset_of
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import FigureConfig
+from nfd.figures.figure import Figure
+from nfd.figures.runs import Data, Runs
+from nfd.sweep.sweep import Sweep, succeeded
+
+
+def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
+    """The data that a configuration names."""
+    return dataset_of(RunConfig(**config.data_settings()), progress=progress)
+
+
+def trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> dict[str, Runs]:
+    """The runs of every part of a figure; those that are not stored are trained."""
+    data = config.data_settings()
+    grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
+    records = iter(succeeded(sweep.run([c for configs in grids.values() for c in configs], figure.name)))
+    return {name: Runs.of(sweep.store, [next(records).key for _ in configs]) for name, configs in grids.items()}
+
+
+def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
+    """The panels of a figure."""
+    return figure.reduce(runs, Data(dataset.title, len(dataset.classes)))

@@ -1,0 +1,130 @@
+"""Rows of charts and captions, from runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from nfd.core.statistics import Interval, interval, log_slope
+from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
+from nfd.figures.runs import Data, Runs
+
+BANDS = "Bands: 95 % intervals of the mean over seeds."
+BARS = "Bars: 95 % intervals of the mean over seeds."
+
+
+def panel(figure: str, letter: str, title: str, **rest: Any) -> Finding:
+    """A panel of a figure, ``figure-1`` and ``a``."""
+    return Finding(f"{figure}{letter}", f"({letter}) {title}", **rest)
+
+
+def mean_of(samples: Tensor) -> Interval:
+    """The mean over runs with its interval."""
+    return interval(lambda s: s.mean(0), samples)
+
+
+def difference(first: Tensor, second: Tensor) -> Interval:
+    """Mean of ``second - first`` with its interval: paired where the runs are as many."""
+    if len(first) == len(second):
+        return mean_of(second - first)
+    return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
+
+
+def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor) -> list[Row]:
+    """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
+    mean, error = values.mean(0), values.std(0) / math.sqrt(len(values))
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * error if len(values) > 1 else torch.zeros_like(mean)
+    columns_of = zip(places, mean.tolist(), half.tolist(), strict=True)
+    return [
+        {"series": series, x: place, y: m, "low": m - h, "high": m + h}
+        for place, m, h in columns_of
+        if math.isfinite(m)
+    ]
+
+
+def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor]) -> list[Row]:
+    """Rows of points, with the interval of each; a place where a run diverged is left out."""
+    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
+    return [{"series": series, x: place} | columns(y, mean_of(s)) for place, s in finite.items()]
+
+
+def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
+    """A line of reference: ``at`` at the first place, and with this exponent from there."""
+    ends = (min(places), max(places))
+    return [{"series": series, x: p, y: at * math.pow(p / ends[0], exponent)} for p in ends]
+
+
+def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
+    """The exponent of the mean over runs, ``samples`` [runs, places]."""
+    return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
+
+
+def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
+    """``h: n^-1.02 [-1.10, -0.94]; ...``."""
+    return "; ".join(f"{row['series']}: {power(letter, row)}" for row in slopes)
+
+
+def sizes(runs: Runs, axis: str, read: Callable[[Runs], Tensor]) -> dict[float, Tensor]:
+    """What ``read`` gives of the runs of every size."""
+    return {float(size): read(some) for size, some in sorted(runs.by(axis).items())}
+
+
+def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
+    """Places and ``[seeds, places]`` of those where no run diverged."""
+    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
+    return list(finite), torch.stack(list(finite.values()), 1) if finite else torch.empty(0, 0)
+
+
+def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
+    """Training losses, mean over the steps between looks, ``[runs, looks - 1]``, and the updates made by then."""
+    moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
+    losses = runs.curve("loss")
+    parts = [losses[:, a:b].mean(1) for a, b in itertools.pairwise(moments)]
+    return [float(m) for m in moments[1:]], torch.stack(parts, 1)
+
+
+def tested(runs: Runs, name: str) -> tuple[list[float], Tensor]:
+    """``test_loss`` or ``test_accuracy`` at every look, ``[runs, looks]``, and the updates made by then."""
+    return runs.curve("tested_after")[0].tolist(), runs.curve(name)
+
+
+def diverged(runs: Runs, axis: str, name: str) -> list[str]:
+    """A sentence on the runs that diverged, by a setting; none where none did."""
+    counts = {
+        value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
+    }
+    said = [f"{name} {value:g} ({bad} of {all_})" for value, (bad, all_) in counts.items() if bad]
+    return [f"Diverged: {listed(said)}."] if said else []
+
+
+_NAMES = {
+    "activation": "{}", "network": "", "block": "{} blocks", "order": "{}-activation", "rule": "{}", "feedback":
+    "{} feedback", "width": "width {}", "depth": "depth {}", "horizon": "T = {}", "eta_c": "eta_c = {}",
+    "batch": "batch {}", "steps": "{} steps",
+}  # fmt: skip
+
+
+def caption(runs: Runs, data: Data, *said: str) -> str:
+    """What ran, in words made from its settings."""
+    parts = []
+    for name, form in _NAMES.items():
+        values = runs.values(name)
+        if name == "network" and "mlp" in values:
+            parts.append("vanilla networks without skip connections")
+        elif form and not (name in ("block", "order", "feedback") and values == [_USUAL[name]]):
+            shown = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+            parts.append(form.format(", ".join(shown)))
+    trained = f"{data.title}; {', '.join(parts)}; {_ALWAYS}; {len(runs.values('seed'))} seeds of the initial weights"
+    return " ".join([*said, f"{trained}, the same batches for all."])
+
+
+_ALWAYS = (
+    "SGD without momentum, LR = eta_c, cross-entropy in nats, outputs scaled by 1/n, inputs normalised per channel"
+)
+_USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}

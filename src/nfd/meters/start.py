@@ -1,0 +1,84 @@
+"""Networks before training: the sizes of their streams, and how far their neurons are from those of the limit.
+
+The streams of one sample are compared with *particles* driven by the same noise (synchronous coupling, Props. 2 and
+6). With ``tau = T / L``, ``s_l = |phi(h_{l-1})| / sqrt(n)`` and ``b_l = W_l' g_l`` a pre-activation network has
+
+    h_l     = h_{l-1} + sqrt(tau) s_l dw_l,                      dw_l  = W_l phi(h_{l-1}) / |phi(h_{l-1})|
+    g_{l-1} = g_l + sqrt(tau) phi'(h_{l-1}) r_l dw~_l,           dw~_l = b_l / |g_l|,  r_l = |g_l| / sqrt(n)
+
+and its particles, at infinite width and the same depth, the same with the deterministic ``s_l^2 = E phi^2(h_{l-1})``,
+``r_l^2 = E g_l^2`` and with phi' at the particle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from nfd.core.statistics import rms
+from nfd.nets.resnet import ResNet
+
+
+def start(net: ResNet, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Numbers and vectors of an untrained network on inputs ``[P, d]``.
+
+    Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
+    ``h_end`` = h_L and ``g_start`` = g_0, ``[P n]``. Numbers, for pre-activation one-layer networks: ``h_particles``
+    and ``g_particles``, mean squares of h_L and of g_0 minus their particles.
+    """
+    h, g = _streams(net, x)
+    vectors = {
+        "h_rms": h.square().mean((1, 2)).sqrt(),
+        "h_mean": h.mean((1, 2)),
+        "g_rms": g.square().mean((1, 2)).sqrt(),
+        "h_end": h[-1].flatten(),
+        "g_start": g[0].flatten(),
+    }
+    if net.order == "post" or net.inner is not None:
+        return {}, vectors
+    forward, variances = _forward_particles(net, x, h)
+    backward = _backward_particles(net, h, g, forward, variances)
+    return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
+
+
+def _streams(net: ResNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    """h and g, ``[L+1, P, n]``, of the first output."""
+    layers, _ = net.run(net, x)
+    gradients = torch.autograd.grad(net.read(layers[-1])[:, 0].sum(), layers)
+    scale = math.sqrt(net.width) / net.alpha
+    return torch.stack([h.detach() for h in layers]), scale * torch.stack(gradients)
+
+
+@torch.no_grad()
+def _forward_particles(net: ResNet, x: Tensor, h: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The particles of every layer ``[P, n]`` and their variances ``[L+1, P]``."""
+    tau, phi = net.horizon / net.depth, net.activation
+    variances = [x.double().square().mean(1)]
+    particles = [h[0]]
+    for before, after in itertools.pairwise(h):
+        q = variances[-1]
+        wanted = phi.moment(q, q, q)
+        found = phi.phi(before).square().mean(1, keepdim=True)
+        ratio = (wanted[:, None] / found.double().clamp_min(1e-300)).sqrt().to(h)
+        particles.append(particles[-1] + ratio * (after - before))
+        variances.append(q + tau * wanted)
+    return particles, torch.stack(variances)
+
+
+@torch.no_grad()
+def _backward_particles(net: ResNet, h: Tensor, g: Tensor, forward: list[Tensor], variances: Tensor) -> Tensor:
+    """The particles of g_0, ``[P, n]``."""
+    tau, phi = net.horizon / net.depth, net.activation
+    particle, variance = g[-1], torch.ones_like(variances[0])
+    for index in reversed(range(net.depth)):
+        above = g[index + 1]
+        noise = above @ cast(Tensor, net.outer[index].weight) / above.norm(dim=1, keepdim=True)
+        q = variances[index]
+        size = (tau * variance).sqrt()[:, None].to(h)
+        particle = particle + size * phi.slope(forward[index]) * noise
+        variance = variance * (1 + tau * phi.slope_moment(q, q, q))
+    return particle
