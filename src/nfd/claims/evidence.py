@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nfd.core.names import Size
 from nfd.data.dataset import Dataset
+from nfd.figures.runs import Runs
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The data set, and at which size networks are taken where a claim trains its own."""
+    """The data set, at which size networks are taken where a claim trains its own, and the runs of the figures.
+
+    ``runs`` are by figure, "1" to "7" and "claims", and by part.
+    """
 
     size: Size
     dataset: Dataset
     seed: int = 0
+    runs: Mapping[str, Mapping[str, Runs]] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return len(self.dataset.classes)

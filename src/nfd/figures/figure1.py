@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
+from scipy import stats
 
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval
 from nfd.experiment.findings.finding import Axes, Finding, Row
 from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import (
@@ -69,11 +71,12 @@ def advantage(training: Runs, metric: str = "test_loss") -> Interval:
 
 
 def variance_ratio(training: Runs) -> Interval:
-    """log of the variance of test losses over seeds, post- over pre-activation."""
-    apart = training.by("order")
-    return interval(
-        lambda pre, post: (post.var(0) / pre.var(0)).log(), *(apart[o].metric("test_loss") for o in ("pre", "post"))
-    )
+    """log of the variance of test losses over seeds, post- over pre-activation, by the F distribution."""
+    losses = {order: some.metric("test_loss") for order, some in training.by("order").items()}
+    ratio = float((losses["post"].var(0) / losses["pre"].var(0)).log())
+    freedom = len(losses["pre"]) - 1
+    half = math.log(float(stats.f.ppf(0.975, freedom, freedom)))
+    return Interval(ratio, 2 / math.sqrt(freedom), ratio - half, ratio + half)
 
 
 def _features(start: Runs, data: Data) -> Finding:

@@ -1,8 +1,8 @@
 """Figure 3: how fast networks come to their limits, before and after training.
 
 Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
-depth driven by the same noise (``nfd.meters.start``), in depth against the deepest network along one Brownian path of
-matrices. After training it is that of Theorem 1: outputs of one network against the mean of very wide ones, and against
+depth driven by the same noise (``nfd.meters.start``), in depth against the network of twice the depth along one
+Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one network against the mean of very wide ones, and against
 infinite depth extrapolated from them.
 """
 
@@ -69,8 +69,8 @@ def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[f
     if axis == "width":
         return sizes(some.where(depth=depths[-1]), "width", lambda r: r.metric(particles))
     widest = some.where(width=max(some.values("width")))
-    reference = widest.where(depth=deepest).curve(end)
-    return {float(L): (widest.where(depth=L).curve(end) - reference).square().mean(1) for L in depths}
+    ends = {L: widest.where(depth=L).curve(end) for L in (*depths, deepest)}
+    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in depths}
 
 
 def outputs(runs: Runs) -> Tensor:
@@ -126,7 +126,7 @@ def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
     at = sorted(start.values(other))[-2 if other == "depth" else -1]
     against = {
         "width": "particles of infinite width driven by the same noise",
-        "depth": f"the network of depth {max(start.values('depth'))} along the same Brownian path",
+        "depth": "the network of twice the depth along the same Brownian path",
     }[axis]
     letter_of = {"width": "n", "depth": "L"}[axis]
     places = sorted({row[axis] for row in rows})

@@ -8,7 +8,7 @@ at the smallest one's best rate instead of its own: both are trained, on the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,19 +80,7 @@ class Transfer:
 
     def drift(self, axis: Literal["width", "depth"]) -> Interval | None:
         """Doublings of the best rate per doubling of width or depth, the other held; None where it does not vary."""
-        sizes = list(self.cells)
-        if len({size[0 if axis == "width" else 1] for size in sizes}) < 2:
-            return None
-        rows = torch.tensor([[1.0, math.log2(n), math.log2(L)] for n, L in sizes], dtype=torch.float64)
-        column = 1 if axis == "width" else 2
-
-        def exponent(seeds: Tensor) -> Tensor:
-            exponents: Tensor = torch.linalg.pinv(rows) @ torch.stack(
-                [self.cells[size].of(seeds.long()).best() for size in sizes]
-            )
-            return exponents[column]
-
-        return interval(exponent, _seeds(self.cells[sizes[0]]))
+        return drift(self.cells, axis)
 
     @property
     def doubt(self) -> str:
@@ -112,6 +100,22 @@ class Transfer:
         if share.low > -TOLERANCE and share.high < TOLERANCE:
             return "TRANSFERS"
         return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
+
+
+def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Interval | None:
+    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size."""
+    sizes = list(cells)
+    if len({size[0 if axis == "width" else 1] for size in sizes}) < 2:
+        return None
+    rows = torch.tensor([[1.0, math.log2(n), math.log2(L)] for n, L in sizes], dtype=torch.float64)
+    column = 1 if axis == "width" else 2
+
+    def exponent(seeds: Tensor) -> Tensor:
+        best = torch.stack([cells[size].of(seeds.long()).best() for size in sizes])
+        exponents: Tensor = torch.linalg.pinv(rows) @ best
+        return exponents[column]
+
+    return interval(exponent, _seeds(cells[sizes[0]]))
 
 
 def data_title(config: TransferConfig) -> str:

@@ -1,0 +1,46 @@
+"""The table of claims: every statement judged, from the runs of the figures and what is computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nfd.claims import blocks, convergence, independence, shape, spectra
+from nfd.claims.claim import Claim
+from nfd.claims.evidence import Evidence
+from nfd.claims.runs import RUNS
+from nfd.core.progress import bar
+from nfd.experiment.sweep_settings import FigureConfig
+from nfd.figures import FIGURES
+from nfd.figures.figure import Figure
+from nfd.figures.making import dataset_for, trained
+from nfd.sweep.sweep import Sweep
+
+CLAIMS: tuple[Claim, ...] = (
+    *shape.CLAIMS,
+    *convergence.CLAIMS,
+    *independence.CLAIMS,
+    *blocks.CLAIMS,
+    *spectra.CLAIMS,
+)
+
+_FIGURES: Mapping[str, Figure] = {**FIGURES, "claims": RUNS}
+
+
+def evidence_for(config: FigureConfig, sweep: Sweep) -> Evidence:
+    """The runs of every figure, trained where they are not stored."""
+    dataset = dataset_for(config, progress=sweep.progress)
+    runs = {number: trained(figure, config, sweep) for number, figure in _FIGURES.items()}
+    return Evidence(config.size, dataset, config.seed, runs)
+
+
+def table(evidence: Evidence, claims: Sequence[Claim] = CLAIMS, *, progress: bool = False) -> list[dict[str, Any]]:
+    """One line for every claim."""
+    with bar("claims", enabled=progress) as shown:
+        shown.plan(float(len(claims)))
+        rows = []
+        for claim in claims:
+            shown.plan(0.0, claim.id)
+            rows.append(claim.row(evidence))
+            shown.advance(1.0)
+    return rows
