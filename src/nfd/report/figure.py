@@ -1,0 +1,29 @@
+"""Findings as sections of a page: one with its chart, or several as the panels of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_lowercase
+from typing import Literal
+
+from nfd.experiment.findings.finding import Finding
+from nfd.report.charts import Chart, chart_of
+from nfd.report.section import Panel, Section
+
+
+def finding_section(finding: Finding, chart: Chart | None = None, *, level: Literal[2, 3] = 2) -> Section:
+    """A finding under its question: what was found, its chart (drawn here unless given), caption and table."""
+    f = finding
+    drawn = chart_of(f) if chart is None else chart
+    return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level)
+
+
+def figure_section(title: str, caption: str, findings: Sequence[Finding]) -> Section:
+    """Findings as the panels (a), (b), ... of one figure, each with what it shows below; the captions of all below."""
+    letters = [f"({letter}) " for letter in ascii_lowercase] if len(findings) > 1 else [""]
+    letters += [""] * max(0, len(findings) - len(letters))
+    panels = [
+        Panel(chart_of(f), " ".join(filter(None, [f.reading, f.caption])), f"{letter}{f.title}")
+        for letter, f in zip(letters, findings, strict=False)
+    ]
+    return Section(title, [], caption=caption, panels=panels)
