@@ -73,8 +73,8 @@ CLAIMS = (
     ),
     Claim(
         "prop2-depth", "Prop. 2, section 3.2", "Features come to the SDE's at mean square O(1/L).",
-        "Exponent in L of the mean square of h_L minus that of twice the depth along one path: holds where its interval "
-        "reaches -1 or less.", partial(_start, activation="relu", stream="h", axis="depth"),
+        "Exponent in L of the mean square of h_L minus that of twice the depth along one path: holds where its "
+        "interval reaches -1 or less.", partial(_start, activation="relu", stream="h", axis="depth"),
     ),
     Claim(
         "prop6-width", "Prop. 6, section 4.1", "Gradients come to the SDE's at mean square O(1/n), phi' Lipschitz.",

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import tyro
 
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import FigureConfig
 
-if TYPE_CHECKING:
-    pass
-
 
 class FigureCommand(SweepOptions, FigureConfig):
-    """Draw figures of the paper: every panel, from networks trained here.
+    """Draw figures of the paper, every panel, from networks trained here.
 
     Writes report.html, result.json, config.toml, a page for each figure and every panel as PDF, PNG and CSV to OUT. It
     can be stopped at any time: the same command goes on from there, and drawing again trains nothing.
@@ -34,19 +31,23 @@ class FigureCommand(SweepOptions, FigureConfig):
         from nfd.core.files import prepare_directory
 
         directory = prepare_directory(self.out)
-        store = directory if self.store is None else prepare_directory(self.store)
+        store = prepare_directory(self.store or self.out)
         return resumable(store, lambda: self._drawn(config, directory, store, command))
 
     def _drawn(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
-        from nfd.report.figures import write_figure, write_figures
+        from nfd.figures import FIGURES
+        from nfd.figures.making import dataset_for, findings, trained
+        from nfd.report.paper import write_figure, write_figures
 
+        wanted = FIGURES.values() if self.number == "all" else [FIGURES[self.number]]
         drawn = []
         with self.sweep(store) as sweep:
-            for number in self._wanted():
-                figure, found, data = self._made(number, config, sweep)
+            dataset = dataset_for(config, progress=True)
+            for figure in wanted:
+                found = findings(figure, trained(figure, config, sweep), dataset)
                 drawn.append((figure, found))
-                write_figure(figure, found, data, directory)
+                write_figure(figure, found, directory)
                 for finding in found:
-                    print(f"{finding.name}: {finding.headline}")
-        print(f"Report: {write_figures(config, drawn, data, directory, command)}")
+                    print(f"{finding.name}: {finding.headline}", flush=True)
+        print(f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")
         return 0

@@ -15,7 +15,9 @@ import tyro
 from nfd import __version__
 from nfd.cli.capacity import CapacityCommand
 from nfd.cli.check import CheckCommand
+from nfd.cli.claims import ClaimsCommand
 from nfd.cli.data import DataCommand
+from nfd.cli.figure import FigureCommand
 from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
@@ -34,6 +36,8 @@ _COMMANDS: dict[str, type[Options]] = {
     "capacity": CapacityCommand,
     "sweep": SweepCommand,
     "runs": RunsCommand,
+    "figure": FigureCommand,
+    "claims": ClaimsCommand,
     "kernel": KernelCommand,
     "data": DataCommand,
 }

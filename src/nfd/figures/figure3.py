@@ -2,8 +2,8 @@
 
 Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
 depth driven by the same noise (``nfd.meters.start``), in depth against the network of twice the depth along one
-Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one network against the mean of very wide ones, and against
-infinite depth extrapolated from them.
+Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one
+network against the mean of very wide ones, and against infinite depth extrapolated from them.
 """
 
 from __future__ import annotations

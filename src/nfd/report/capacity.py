@@ -8,8 +8,9 @@ from typing import Any
 
 from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.config import Config
-from nfd.experiment.findings.finding import Finding
+from nfd.experiment.findings.finding import Finding, plain
 from nfd.report.charts import write_charts
+from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
 _TITLE = "How big should it be?"
@@ -33,10 +34,9 @@ def write_capacity(
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=result["answers"])
-        sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
+        sections = [finding_section(f, charts[f.name]) for f in findings]
         made = Section("What was run", [f"Made by: {command}", f"Every run of the fit: nfd runs {store}"])
         write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
-        rows = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in findings}
-        about = {"config": config.model_dump(), "store": store, "command": command}
-        write_json(folder / "result.json", {**about, **result, "findings": rows})
+        about = {"title": _TITLE, "config": config.model_dump(), "store": store, "command": command}
+        write_json(folder / "result.json", {**about, **result, "findings": plain(findings)})
     return directory / "report.html"

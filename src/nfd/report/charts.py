@@ -2,168 +2,161 @@
 
 from __future__ import annotations
 
-import math
+import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import cycle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import altair as alt
 import vl_convert
 
 from nfd.core.files import write_bytes, write_csv
 from nfd.experiment.findings.finding import Axes, Finding
+from nfd.report.series import Series, mapped, references, styled
+from nfd.report.tidy import LOG_X, LOG_Y, Point, Row, across_span, linear_span, log_span, tidy
 
-Row = Mapping[str, Any]
 Chart = alt.LayerChart
 
 _HEIGHT, _STILL_WIDTH = 360, 640
-_MARGIN = 1.15  # of logarithmic axes, as a factor
 _TICKS = 12  # most values that an axis names one by one
-
-# Okabe & Ito's colours, told apart by colour-blind readers too; light to dark for an ordered family.
-_DASHES = ((1, 0), (6, 4), (2, 3))
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-SHADES = ("#cccccc", "#b4b4b4", "#9a9a9a", "#7e7e7e", "#666666", "#4f4f4f")
-
-
-@dataclass(frozen=True)
-class Series:
-    """How the rows of one series are drawn: as a line of this colour and dash."""
-
-    name: str
-    colour: str
-    dash: tuple[int, int] = (1, 0)
+_TITLE_WIDTH = 48  # characters of a line of an axis title
+_BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 
 def chart_of(finding: Finding) -> Chart:
-    """The chart of a finding, its series styled by their names."""
-    names = list(dict.fromkeys(row["series"] for row in finding.rows))
-    series = _mapped(names) if finding.axes.kind == "map" else _styled(names)
-    draw = {"curves": curves, "map": lines}.get(finding.axes.kind, points)
-    return draw(finding.rows, series, finding.axes)
+    """The chart of a finding, its series styled by their names, its references behind them."""
+    names = _distinct(finding.rows)
+    series = mapped(names) if finding.axes.kind == "map" else styled(names)
+    draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
+    return draw(finding.rows, series, finding.axes, finding.references)
 
 
-def _styled(names: Sequence[str]) -> list[Series]:
-    """Predictions in shades of grey to black; real networks dashed in colours; pairs of rules solid and dashed; all
-    else in colours, dashed from the second turn on."""
-    if any(", " in name and not name.startswith(("real", "infinitely")) for name in names):
-        colours = dict(zip(dict.fromkeys(name.rsplit(", ", 1)[0] for name in names), cycle(COLOURS), strict=False))
-        first = names[0].rsplit(", ", 1)[1]
-        return [
-            Series(name, colours[meter], (1, 0) if rule == first else (6, 4))
-            for name in names
-            for meter, rule in [name.rsplit(", ", 1)]
-        ]
-    if len(names) > 1 and not any(name.startswith(("real", "infinitely")) for name in names):
-        styles = zip(names, cycle(COLOURS), [k // len(COLOURS) for k in range(len(names))], strict=False)
-        return [Series(name, colour, _DASHES[turn % len(_DASHES)]) for name, colour, turn in styles]
-    real = [name for name in names if name.startswith("real")]
-    predicted = [name for name in names if name not in real]
-    shades = [*(SHADES[k * len(SHADES) // max(len(predicted) - 1, 1)] for k in range(len(predicted) - 1)), "#000000"]
-    return [
-        *(Series(name, shade) for name, shade in zip(predicted, shades, strict=False)),
-        *(Series(name, colour, (6, 4)) for name, colour in zip(real, cycle(COLOURS), strict=False)),
-    ]
-
-
-def _mapped(names: Sequence[str]) -> list[Series]:
-    """The lines of a map in shades, light to dark, what is drawn on it in colours."""
-    levels = [name for name in names if name.endswith("above the floor")]
-    drawn = [name for name in names if name not in levels]
-    shades = (SHADES[k * len(SHADES) // len(levels)] for k in range(len(levels)))
-    return [
-        *(Series(name, shade) for name, shade in zip(levels, shades, strict=True)),
-        *(Series(name, colour) for name, colour in zip(drawn, cycle(COLOURS), strict=False)),
-    ]
-
-
-def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Lines in bands from ``low`` to ``high``."""
-    x, y = axes.x, axes.y
-    base, chosen = _base(rows, series, (y, "low", "high"))
-    base = base.encode(x=alt.X(f"{x}:Q", title=axes.x_title, scale=alt.Scale(nice=False)))
-    scale = alt.Scale(zero=False)
-    band = base.mark_area().encode(
-        y=alt.Y("low:Q", title=axes.y_title, scale=scale),
-        y2="high:Q",
-        opacity=alt.condition(chosen, alt.value(0.16), alt.value(0.0)),
-    )
-    line = base.mark_line(strokeWidth=2).encode(y=f"{y}:Q", tooltip=_tooltip(x, y))
-    return _finished(band + line, chosen)
+    drawing = _Drawing(rows, series, axes, compared)
+    band = drawing.bars(drawing.base.mark_area(opacity=_BAND, clip=True))
+    band.encoding.strokeDash = alt.Undefined  # areas have none
+    line = drawing.base.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up())
+    touched = drawing.base.mark_point(size=90, opacity=0, clip=True).encode(y=drawing.up(), tooltip=drawing.tooltip())
+    return drawing.finished([band, line, touched])
 
 
-def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
-    x, y = axes.x, axes.y
-    if axes.kind == "named":
-        rows = [{**row, x: _name(row[x])} for row in rows]
-        across = alt.X(f"{x}:N", title=axes.x_title, sort=_values(rows, x), axis=alt.Axis(labelAngle=0))
-    else:
-        across = _logarithmic(x, axes.x_title, sorted(_values(rows, x)))
-    if axes.kind == "logarithmic":
-        rows, scale = _above_zero(rows, y)
-    else:
-        scale = alt.Scale(zero=axes.zero)
-    base, chosen = _base(rows, series, (y, "low", "high"))
-    base = base.encode(x=across)
-    up = alt.Y(f"{y}:Q", title=axes.y_title, scale=scale)
-    line = base.mark_line(strokeWidth=2).encode(y=up)
-    bars = base.mark_rule(strokeWidth=1.5).encode(
-        y=alt.Y("low:Q", title=axes.y_title, scale=scale), y2="high:Q", strokeDash=alt.value([1, 0])
-    )
-    dots = base.mark_point(filled=True, size=55).encode(y=up, tooltip=_tooltip(x, y))
-    return _finished(line + bars + dots, chosen)
+    drawing = _Drawing(rows, series, axes, compared)
+    line = drawing.base.mark_line(strokeWidth=_STROKE).encode(y=drawing.up())
+    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5)).encode(strokeDash=alt.value([1, 0]))
+    dots = drawing.base.mark_point(filled=True, size=55, opacity=1).encode(y=drawing.up(), tooltip=drawing.tooltip())
+    return drawing.finished([line, bars, dots])
 
 
-def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes) -> Chart:
+def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """A map with two logarithmic axes: a line for each series, a large point where it has one row."""
-    x, y = axes.x, axes.y
-    counts = Counter(row["series"] for row in rows)
-    base, chosen = _base([{**row, "alone": counts[row["series"]] == 1} for row in rows], series, (x, y))
-    base = base.encode(
-        x=alt.X(f"{x}:Q", title=axes.x_title, scale=_range(rows, x), axis=alt.Axis(grid=False, tickCount=_TICKS)),
-        y=alt.Y(f"{y}:Q", title=axes.y_title, scale=_range(rows, y), axis=alt.Axis(grid=False, tickCount=_TICKS)),
-    )
-    drawn = base.transform_filter("!datum.alone").mark_line(strokeWidth=2, clip=True).encode(order=f"{x}:Q")
-    dots = (
-        base.transform_filter("datum.alone")
-        .mark_point(filled=True, size=160)
-        .encode(tooltip=["series:N", f"{x}:Q", f"{y}:Q"])
-    )
-    return _finished(drawn + dots, chosen)
+    drawing = _Drawing(rows, series, axes, compared)
+    drawn = drawing.base.transform_filter("!datum.alone").mark_line(strokeWidth=_STROKE, clip=True)
+    alone = drawing.base.transform_filter("datum.alone").mark_point(filled=True, size=160, opacity=1)
+    tooltip = drawing.tooltip()
+    return drawing.finished([drawn.encode(y=drawing.up(), order="x:Q"), alone.encode(y=drawing.up(), tooltip=tooltip)])
 
 
-def _range(rows: Sequence[Row], column: str) -> alt.Scale:
-    values = [row[column] for row in rows]
-    return alt.Scale(type="log", nice=False, domain=[min(values), max(values)])
+class _Drawing:
+    """What the layers of one chart share: rows, colours, axes and the series that a reader has hidden."""
 
+    def __init__(self, rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row]) -> None:
+        self.axes = axes
+        self.points, self.compared = tidy(rows, axes), tidy(compared, axes)
+        counts = Counter(p["series"] for p in self.points)
+        own = [s for s in series if s.name in counts]
+        self.series = [*own, *references([n for n in _distinct(self.compared) if n not in counts])]
+        self.spans = self._spans(complete=len(self.points) == len(tidy(rows, _linear(axes))))
+        for point in self.points if axes.kind == "map" else ():
+            point["alone"] = counts[point["series"]] == 1
+        bottom = self.spans.get("log", (0.0,))[0]
+        for point in self.points:
+            if "low" in point and "log" in self.spans:
+                point["cut"] = max(point["low"], bottom)
+        self.base = self._layer(self.points)
 
-def _values(rows: Sequence[Row], column: str) -> list[Any]:
-    return list(dict.fromkeys(row[column] for row in rows))
+    @property
+    def _log(self) -> bool:
+        return self.axes.kind in LOG_Y
 
+    def _spans(self, complete: bool) -> dict[str, tuple[float, float]]:
+        """The ranges of the y axis by its type: both where a reader may switch, which takes values above zero only."""
+        everything = [*self.points, *self.compared]
+        zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
+        if self.axes.kind == "map":
+            ys = [p["y"] for p in everything]
+            return {"log": (min(ys), max(ys)) if len(set(ys)) > 1 else log_span(everything)}
+        spans = {"linear": linear_span(everything, zero=zero)}
+        positive = bool(everything) and complete and all(p["y"] > 0 for p in everything)
+        both = spans | ({"log": log_span(everything)} if positive or self._log else {})
+        return both if complete or not self._log else {"log": both["log"]}
 
-def _logarithmic(x: str, title: str, values: Sequence[float]) -> alt.X:
-    """An axis with a tick at every value, or at a few round ones where there are many."""
-    domain = [values[0] / _MARGIN, values[-1] * _MARGIN]
-    axis = alt.Axis(values=values, grid=False) if len(values) <= _TICKS else alt.Axis(grid=False, tickCount=_TICKS)
-    return alt.X(f"{x}:Q", title=title, scale=alt.Scale(type="log", nice=False, domain=domain), axis=axis)
+    def _layer(self, rows: Sequence[Point]) -> alt.Chart:
+        """Series on their colours and dashes across the x axis, without those that are hidden."""
+        names = [s.name for s in self.series]
+        colours = alt.Scale(domain=names, range=[s.colour for s in self.series])
+        dashes = alt.Scale(domain=names, range=[list(s.dash) for s in self.series])
+        legend = _legend(len(names))
+        return (
+            alt.Chart(alt.InlineData(values=list(rows)))
+            .transform_filter("indexof(hidden, datum.series) < 0")
+            .encode(
+                x=self.across(),
+                color=alt.Color("series:N", scale=colours, legend=legend),
+                strokeDash=alt.StrokeDash("series:N", scale=dashes, legend=legend),
+            )
+        )
 
+    def across(self) -> alt.X:
+        """The x axis: named places, or numbers with a tick at every value, or at a few round ones where many."""
+        title, kind = _wrapped(self.axes.x_title), self.axes.kind
+        if kind == "named":
+            places = list(dict.fromkeys(p["x"] for p in [*self.points, *self.compared]))
+            return alt.X("x:N", title=title, sort=places, axis=alt.Axis(labelAngle=0))
+        log, tight = kind in LOG_X, kind in ("curves", "logcurves", "map")
+        values = sorted({p["x"] for p in self.points or self.compared})
+        span = across_span(self.points or self.compared, log=log, tight=tight)
+        scale = alt.Scale(type="log" if log else "linear", nice=False, domain=list(span))
+        few = log and not tight and len(values) <= _TICKS
+        axis = alt.Axis(values=values, grid=False) if few else alt.Axis(grid=False, tickCount=_TICKS)
+        return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
-def _above_zero(rows: Sequence[Row], y: str) -> tuple[list[Row], alt.Scale]:
-    """The rows that a logarithmic axis can show; a bar that reaches zero ends at the axis."""
-    shown = [row for row in rows if _drawable(row[y]) and row[y] > 0]
-    bottom = min((v for row in shown for v in (row[y], row["low"]) if v > 0), default=1.0) / _MARGIN
-    top = max((row["high"] for row in shown), default=2.0) * _MARGIN
-    cut = [{**row, "low": max(row["low"], bottom)} for row in shown]
-    return list(cut), alt.Scale(type="log", nice=False, domain=[bottom, top])
+    def up(self, column: str = "y") -> alt.Y:
+        """The y axis."""
+        axis = alt.Axis(grid=False, tickCount=_TICKS) if self.axes.kind == "map" else alt.Undefined
+        scale = _scale(self.spans, "log" if self._log else "linear")
+        return alt.Y(f"{column}:Q", title=_wrapped(self.axes.y_title), scale=alt.Scale(**scale), axis=axis)
+
+    def bars(self, chart: alt.Chart) -> alt.Chart:
+        """What reaches from ``low`` to ``high``, of the rows that have them."""
+        ends = chart.transform_filter("isValid(datum.low)")
+        return ends.encode(y=self.up("cut" if self._log else "low"), y2="high:Q")
+
+    def tooltip(self) -> list[Any]:
+        """The series, where, and how much."""
+        x, y = (_said(name) for name in (self.axes.x, self.axes.y))
+        where = alt.Tooltip("x:N" if self.axes.kind == "named" else "x:Q", title=x)
+        return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
+
+    def finished(self, layers: Sequence[alt.Chart]) -> Chart:
+        """The layers over the references; ``usermeta`` tells the page of the series and of both kinds of y axis."""
+        behind = [self._layer(self.compared).mark_line(strokeWidth=_THIN, clip=True).encode(y=self.up())]
+        scales = {kind: _scale(self.spans, kind) for kind in self.spans}
+        about = {
+            "series": [{**vars(s), "dash": list(s.dash)} for s in self.series],
+            "scales": scales if len(scales) > 1 else {},
+        }
+        chart = alt.layer(*(behind if self.compared else []), *layers).add_params(alt.param(name="hidden", value=[]))
+        return cast(Chart, chart.properties(width="container", height=_HEIGHT, usermeta=about))
 
 
 def still(chart: Chart) -> tuple[bytes, bytes]:
     """The chart as PDF and PNG."""
-    spec = chart.properties(width=_STILL_WIDTH).to_json()
+    plain = chart.properties(width=_STILL_WIDTH).to_dict()
+    spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
     return vl_convert.vegalite_to_pdf(spec), vl_convert.vegalite_to_png(spec, scale=2)
 
 
@@ -178,48 +171,34 @@ def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
     return charts
 
 
-def _base(rows: Sequence[Row], series: Sequence[Series], columns: Sequence[str]) -> tuple[alt.Chart, alt.Parameter]:
-    """The series of finite rows (a run that diverged ends), with a legend that can be clicked."""
-    shown = [row for row in rows if all(_drawable(row[c]) for c in columns)]
-    present = {row["series"] for row in shown}
-    series = [s for s in series if s.name in present]
-    names = [s.name for s in series]
-    colour = alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=names, range=[s.colour for s in series]),
-        legend=_legend(len(names)),
-    )
-    dash = alt.StrokeDash(
-        "series:N", scale=alt.Scale(domain=names, range=[list(s.dash) for s in series]), legend=_legend(len(names))
-    )
-    chosen = alt.selection_point(fields=["series"], bind="legend")
-    base = alt.Chart(
-        alt.InlineData(values=[{k: None if v in (math.inf, -math.inf) else v for k, v in row.items()} for row in shown])
-    ).encode(color=colour, strokeDash=dash, opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.08)))
-    return base, chosen
+def _scale(spans: dict[str, tuple[float, float]], kind: str) -> dict[str, Any]:
+    return {"type": kind, "domain": list(spans[kind]), "nice": kind == "linear"}
+
+
+def _linear(axes: Axes) -> Axes:
+    """The same axes without a logarithm up."""
+    kinds: dict[str, Any] = {"logarithmic": "semilogarithmic", "logcurves": "curves"}
+    return Axes(axes.x, axes.y, axes.x_title, axes.y_title, kinds.get(axes.kind, axes.kind), axes.zero)
 
 
 def _legend(count: int) -> alt.Legend | None:
     if count < 2:
         return None
     return alt.Legend(
-        title=None, orient="top", columns=2, labelLimit=300, labelFontSize=12, symbolOpacity=1, symbolType="stroke",
-        symbolSize=300,
+        title=None, orient="top", columns=2 if count < 7 else 3, labelLimit=300, labelFontSize=12, symbolOpacity=1,
+        symbolType="stroke", symbolSize=300,
     )  # fmt: skip
 
 
-def _name(value: Any) -> str:
-    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
+def _said(name: str) -> str:
+    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else."""
+    return f"{name}:" if name in ("title", "image", "series") else name
 
 
-def _drawable(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _wrapped(title: str) -> str | list[str]:
+    found = textwrap.wrap(title, _TITLE_WIDTH)
+    return found if len(found) > 1 else title
 
 
-def _tooltip(x: str, y: str) -> list[Any]:
-    return ["series:N", alt.Tooltip(f"{x}:N"), *(alt.Tooltip(f"{k}:Q", format=".4f") for k in (y, "low", "high"))]
-
-
-def _finished(chart: Chart, chosen: alt.Parameter) -> Chart:
-    done: Chart = chart.add_params(chosen).properties(width="container", height=_HEIGHT)
-    return done
+def _distinct(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(str(row.get("series", "")) for row in rows))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.experiment.findings.finding import Finding
+from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.settings import CheckConfig
 from nfd.meters.check import MEANINGS, Check
 from nfd.report.charts import write_charts
+from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
 _CHARTS = ("depth", "width")
@@ -23,18 +24,20 @@ def write_check(
     with staged(directory, replaced=replaced) as folder:
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(found, folder)
-        sections = [Section(f.title, [f.headline], charts[f.name], f.table, f.caption) for f in found]
+        sections = [finding_section(f, charts[f.name]) for f in found]
         broken = [Section("What went wrong", [], points=check.events)] if check.events else []
         meters = [f"{name.replace('_', ' ')}: {said}." for name, said in MEANINGS.items()]
         defined = Section("What the meters are", [], points=meters, folded=True)
         made = Section("What was run", [f"Made by: {command}"])
-        write_text(folder / "report.html", page(f"How {model} scales", [*broken, *sections, defined, made]))
+        title = f"How {model} scales"
+        write_text(folder / "report.html", page(title, [*broken, *sections, defined, made]))
         runs = [{k: v for k, v in run.items() if k != "events"} for run in check.runs]
         names = list(dict.fromkeys(name for run in runs for name in run))
         write_csv(folder / "runs.csv", [{name: run.get(name) for name in names} for run in runs])
         write_json(
             folder / "result.json",
             {
+                "title": title,
                 "model": model,
                 "config": config.model_dump(),
                 "command": command,
@@ -42,6 +45,7 @@ def write_check(
                 "events": check.events,
                 "table": check.table,
                 "runs": runs,
+                "findings": plain(found),
             },
         )
     return directory / "report.html"

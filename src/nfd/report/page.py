@@ -2,91 +2,84 @@
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-_STYLE = """
-:root { color-scheme: light; --ink: #1a1a1a; --soft: #5c5c5c; --line: #ddd; }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: #fff; max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.chart { width: 100%; } .wide { overflow-x: auto; } p.note { color: var(--soft); font-size: .9rem; }
-table { border-collapse: collapse; font-size: .92rem; } th, td { text-align: left; padding: .3rem 1rem .3rem 0;
-  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-code { background: #f3f3f3; padding: .1rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
-@media print { details { display: none; } }
-"""
+from nfd.report.section import Label, Panel, Section, escaped, section_html
+from nfd.report.series import DARK
 
+__all__ = ["Label", "Panel", "Section", "page"]
 
-@dataclass(frozen=True)
-class Section:
-    """A heading, its reading in words, and optionally points, a chart with its caption and a table; folded or not."""
-
-    title: str
-    paragraphs: Sequence[str]
-    chart: alt.LayerChart | None = None
-    table: Sequence[Mapping[str, Any]] = ()
-    caption: str = ""
-    points: Sequence[str] = ()
-    folded: bool = False
+_LISTED = 4  # sections from which on a page has a table of contents
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
     """The page as HTML; every string from outside is escaped."""
-    body = "\n".join(_section(index, section) for index, section in enumerate(sections))
-    charts = {f"chart{i}": s.chart.to_dict() for i, s in enumerate(sections) if s.chart is not None}
+    anchors = [f"part{k}" for k in range(len(sections))]
+    body = "\n".join(map(section_html, sections, anchors))
+    charts = {
+        f"{anchor}-{k}": _placed(chart)
+        for section, anchor in zip(sections, anchors, strict=True)
+        for k, chart in enumerate(section.charts)
+    }
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><style>{_STYLE}</style></head>
-<body><h1>{html.escape(title)}</h1>
+<title>{escaped(title)}</title><style>{_style()}</style></head>
+<body><button type="button" id="scheme">light or dark</button><h1>{escaped(title)}</h1>
+{_contents(sections, anchors)}
+<main>
 {body}
-<script>{_vega()}</script>
-<script>
-for (const [id, spec] of Object.entries({_script_safe(charts)}))
-  vegaEmbed("#" + id, spec, {{actions: false, renderer: "svg"}});
-</script></body></html>
+</main>
+<script>{_vega() if charts else ""}</script>
+<script>const charts = {_script_safe(charts)};
+{_file("page.js")}</script></body></html>
 """
 
 
-def _section(index: int, section: Section) -> str:
-    parts = [f"<section><h2>{html.escape(section.title)}</h2>"]
-    if section.folded:
-        parts = [f"<section><details><summary>{html.escape(section.title)}</summary>"]
-    parts += [f"<p>{html.escape(text)}</p>" for text in section.paragraphs]
-    if section.points:
-        parts.append("<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in section.points) + "</ul>")
-    if section.chart is not None:
-        parts.append(f'<div class="chart" id="chart{index}"></div>')
-    if section.caption:
-        parts.append(f'<p class="note">{html.escape(section.caption)}</p>')
-    if section.table:
-        parts.append(_table(section.table))
-    return "\n".join([*parts, "</details></section>" if section.folded else "</section>"])
+def _contents(sections: Sequence[Section], anchors: Sequence[str]) -> str:
+    """Links to the headings of a long page."""
+    links = [(s, f'<a href="#{a}">{escaped(s.title)}</a>') for s, a in zip(sections, anchors, strict=True)]
+    open_ones = [f'<li class="level{s.level}">{link}</li>' for s, link in links if not s.folded]
+    if len(open_ones) < _LISTED:
+        return ""
+    return f'<nav aria-label="contents"><ul>{"".join(open_ones)}</ul></nav>'
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{html.escape(str(key))}</th>" for key in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_shown(v))}</td>" for v in row.values()) + "</tr>" for row in rows
+def _placed(chart: alt.LayerChart) -> dict[str, Any]:
+    """The chart without its own legend, in place of which the page has buttons."""
+    spec: dict[str, Any] = chart.to_dict()
+    for layer in spec.get("layer", []):
+        for channel in ("color", "strokeDash"):
+            if "field" in layer["encoding"].get(channel, {}):
+                layer["encoding"][channel]["legend"] = None
+    return spec
+
+
+def _style() -> str:
+    """The style sheet, and what stands for colours that are hard to see on a dark page."""
+    dark = "\n".join(
+        f'.plot [stroke="{light}"] {{ stroke: light-dark({light}, {shown}); }} '
+        f'.plot [fill="{light}"] {{ fill: light-dark({light}, {shown}); }}'
+        for light, shown in DARK.items()
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{_file('page.css')}{dark}\n"
 
 
 def _script_safe(value: Any) -> str:
     """JSON that cannot end the script element it stands in."""
     return json.dumps(value).replace("<", "\\u003c")
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 @cache

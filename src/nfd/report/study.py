@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.findings import NAMES, Finding
+from nfd.experiment.findings.finding import plain
 from nfd.experiment.study import Study
-from nfd.report.charts import Chart, write_charts
+from nfd.report.charts import write_charts
+from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
 _TITLE = (
@@ -28,7 +31,7 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
     with staged(directory, replaced=[f"{name}.{kind}" for name in NAMES for kind in ("csv", "pdf", "png")]) as folder:
         write_text(folder / "config.toml", study.config.toml())
         charts = write_charts(found, folder)
-        sections = [_section(finding, charts[finding.name], study) for finding in found]
+        sections = [finding_section(replace(f, caption=_caption(f, study)), charts[f.name]) for f in found]
         opening = [*_warning(study), _summary(found)]
         write_text(folder / "report.html", page(_TITLE, [*opening, *sections, *_run(study, command, repeat)]))
         write_json(folder / "result.json", _result(study, found, command, repeat))
@@ -37,11 +40,10 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
 
 def _result(study: Study, found: Sequence[Finding], command: str, repeat: str) -> dict[str, Any]:
     return {
+        "title": _TITLE,
         "config": study.config.model_dump(),
         "complete": study.measured.complete,
-        "findings": {
-            f.name: {"title": f.title, "reading": f.reading, "slopes": f.slopes, "rows": f.rows} for f in found
-        },
+        "findings": plain([replace(f, caption=_caption(f, study)) for f in found]),
         "run": study.facts(),
         "command": command,
         "repeat": repeat,
@@ -62,7 +64,8 @@ def _summary(found: Sequence[Finding]) -> Section:
     return Section("In short", [], points=[f"{f.title} {f.headline}" for f in found])
 
 
-def _section(finding: Finding, chart: Chart, study: Study) -> Section:
+def _caption(finding: Finding, study: Study) -> str:
+    """The finding's caption, and what all of the study's share."""
     c = study.config
     shared = (
         f"{study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
@@ -70,8 +73,7 @@ def _section(finding: Finding, chart: Chart, study: Study) -> Section:
         "Infinitely wide: "
         f"{c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
     )
-    caption = f"{finding.caption} Data: {shared}"
-    return Section(finding.title, [finding.headline, *finding.details], chart, finding.table, caption)
+    return f"{finding.caption} Data: {shared}"
 
 
 def _run(study: Study, command: str, repeat: str) -> list[Section]:

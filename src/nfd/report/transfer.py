@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.experiment.findings.finding import Finding
+from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.report.charts import write_charts
+from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 from nfd.sweep.transfer import Transfer
 from nfd.sweep.transfer_findings import result, sentence, table
@@ -24,11 +25,10 @@ def write_transfer(
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=[sentence(one) for one in found], table=table(found))
-        sections = [Section(f.title, [f.headline], charts[f.name], caption=f.caption) for f in findings]
+        sections = [finding_section(f, charts[f.name]) for f in findings]
         made = Section("What was run", [f"Made by: {command}", f"Every run: nfd runs {directory}"])
         write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
         write_csv(folder / "transfer.csv", table(found))
-        about = {"config": config.model_dump(), "command": command}
-        rows = {f.name: {"title": f.title, "reading": f.reading, "rows": f.rows} for f in findings}
-        write_json(folder / "result.json", {**about, "rules": result(found), "findings": rows})
+        about = {"title": _TITLE, "config": config.model_dump(), "command": command}
+        write_json(folder / "result.json", {**about, "rules": result(found), "findings": plain(findings)})
     return directory / "report.html"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from nfd.core.statistics import Interval, interval
@@ -16,18 +17,21 @@ Row = dict[str, Any]
 
 INFINITE = math.inf
 
+_UNWRITABLE = ("inf", "-inf", "nan")
+_NUMBERS = ("rows", "slopes", "references")  # the parts of a finding that hold numbers
+
 
 @dataclass(frozen=True)
 class Axes:
-    """Which columns of the rows a chart shows, their titles, and how: curves over steps, or points on two logarithmic
-    axes, on one across (semilogarithmic), or on a named axis, which shows zero unless told otherwise; or a map with
-    two logarithmic axes: lines, and points that stand alone."""
+    """Which columns of the rows a chart shows, their titles, and how: curves over steps (logcurves: on a logarithmic
+    axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
+    which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone."""
 
     x: str
     y: str
     x_title: str
     y_title: str
-    kind: Literal["curves", "logcurves", "linear", "logarithmic", "semilogarithmic", "named", "map"]
+    kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map"]
     zero: bool = True
 
 
@@ -54,6 +58,47 @@ class Finding:
     def reading(self) -> str:
         """The whole answer."""
         return " ".join([self.headline, *self.details])
+
+    def plain(self) -> dict[str, Any]:
+        """The finding as JSON holds it, with its ``reading``; ``of`` reads it back, infinities and not-a-number too."""
+        written = {name: encoded(value) for name, value in asdict(self).items() if name in _NUMBERS}
+        return asdict(self) | written | {"reading": self.reading}
+
+    @staticmethod
+    def of(plain: Any) -> Finding:
+        """The finding that ``plain`` made; ValueError that says what is wrong with anything else."""
+        try:
+            found = TypeAdapter(Finding).validate_python(plain)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            raise ValueError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
+        return replace(found, **{name: decoded(getattr(found, name)) for name in _NUMBERS})
+
+
+def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
+    """Findings by name as a ``result.json`` holds them, for ``nfd report`` to draw again."""
+    return {finding.name: finding.plain() for finding in findings}
+
+
+def encoded(value: Any) -> Any:
+    """Numbers that JSON lacks as the texts ``float`` reads; a text that reads so itself gets a quote in front."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and value.lstrip("'") in _UNWRITABLE:
+        return f"'{value}"
+    if isinstance(value, dict):
+        return {k: encoded(v) for k, v in value.items()}
+    return [encoded(v) for v in value] if isinstance(value, list) else value
+
+
+def decoded(value: Any) -> Any:
+    """What ``encoded`` was given."""
+    if isinstance(value, str) and value.lstrip("'") in _UNWRITABLE:
+        return value[1:] if value.startswith("'") else float(value)
+    if isinstance(value, dict):
+        return {k: decoded(v) for k, v in value.items()}
+    return [decoded(v) for v in value] if isinstance(value, list) else value
 
 
 def columns(name: str, found: Interval) -> Row:

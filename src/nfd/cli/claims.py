@@ -1,0 +1,42 @@
+"""``nfd claims``: every statement of the paper that can be measured, and a verdict on each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.experiment.sweep_settings import FigureConfig
+
+
+class ClaimsCommand(SweepOptions, FigureConfig):
+    """Judge the paper's statements, each by a measurement with its interval.
+
+    Reads the networks of the figures from STORE, trains those that are missing, and writes result.json, claims.md,
+    report.html and config.toml to OUT.
+    """
+
+    out: str = "out/claims"
+    """directory for the results"""
+    store: str | None = None
+    """directory of the trained networks, such as nfd figure's OUT; by default OUT"""
+
+    def run(self, command: str) -> int:
+        """Check, train what is missing, judge, print."""
+        config = self.settings(FigureConfig)
+        from nfd.core.files import prepare_directory
+
+        directory = prepare_directory(self.out)
+        store = prepare_directory(self.store or self.out)
+        return resumable(store, lambda: self._judged(config, directory, store, command))
+
+    def _judged(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
+        from nfd.claims.table import evidence_for, table
+        from nfd.report.paper import write_claims
+
+        with self.sweep(store) as sweep:
+            evidence = evidence_for(config, sweep)
+        rows = table(evidence, progress=True)
+        for row in rows:
+            print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
+        print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")
+        return 0

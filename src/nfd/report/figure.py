@@ -1,0 +1,23 @@
+"""Findings as sections of a page: one with its chart, or several as the panels of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from nfd.experiment.findings.finding import Finding
+from nfd.report.charts import Chart, chart_of
+from nfd.report.section import Panel, Section
+
+
+def finding_section(finding: Finding, chart: Chart | None = None, *, level: Literal[2, 3] = 2) -> Section:
+    """A finding under its question: what was found, its chart (drawn here unless given), caption and table."""
+    f = finding
+    drawn = chart_of(f) if chart is None else chart
+    return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level)
+
+
+def figure_section(title: str, caption: str, findings: Sequence[Finding]) -> Section:
+    """Findings as the panels of one figure, each with what it shows below; the caption of all below."""
+    panels = [Panel(chart_of(f), " ".join(filter(None, [f.reading, f.caption])), f.title) for f in findings]
+    return Section(title, [], caption=caption, panels=panels)

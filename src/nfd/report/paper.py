@@ -1,0 +1,75 @@
+"""Pages and files of the figures of the paper, and of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nfd.core.files import staged, write_json, write_text
+from nfd.experiment.findings.finding import Finding, plain
+from nfd.experiment.sweep_settings import FigureConfig
+from nfd.figures.figure import Figure
+from nfd.report.charts import write_charts
+from nfd.report.claims import claims_markdown, claims_section
+from nfd.report.figure import figure_section
+from nfd.report.page import page
+from nfd.report.section import Section
+
+Drawn = Sequence[tuple[Figure, Sequence[Finding]]]
+
+_FIGURES = "The figures of the paper"
+_CLAIMS = "What the paper says, and what is measured"
+
+
+def write_figure(figure: Figure, findings: Sequence[Finding], directory: Path) -> Path:
+    """Write a figure's page and every panel as PDF, PNG and CSV; returns the page's path."""
+    with staged(directory) as folder:
+        write_charts(findings, folder)
+        write_text(folder / f"{figure.name}.html", page(figure.title, [_section(figure, findings)]))
+    return directory / f"{figure.name}.html"
+
+
+def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
+    """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
+    title = f"{_FIGURES}, on {data}"
+    sections = [_section(figure, findings) for figure, findings in drawn]
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", config.toml())
+        write_text(folder / "report.html", page(title, [*sections, _made(command)]))
+        found = plain([finding for _, findings in drawn for finding in findings])
+        about = {"title": title, "config": config.model_dump(), "command": command}
+        write_json(folder / "result.json", {**about, "findings": found})
+    return directory / "report.html"
+
+
+def write_claims(
+    config: FigureConfig, rows: Sequence[Mapping[str, Any]], data: str, directory: Path, command: str
+) -> Path:
+    """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
+    intro = _intro(config, data, command)
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", config.toml())
+        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{intro}"))
+        write_text(folder / "report.html", page(_CLAIMS, [Section("How", [intro]), claims_section(rows)]))
+        about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
+        write_json(folder / "result.json", {**about, "rows": list(rows)})
+    return directory / "report.html"
+
+
+def _section(figure: Figure, findings: Sequence[Finding]) -> Section:
+    number = figure.name.replace("figure-", "Figure ")
+    return figure_section(f"{number}: {figure.title}", "", findings)
+
+
+def _made(command: str) -> Section:
+    return Section("What was run", [f"Made by: {command}. The same command draws again without training."])
+
+
+def _intro(config: FigureConfig, data: str, command: str) -> str:
+    return (
+        f"Every statement of the paper that can be measured, judged at size {config.size} on {data} by {command}. An "
+        "interval is a 95 % one; a verdict is made by the rule that stands with each measurement, never by hand. "
+        "Undecided means that the interval lies on both sides of the rule's bound: more seeds or larger networks would "
+        "tell. Statements are in our words."
+    )
