@@ -26,3 +26,13 @@ def cifar_files() -> Path:
         if (place / "cifar-10-batches-bin").is_dir():
             return place
     pytest.skip("needs cifar-10-batches-bin in ../shared/data or in the folder that NFD_DATA names")
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every figure of the paper at its smallest, made by the command: pages, panels, result.json and the runs."""
+    from nfd.cli.main import main
+
+    directory = tmp_path_factory.mktemp("figures")
+    assert main(["figure", "all", "--size", "smoke", "--out", str(directory), "--executor", "inline"]) == 0
+    return directory

@@ -82,11 +82,12 @@ def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
 
 
 def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
-    """Training losses, mean over the steps between looks, ``[runs, looks - 1]``, and the updates made by then."""
+    """Training losses, the first and then means over the steps between looks, ``[runs, looks]``, and the updates made
+    by then."""
     moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
     losses = runs.curve("loss")
     parts = [losses[:, a:b].mean(1) for a, b in itertools.pairwise(moments)]
-    return [float(m) for m in moments[1:]], torch.stack(parts, 1)
+    return [float(m) for m in moments], torch.stack([losses[:, 0], *parts], 1)
 
 
 def tested(runs: Runs, name: str) -> tuple[list[float], Tensor]:
@@ -112,19 +113,24 @@ _NAMES = {
 
 def caption(runs: Runs, data: Data, *said: str) -> str:
     """What ran, in words made from its settings."""
-    parts = []
+    parts, is_start = [], runs.values("meter") == ["start"]
     for name, form in _NAMES.items():
         values = runs.values(name)
+        if is_start and name in _OF_TRAINING:
+            continue
         if name == "network" and "mlp" in values:
             parts.append("vanilla networks without skip connections")
         elif form and not (name in ("block", "order", "feedback") and values == [_USUAL[name]]):
-            shown = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
-            parts.append(form.format(", ".join(shown)))
-    trained = f"{data.title}; {', '.join(parts)}; {_ALWAYS}; {len(runs.values('seed'))} seeds of the initial weights"
-    return " ".join([*said, f"{trained}, the same batches for all."])
+            parts.append(form.format(listed([f"{v:g}" if isinstance(v, float) else v for v in values])))
+    seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
+    if is_start:
+        return " ".join([*said, f"{data.title}; {', '.join(parts)}; {_INPUTS}; {seeds}."])
+    return " ".join(
+        [*said, f"{data.title}; {', '.join(parts)}; {_TRAINING}, {_INPUTS}; {seeds}, the same batches for all."]
+    )
 
 
-_ALWAYS = (
-    "SGD without momentum, LR = eta_c, cross-entropy in nats, outputs scaled by 1/n, inputs normalised per channel"
-)
+_INPUTS = "inputs normalised per channel"
+_TRAINING = "SGD without momentum, LR = eta_c, cross-entropy in nats, outputs scaled by 1/n"
+_OF_TRAINING = ("eta_c", "batch", "steps", "feedback")
 _USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
