@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +122,7 @@ class _Alone:
     def trained(self) -> Trained:
         found = Trained(torch.full((len(self.order),), math.nan), torch.empty(0))
         if self.config.meter == "start":
-            found.metrics, found.curves = start(cast(ResNet, self.net), self.meter.probes[:STARTS])
+            found.metrics, found.curves = start(self.net, self.meter.probes[:STARTS])
         for step, loss in self._steps():
             found.losses[step] = loss
         blank = torch.full((len(self.dataset.test_labels), len(self.dataset.classes)), math.nan)
