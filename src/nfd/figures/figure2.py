@@ -77,7 +77,7 @@ def gain(runs: Runs, first: float, second: float, metric: str = "test_loss") -> 
     Infinite where networks of the second diverged, minus infinity where those of the first did, not-a-number for both.
     """
     found = scores(runs, metric)
-    means = [float(found[T].mean()) for T in (first, second)]
+    means = [float(found[T].mean()) if T in found else math.nan for T in (first, second)]
     if not all(map(math.isfinite, means)):
         apart = means[1] - means[0]
         return Interval(apart, math.nan, apart, apart)
