@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -118,12 +117,13 @@ class _Alone:
         self.meter = _METERS.get(config.meter, _Meter)(self.net, config, _placed(dataset, device)[2][:PROBES])
         self.moments = set(looks(config))
         self.seen: dict[int, Tensor] = {}
-        self.readings: dict[str, dict[int, Tensor]] = {}
+        self.readings: dict[int, dict[str, Tensor]] = {}
+        self.blank = {name: torch.full_like(x, math.nan) for name, x in self.meter.read().items()}
 
     def trained(self) -> Trained:
         found = Trained(torch.full((len(self.order),), math.nan), torch.empty(0))
         if self.config.meter == "start":
-            found.metrics, found.curves = start(cast(ResNet, self.net), self.meter.probes[:STARTS])
+            found.metrics, found.curves = start(self.net, self.meter.probes[:STARTS])
         for step, loss in self._steps():
             found.losses[step] = loss
         blank = torch.full((len(self.dataset.test_labels), len(self.dataset.classes)), math.nan)
@@ -153,15 +153,14 @@ class _Alone:
         if self.config.every or step == self.config.steps:
             self.seen[step] = _tested(self.net, self.dataset, self.device)
         if step:
-            for name, value in self.meter.read().items():
-                self.readings.setdefault(name, {})[step] = value
+            self.readings[step] = self.meter.read()
 
     def _measured(self) -> dict[str, Tensor]:
-        """Readings ``[looks x parts]``, flat, and the steps of the looks."""
-        if not self.readings:
+        """Readings ``[looks x parts]``, flat, not-a-number after the run ended, and the steps of the looks."""
+        if not self.blank:
             return {}
-        steps = sorted(next(iter(self.readings.values())))
-        found = {name: torch.cat([by_step[step] for step in steps]) for name, by_step in self.readings.items()}
+        steps = looks(self.config)[1:]
+        found = {name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank}
         return found | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
 
 

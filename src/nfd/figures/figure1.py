@@ -14,10 +14,12 @@ from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import (
     BANDS,
     BARS,
+    apart_said,
     by_seed,
     caption,
     curve_rows,
     difference,
+    diverged,
     epoch_losses,
     line,
     panel,
@@ -86,7 +88,7 @@ def _features(start: Runs, data: Data) -> Finding:
         rows += point_rows(_NAMES[order], "depth", "rms", found)
         slopes.append(slope(_NAMES[order], *by_seed(found)))
     depths = sorted({row["depth"] for row in rows})
-    flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"])
+    flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"] if rows else 1.0)
     return panel(
         "figure-1",
         "a",
@@ -105,18 +107,19 @@ def _training(training: Runs, data: Data) -> list[Finding]:
     for order, some in training.by("order").items():
         losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])
         tests += curve_rows(_NAMES[order], "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
-    said = caption(training, data, BANDS)
+    said, ended = caption(training, data, BANDS), diverged(training, "order", "")
     train = difference(*(training.where(order=o).metric("train_loss") for o in ("pre", "post")))
     return [
         panel(
             "figure-1", "b", "Training loss",
-            headline=f"At the end post-activation is above pre-activation by {train} nats.",
+            headline=f"At the end post-activation is above pre-activation by {apart_said(train)} nats.",
             rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=said,
+            details=ended,
         ),
         panel(
             "figure-1", "c", "Test loss",
-            headline=f"At the end post-activation is above pre-activation by {advantage(training)} nats.",
-            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=said,
+            headline=f"At the end post-activation is above pre-activation by {apart_said(advantage(training))} nats.",
+            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=said, details=ended,
         ),
     ]  # fmt: skip
 

@@ -65,16 +65,22 @@ def scores(runs: Runs, metric: str = "test_loss") -> dict[float, Tensor]:
 
 
 def best(runs: Runs, metric: str = "test_loss") -> float:
-    """The horizon with the lowest mean."""
+    """The horizon with the lowest mean; not-a-number where networks of every one diverged."""
     means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
-    return min(means, key=lambda T: means[T])
+    lowest = min(means, key=lambda T: means[T])
+    return lowest if math.isfinite(means[lowest]) else math.nan
 
 
 def gain(runs: Runs, first: float, second: float, metric: str = "test_loss") -> Interval:
-    """The loss at the second horizon minus that at the first, paired by seed; infinite where one diverged."""
+    """The loss at the second horizon minus that at the first, paired by seed.
+
+    Infinite where networks of the second diverged, minus infinity where those of the first did, not-a-number for both.
+    """
     found = scores(runs, metric)
-    if not bool(found[first].isfinite().all() and found[second].isfinite().all()):
-        return Interval(math.inf, math.nan, math.inf, math.inf)
+    means = [float(found[T].mean()) if T in found else math.nan for T in (first, second)]
+    if not all(map(math.isfinite, means)):
+        apart = means[1] - means[0]
+        return Interval(apart, math.nan, apart, apart)
     return difference(found[first], found[second])
 
 
@@ -100,6 +106,8 @@ def _told(runs: Runs, metric: str) -> str:
     what, chosen = metric.replace("_", " "), best(runs, metric)
     means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
     shown = ", ".join(f"{T:g}: {m:.3f}" if math.isfinite(m) else f"{T:g}: diverged" for T, m in means.items())
+    if math.isnan(chosen):
+        return "Networks diverged at every T."
     return f"The final {what} is lowest at T = {chosen:g}. By T: {shown}."
 
 
@@ -109,7 +117,8 @@ def _both(runs: Runs, data: Data) -> list[Finding]:
         rows, told, ended = list[Row](), list[str](), list[str]()
         for depth, some in sorted(runs.by("depth").items()):
             rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric))
-            told.append(f"T = {best(some, metric):g} at depth {depth}")
+            chosen = best(some, metric)
+            told.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
             ended += [f"Depth {depth}: {said[0].lower()}{said[1:]}" for said in diverged(some, "horizon", "T =")]
         found.append(
             panel(

@@ -8,16 +8,28 @@ network against the mean of very wide ones, and against infinite depth extrapola
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from nfd.core.names import Size
 from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns, fitted
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.figures.figure import Figure, Parts
-from nfd.figures.panels import BARS, by_seed, caption, line, panel, point_rows, sizes, slope, slopes_said
+from nfd.figures.panels import (
+    BARS,
+    UNKNOWN,
+    by_seed,
+    caption,
+    exponent,
+    line,
+    panel,
+    point_rows,
+    sizes,
+    slope,
+    slopes_said,
+)
 from nfd.figures.runs import Data, Runs
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
@@ -62,15 +74,20 @@ def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
 
 
 def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
-    """Mean squares ``[seeds]`` by size, along one axis at the largest of the other: of ``h_L`` or of ``g_0``."""
+    """Mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
+
+    In width at the second largest depth. In depth at the largest width, against the network twice as deep: where the
+    distance from the limit is ``c / L`` that from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for
+    M = 2L but faster for one M that all are compared with.
+    """
     particles, end = _STREAMS[stream]
     some = start.where(activation=activation)
-    *depths, deepest = sorted(some.values("depth"))
+    depths = sorted(some.values("depth"))
     if axis == "width":
-        return sizes(some.where(depth=depths[-1]), "width", lambda r: r.metric(particles))
+        return sizes(some.where(depth=depths[-2]), "width", lambda r: r.metric(particles))
     widest = some.where(width=max(some.values("width")))
-    ends = {L: widest.where(depth=L).curve(end) for L in (*depths, deepest)}
-    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in depths}
+    ends = {L: widest.where(depth=L).curve(end) for L in depths}
+    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in depths if 2 * L in ends}
 
 
 def outputs(runs: Runs) -> Tensor:
@@ -99,14 +116,27 @@ def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
 
 def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
     """The exponent in n of the mean-square error of trained networks of one depth."""
-    widths, runs, end = width_squares(real, limit, depth)
-    return interval(lambda r, e: log_slope(widths, squared_distances(r, e).clamp_min(1e-300)), runs, end)
+    widths, *samples = width_squares(real, limit, depth)
+    return _exponent(widths, squared_distances, *samples)
 
 
 def depth_slope(limit: Runs) -> Interval:
     """The exponent in L of the mean-square error of trained, very wide networks."""
     depths, differences = depth_squares(limit)
-    return interval(lambda d: log_slope(depths, _systematic(d).clamp_min(1e-300)), differences)
+    return _exponent(depths, _systematic, differences)
+
+
+def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
+    """The exponent of squares ``[points]`` of the samples, over the points where they can be told from zero."""
+    kept = [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
+    if len(kept) < 2:
+        return UNKNOWN
+    return interval(lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)), *samples)
+
+
+def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
+    """The square of every point, with its interval."""
+    return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
 
 
 def _systematic(differences: Tensor) -> Tensor:
@@ -126,11 +156,11 @@ def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
     at = sorted(start.values(other))[-2 if other == "depth" else -1]
     against = {
         "width": "particles of infinite width driven by the same noise",
-        "depth": "the network of twice the depth along the same Brownian path",
+        "depth": "the network twice as deep along the same Brownian path",
     }[axis]
     letter_of = {"width": "n", "depth": "L"}[axis]
     places = sorted({row[axis] for row in rows})
-    highest = max(row["square"] for row in rows if row[axis] == places[0])
+    highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
     return panel(
         "figure-3", letter, f"Before training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
@@ -145,28 +175,22 @@ def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
 def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for depth in sorted(real.values("depth")):
-        widths, runs, end = width_squares(real, limit, depth)
-        squares = [interval(lambda r, e, k=k: squared_distances(r, e)[k], runs, end) for k in range(len(widths))]
-        rows += _resolved(f"depth {depth}", "width", widths, squares)
-        slopes.append(_fitted(f"depth {depth}", width_slope(real, limit, depth)))
+        widths, *samples = width_squares(real, limit, depth)
+        rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples))
+        slopes.append(exponent(f"depth {depth}", width_slope(real, limit, depth)))
     return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
 
 
 def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
     depths, differences = depth_squares(limit)
-    squares = [interval(lambda d, k=k: _systematic(d)[k], differences) for k in range(len(depths))]
-    rows = _resolved("infinitely wide", "depth", depths, squares)
-    slopes = [_fitted("infinitely wide", depth_slope(limit))]
+    rows = _resolved("infinitely wide", "depth", depths, _each(_systematic, differences))
+    slopes = [exponent("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
         found = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
         squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in found.values()]
         rows += _resolved(f"width {n}", "depth", list(found), squares)
     return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
-
-
-def _fitted(series: str, found: Interval) -> Row:
-    return fitted(series, lambda _: torch.tensor(found.value), torch.zeros(2, 1)) | columns("slope", found)
 
 
 def _resolved(series: str, axis: str, places: list[float], squares: list[Interval]) -> list[Row]:

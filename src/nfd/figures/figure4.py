@@ -13,7 +13,7 @@ from nfd.core.names import Size
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.experiment.findings.finding import Axes, Finding, Row
 from nfd.figures.figure import Figure, Settings
-from nfd.figures.panels import BANDS, caption, curve_rows, diverged, epoch_losses, panel, tested
+from nfd.figures.panels import BANDS, UNKNOWN, caption, curve_rows, diverged, epoch_losses, panel, tested
 from nfd.figures.runs import Data, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -66,6 +66,8 @@ def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
 def gap_slope(runs: Runs) -> Interval:
     """The exponent of the gap against depth, over depths where no network diverged."""
     depths = [L for L in sorted(runs.values("depth")) if bool(_gaps(runs, L).isfinite().all())]
+    if len(depths) < 2:
+        return UNKNOWN
     together = torch.stack([_gaps(runs, L) for L in depths], 1)
     return interval(lambda d: log_slope(depths, d.mean(0).abs().clamp_min(1e-12)), together)
 

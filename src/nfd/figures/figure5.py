@@ -15,6 +15,7 @@ from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import (
     BANDS,
     BARS,
+    apart_said,
     by_seed,
     caption,
     curve_rows,
@@ -118,11 +119,12 @@ def _against_depth(runs: Runs, data: Data, letter: str, meter: str, title: str, 
         rows += point_rows(name, "depth", meter, dict(zip(depths, samples.unbind(1), strict=True)))
         slopes.append(slope(name, depths, samples))
     steps = runs.values("steps")[0]
-    first = next(row for row in rows if row["series"] == RULES["depth-mup"])
+    uniform = [row for row in rows if row["series"] == RULES["depth-mup"]]
+    places, at = [row["depth"] for row in uniform], uniform[0][meter] if uniform else 1.0
     return panel(
         "figure-5", letter, title, headline=f"After {steps} steps: {slopes_said('L', slopes)}.", rows=rows,
         axes=Axes("depth", meter, "depth L", up, "logarithmic"), caption=caption(runs, data, BARS), slopes=slopes,
-        references=line(f"slope {exponent:g}", "depth", meter, depths, exponent, first[meter]),
+        references=line(f"slope {exponent:g}", "depth", meter, places, exponent, at),
     )  # fmt: skip
 
 
@@ -173,7 +175,11 @@ def _deep(runs: Runs, data: Data) -> list[Finding]:
             panel(
                 "figure-5", letter, title, headline=_compared(shown, runs, metric), rows=rows,
                 axes=Axes("step", metric, "step", up, "curves"), caption=caption(shown, data, BANDS),
-                details=diverged(shown.where(rule="depth-mup-inner"), "eta_c", "eta_c ="),
+                details=[
+                    f"{name[0].upper()}{name[1:]}: {said[0].lower()}{said[1:]}"
+                    for rule, name in RULES.items()
+                    for said in diverged(runs.where(rule=rule), "eta_c", "eta_c =")
+                ],
             )
         )  # fmt: skip
     return found
@@ -190,10 +196,11 @@ def tuned_advantage(runs: Runs, metric: str) -> Interval:
 
 
 def _compared(shown: Runs, runs: Runs, metric: str) -> str:
+    least = min(runs.values("eta_c"))
     rates = ", ".join(f"{tuned(runs, rule, metric)[0]:g} for {name}" for rule, name in RULES.items())
     return (
-        f"Eq. 8 minus uniform rates at the end: {advantage(shown, metric)} at eta_c = {min(runs.values('eta_c')):g}; "
-        f"{tuned_advantage(runs, metric)} each at its best rate ({rates})."
+        f"Eq. 8 minus uniform rates at the end: {apart_said(advantage(shown, metric))} at eta_c = {least:g}; "
+        f"{apart_said(tuned_advantage(runs, metric))} each at its best rate ({rates})."
     )
 
 

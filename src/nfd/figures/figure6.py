@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -25,9 +26,12 @@ PARTS = everywhere(
 
 
 def eigenvalues(runs: Runs, name: str) -> tuple[list[float], Tensor]:
-    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their ``_relative``."""
+    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their ``_relative``.
+
+    None is negative: what rounding says of more steps than neurons is zero.
+    """
     steps = runs.curve("measured_after")[0].tolist()
-    return steps, runs.curve(name).view(len(runs), len(steps), -1)
+    return steps, runs.curve(name).view(len(runs), len(steps), -1).clamp_min(0)
 
 
 def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
@@ -53,12 +57,13 @@ def _layers(runs: Runs, data: Data, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
-        each = {float(k + 1): values[:, -1, k].clamp_min(0) for k in range(values.shape[2])}
+        each = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
         rows += point_rows(f"width {width}", "layer", "eigenvalue", each)
-    lowest = min(row["eigenvalue"] for row in rows)
+    lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
+    told = f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by layer",
-        headline=f"After {steps[-1]:.0f} steps the smallest of any width and layer is {lowest:.1e}.",
+        headline=f"After {steps[-1]:.0f} steps {told}.",
         rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic"),
         caption=caption(runs, data, _what(name), BARS),
     )  # fmt: skip
@@ -68,9 +73,9 @@ def _steps(runs: Runs, data: Data, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
-        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2).clamp_min(0))
+        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2))
     fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
-    said = ", ".join(f"{float(f):.3g} at width {w}" for w, f in fall.items())
+    said = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by step",
         headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {said}.",
@@ -86,13 +91,19 @@ def _widths(runs: Runs, data: Data, letter: str, name: str) -> Finding:
         widths, samples = by_width(runs, name, look)
         series = f"step {steps[look]:.0f}"
         rows += point_rows(series, "width", "eigenvalue", dict(zip(widths, samples.unbind(1), strict=True)))
-        slopes.append(slope(series, widths, samples.clamp_min(1e-300)))
+        slopes.append(slope(series, widths, samples))
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by width",
         headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
         axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic"),
         caption=caption(runs, data, _what(name), BARS),
     )  # fmt: skip
+
+
+def _factor(fall: float) -> str:
+    if math.isnan(fall):
+        return "unknown (a network diverged)"
+    return f"{fall:.3g}" if math.isfinite(fall) else "beyond rounding"
 
 
 def _up(name: str) -> str:

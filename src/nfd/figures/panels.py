@@ -14,7 +14,9 @@ from torch import Tensor
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
 from nfd.figures.runs import Data, Runs
+from nfd.meters.verdict import verdict
 
+UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."
 
@@ -25,7 +27,9 @@ def panel(figure: str, letter: str, title: str, **rest: Any) -> Finding:
 
 
 def mean_of(samples: Tensor) -> Interval:
-    """The mean over runs with its interval."""
+    """The mean over runs with its interval; of one run, itself."""
+    if len(samples) == 1:
+        return Interval(float(samples[0]), math.nan, float(samples[0]), float(samples[0]))
     return interval(lambda s: s.mean(0), samples)
 
 
@@ -55,14 +59,28 @@ def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor]) -> 
 
 
 def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
-    """A line of reference: ``at`` at the first place, and with this exponent from there."""
+    """A line of reference: ``at`` at the first place, and with this exponent from there; none without places."""
+    if not places:
+        return []
     ends = (min(places), max(places))
     return [{"series": series, x: p, y: at * math.pow(p / ends[0], exponent)} for p in ends]
 
 
 def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
-    """The exponent of the mean over runs, ``samples`` [runs, places]."""
+    """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or one place."""
+    if len(samples) < 2 or len(places) < 2:
+        return exponent(series, UNKNOWN)
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
+
+
+def exponent(series: str, found: Interval) -> Row:
+    """The row of an exponent that was found elsewhere."""
+    return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
+
+
+def apart_said(found: Interval) -> str:
+    """A difference in words, where there is one."""
+    return str(found) if math.isfinite(found.value) else "unknown (networks diverged)"
 
 
 def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
@@ -100,7 +118,7 @@ def diverged(runs: Runs, axis: str, name: str) -> list[str]:
     counts = {
         value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
     }
-    said = [f"{name} {value:g} ({bad} of {all_})" for value, (bad, all_) in counts.items() if bad]
+    said = [f"{name} {_shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
     return [f"Diverged: {listed(said)}."] if said else []
 
 

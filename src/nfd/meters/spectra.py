@@ -43,12 +43,25 @@ class Spectra:
         self._backward.append(seen.delta[1:, 0])
 
     def smallest(self) -> dict[str, Tensor]:
-        """``sigma`` and ``theta``, ``[L]`` each; ``sigma_relative`` and ``theta_relative`` of their correlations."""
-        found = {}
+        """``sigma`` and ``theta``, ``[L]`` each; ``sigma_relative`` and ``theta_relative`` of their correlations.
+
+        Not-a-number before the first step, and where vectors left the range of floating-point numbers.
+        """
+        found: dict[str, Tensor] = {}
         for name, vectors in (("sigma", self._forward), ("theta", self._backward)):
+            if not vectors:
+                blank = torch.full((self.net.depth,), torch.nan, dtype=torch.float64)
+                found |= {name: blank, f"{name}_relative": blank}
+                continue
             each = torch.stack(vectors, 1).double()  # [L, k, n]
             gram = each @ each.mT / each.shape[-1]
             scale = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
-            found[name] = torch.linalg.eigvalsh(gram)[:, 0]
-            found[f"{name}_relative"] = torch.linalg.eigvalsh(scale[:, :, None] * gram * scale[:, None, :])[:, 0]
+            found[name] = _lowest(gram)
+            found[f"{name}_relative"] = _lowest(scale[:, :, None] * gram * scale[:, None, :])
         return found
+
+
+def _lowest(matrices: Tensor) -> Tensor:
+    finite = matrices.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(finite[:, None, None], matrices, 0.0))[:, 0]
+    return torch.where(finite, values, torch.nan)

@@ -1,7 +1,8 @@
 """Networks before training: the sizes of their streams, and how far their neurons are from those of the limit.
 
 The streams of one sample are compared with *particles* driven by the same noise (synchronous coupling, Props. 2 and
-6). With ``tau = T / L``, ``s_l = |phi(h_{l-1})| / sqrt(n)`` and ``b_l = W_l' g_l`` a pre-activation network has
+6). With ``tau = m^2``, T / L under depth-muP, ``s_l = |phi(h_{l-1})| / sqrt(n)`` and ``b_l = W_l' g_l``, W_l the matrix
+that carries gradients, a pre-activation network has
 
     h_l     = h_{l-1} + sqrt(tau) s_l dw_l,                      dw_l  = W_l phi(h_{l-1}) / |phi(h_{l-1})|
     g_{l-1} = g_l + sqrt(tau) phi'(h_{l-1}) r_l dw~_l,           dw~_l = b_l / |g_l|,  r_l = |g_l| / sqrt(n)
@@ -12,18 +13,18 @@ and its particles, at infinite width and the same depth, the same with the deter
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.statistics import rms
+from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 
 
-def start(net: ResNet, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
+def start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Numbers and vectors of an untrained network on inputs ``[P, d]``.
 
     Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
@@ -38,14 +39,14 @@ def start(net: ResNet, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
         "h_end": h[-1].flatten(),
         "g_start": g[0].flatten(),
     }
-    if net.order == "post" or net.inner is not None:
+    if not isinstance(net, ResNet) or net.order == "post" or net.inner is not None:
         return {}, vectors
     forward, variances = _forward_particles(net, x, h)
     backward = _backward_particles(net, h, g, forward, variances)
     return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
 
 
-def _streams(net: ResNet, x: Tensor) -> tuple[Tensor, Tensor]:
+def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     """h and g, ``[L+1, P, n]``, of the first output."""
     layers, _ = net.run(net, x)
     gradients = torch.autograd.grad(net.read(layers[-1])[:, 0].sum(), layers)
@@ -56,15 +57,17 @@ def _streams(net: ResNet, x: Tensor) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _forward_particles(net: ResNet, x: Tensor, h: Tensor) -> tuple[list[Tensor], Tensor]:
     """The particles of every layer ``[P, n]`` and their variances ``[L+1, P]``."""
-    tau, phi = net.horizon / net.depth, net.activation
+    tau, phi = net.branch**2, net.activation
     variances = [x.double().square().mean(1)]
     particles = [h[0]]
-    for before, after in itertools.pairwise(h):
+    for index, before in enumerate(h[:-1]):
         q = variances[-1]
         wanted = phi.moment(q, q, q)
-        found = phi.phi(before).square().mean(1, keepdim=True)
-        ratio = (wanted[:, None] / found.double().clamp_min(1e-300)).sqrt().to(h)
-        particles.append(particles[-1] + ratio * (after - before))
+        features = phi.phi(before)
+        dead = (features == 0).all(1, keepdim=True)  # no direction is theirs: any one gives normal noise
+        direction = nn.functional.normalize(torch.where(dead, 1.0, features), dim=1)
+        noise = direction @ cast(Tensor, net.outer[index].weight).T
+        particles.append(particles[-1] + (tau * wanted).sqrt()[:, None].to(h) * noise)
         variances.append(q + tau * wanted)
     return particles, torch.stack(variances)
 
@@ -72,11 +75,13 @@ def _forward_particles(net: ResNet, x: Tensor, h: Tensor) -> tuple[list[Tensor],
 @torch.no_grad()
 def _backward_particles(net: ResNet, h: Tensor, g: Tensor, forward: list[Tensor], variances: Tensor) -> Tensor:
     """The particles of g_0, ``[P, n]``."""
-    tau, phi = net.horizon / net.depth, net.activation
+    tau, phi = net.branch**2, net.activation
     particle, variance = g[-1], torch.ones_like(variances[0])
     for index in reversed(range(net.depth)):
         above = g[index + 1]
-        noise = above @ cast(Tensor, net.outer[index].weight) / above.norm(dim=1, keepdim=True)
+        layer = net.outer[index]
+        backward = cast(Tensor, layer.weight if net.feedback == "shared" else layer.feedback_weight)
+        noise = above @ backward / above.norm(dim=1, keepdim=True)
         q = variances[index]
         size = (tau * variance).sqrt()[:, None].to(h)
         particle = particle + size * phi.slope(forward[index]) * noise
