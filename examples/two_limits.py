@@ -12,15 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-import nfd
-from nfd.core.activations import activation
 from nfd.core.files import prepare_directory, staged, write_text
-from nfd.core.statistics import interval, log_slope, rms, squared_size, stderr
+from nfd.core.statistics import individual, interval, log_slope, rms, squared_size, stderr, systematic
 from nfd.data.digits import digits
-from nfd.limits.ensemble import ensemble
-from nfd.limits.problem import Problem, problem
+from nfd.limits.start import errors_in_depth, errors_in_width
+from nfd.limits.two_limits import ETA_C, HORIZON, first_step, networks, solutions
 
-HORIZON, ETA_C, WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 1.0, 0.3, 4096, 24, 8192, 24
+WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
 
 PAGE = """# Two limits
 
@@ -187,53 +185,12 @@ def first_steps(x: Tensor, n: int, count: int) -> str:
     lines = ["| depth | standard / decoupled, measured | formula |", "|---|---|---|"]
     for L in (4, 16, 64):
         both = [
-            torch.stack([changed(x, n, L, feedback, seed) for seed in range(count)])
+            torch.stack([first_step(x, n, L, feedback, seed) for seed in range(count)])
             for feedback in ("shared", "independent")
         ]
         ratio = interval(lambda a, b: a.mean(0) / b.mean(0), *both)
         lines.append(f"| {L} | {ratio} | {1 + (HORIZON / 4) / (1 + HORIZON / (2 * L)):.3f} |")
     return "\n".join([f"Networks of width {n}, {count} of each kind, eta_c = 0.001:", "", *lines])
-
-
-def changed(x: Tensor, n: int, L: int, feedback: str, seed: int) -> Tensor:
-    """``-(f^(1) - f^(0)) / (eta_c L')`` of one dense network on its own training input."""
-    eta_c = 1e-3
-    net = nfd.ResNet(x.shape[1], 1, n, L, horizon=HORIZON, seed=seed, feedback=feedback, dtype=torch.float64)
-    optimizer = nfd.SGD(net.param_groups(eta_c))
-    before = net(x)
-    (before.sum()).backward()  # a loss with L' = 1
-    optimizer.step()
-    with torch.no_grad():
-        return (before.detach() - net(x)).sum() / eta_c
-
-
-def solutions(x: Tensor, y: Tensor, L: int, particles: int, count: int, *, eq5: bool) -> Tensor:
-    """Outputs [count / 2, K] of independent solutions of Definition 1, two to a sample."""
-    found = [
-        nfd.solve_nfd(
-            x, y, grid=L, horizon=HORIZON, activation="relu", eta_c=ETA_C, particles=particles, replicates=2,
-            eq5_term=eq5, seed=seed,
-        ).outputs
-        for seed in range(count // 2)
-    ]  # fmt: skip
-    return torch.stack(found)
-
-
-def given(x: Tensor, y: Tensor, feedback: str, *, coupled: bool = False) -> Problem:
-    """The training problem."""
-    return problem(
-        x, y, loss="mse", classes=None, horizon=HORIZON, activation="relu", block="one-layer", eta_c=ETA_C,
-        momentum=0.0, feedback=feedback, rule="depth-mup", device="cpu", coupled=coupled,
-    )  # fmt: skip
-
-
-def networks(
-    x: Tensor, y: Tensor, L: int, width: int, count: int, feedback: str, weights: str, *, seed: int = 0,
-    coupled: bool = False,
-) -> Tensor:  # fmt: skip
-    """Outputs [count, K] of networks."""
-    problem_given = given(x, y, feedback, coupled=coupled)
-    return ensemble(problem_given, width, L, weights, range(count), seed, lambda: None).outputs[:, :, 0, 0]
 
 
 Pair = tuple[Tensor, Tensor]
@@ -277,51 +234,6 @@ def initialisation(x: Tensor, n: int, count: int, deepest: int) -> tuple[str, di
     return "\n".join(lines), {"start_width": n, "deepest": deepest, "kernel_depth": L}
 
 
-def errors_in_depth(
-    x: Tensor, name: str, n: int, seed: int, depths: tuple[int, ...], deepest: int
-) -> tuple[Tensor, Tensor]:
-    """Mean squares [depths] of ``h_L`` and of ``g_0`` against the deepest network of the same path."""
-    ends = [endpoints(x, name, n, L, seed) for L in (*depths, deepest)]
-    (h, g) = ends[-1]
-    return (
-        torch.stack([(a - h).square().mean() for a, _ in ends[:-1]]),
-        torch.stack([(b - g).square().mean() for _, b in ends[:-1]]),
-    )
-
-
-def endpoints(x: Tensor, name: str, n: int, L: int, seed: int) -> tuple[Tensor, Tensor]:
-    """``h_L`` and ``g_0`` of one untrained network with one output."""
-    net = nfd.ResNet(x.shape[1], 1, n, L, horizon=HORIZON, activation=name, seed=seed, coupled=True)
-    streams = net.streams(x)
-    streams.outputs.sum().backward()
-    return streams.h[-1].double(), streams.delta[0].double()
-
-
-def errors_in_width(x: Tensor, name: str, L: int, seed: int, widths: list[int]) -> Tensor:
-    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
-    C, P = moments(x, name, L)
-    found = []
-    for n in widths:
-        net = nfd.ResNet(x.shape[1], 1, n, L, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64)
-        streams = net.streams(x.double())
-        streams.outputs.sum().backward()
-        h, g = streams.h[-1], streams.delta[0]
-        found.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
-    return torch.stack(found, 1)
-
-
-def moments(x: Tensor, name: str, L: int) -> tuple[Tensor, Tensor]:
-    """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
-    act, tau = activation(name), HORIZON / L
-    P = torch.ones(len(x), len(x), dtype=torch.float64)
-    C = x.double() @ x.double().T / x.shape[1]
-    for level in range(L):
-        a = C.diagonal()
-        P = P * (1 + tau * act.slope_moment(a[:, None], a[None], C))
-        C = nfd.kernel(x.double(), activation=name, horizon=tau * (level + 1), depth=level + 1)
-    return C, P
-
-
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict[str, object]]:
     """Fitted exponents in width and depth for both kinds of feedback."""
     depth, depths, widths = 8, (2, 4, 8, 16, 32), [max(4, width // k) for k in (64, 32, 16, 8)]
@@ -359,18 +271,6 @@ def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> tupl
         f"(n, L) = ({2 * n}, {2 * L}) and ({4 * n}, {4 * L}) (jointly)"
     )
     return "\n".join(lines), sizes
-
-
-def individual(runs: Tensor, limit: Tensor) -> Tensor:
-    """RMS distance [sizes] of single networks [R, sizes, K] to the mean of a prediction."""
-    noise = stderr(limit).square().mean()
-    return ((runs - limit.mean(0)).square().mean((0, 2)) - noise).clamp_min(1e-12).sqrt()
-
-
-def systematic(differences: Tensor) -> Tensor:
-    """RMS [sizes] of mean differences [R, sizes, K], noise taken away."""
-    squares: list[Tensor] = [squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)]
-    return torch.stack(squares).clamp_min(1e-12).sqrt()
 
 
 if __name__ == "__main__":

@@ -47,6 +47,18 @@ def size(mean: Tensor, error: Tensor) -> Size:
     return Size(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
 
 
+def systematic(differences: Tensor) -> Tensor:
+    """RMS [sizes] of mean differences [R, sizes, K], noise taken away."""
+    squares: list[Tensor] = [squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)]
+    return torch.stack(squares).clamp_min(1e-12).sqrt()
+
+
+def individual(runs: Tensor, limit: Tensor) -> Tensor:
+    """RMS distance [sizes] of single runs [R, sizes, K] to the mean of a prediction, the noise of that taken away."""
+    noise = stderr(limit).square().mean()
+    return ((runs - limit.mean(0)).square().mean((0, 2)) - noise).clamp_min(1e-12).sqrt()
+
+
 def jackknife(f: Callable[..., Tensor], *samples: Tensor) -> tuple[Tensor, Tensor]:
     """``f(*samples)`` and its standard error from leaving out one replicate after another.
 

@@ -1,0 +1,196 @@
+"""The first backward pass and its limit (Props. 6, 12 and 13, section 4.1, Appendix C.2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from nfd.claims.claim import Claim, Judged, inside
+from nfd.claims.evidence import Evidence
+from nfd.claims.forward import RATE, coordinate_errors, judge_rates, path_errors
+from nfd.claims.measuring import exponent, listed, mean, relative, rows, seeds, together, unit
+from nfd.core.activations import activation
+from nfd.core.names import Activation, Feedback, Size
+from nfd.core.statistics import Interval, interval
+from nfd.limits.start import variances
+from nfd.nets.resnet import ResNet
+
+NEAR = 0.05
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Networks, their width, and the smaller of two depths that are extrapolated."""
+
+    networks: int
+    width: int
+    depth: int
+
+
+SIZES: dict[Size, Counts] = {
+    "smoke": Counts(6, 64, 4),
+    "cpu": Counts(24, 2048, 8),
+    "paper": Counts(48, 4096, 16),
+}
+
+
+def _rates(evidence: Evidence) -> Judged:
+    required: dict[str, Interval] = {}
+    besides: dict[str, Interval] = {}
+    cases: tuple[tuple[Activation, dict[str, Interval]], ...] = (("tanh", required), ("relu", besides))
+    for name, where in cases:
+        depths, _, g = path_errors(evidence, name)
+        where[f"{name} in L"] = exponent(depths, g)
+        widths, errors = coordinate_errors(evidence, name)
+        where[f"{name} in n"] = exponent(widths, errors[..., 1])
+    return judge_rates(required, besides)
+
+
+@lru_cache(maxsize=32)
+def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> Tensor:
+    """``2 E g_0^2`` of networks of depth 2L minus ``E g_0^2`` of depth L, along one path, [R]."""
+    counts, x = SIZES[evidence.size], unit(evidence).float()
+
+    def at(L: int, seed: int) -> Tensor:
+        net = ResNet(
+            x.shape[1],
+            1,
+            counts.width,
+            L,
+            horizon=horizon,
+            activation=name,
+            weights="deferred",
+            seed=seed,
+            coupled=True,
+        )
+        streams = net.streams(x)
+        streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        return streams.delta[0].double().square().mean()
+
+    each = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
+    return torch.stack([2 * at(2 * counts.depth, seed) - at(counts.depth, seed) for seed in each])
+
+
+def predicted(name: Activation, horizon: float) -> float:
+    """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
+    coarse, fine = (float(variances(activation(name), 1.0, L, horizon)[1][0]) for L in (48, 96))
+    return 2 * fine - coarse
+
+
+CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
+
+
+def judge_variance(found: dict[str, Interval]) -> Judged:
+    """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
+    verdict = together(inside(value, 1 - NEAR, 1 + NEAR) for value in found.values())
+    return Judged(next(iter(found.values())), verdict, f"Measured over predicted: {listed(found)}.")
+
+
+def _variance(evidence: Evidence) -> Judged:
+    return judge_variance(
+        {f"{name}, T = {T:g}": mean(backward_variances(evidence, name, T) / predicted(name, T)) for name, T in CASES}
+    )
+
+
+def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
+    """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear activations."""
+    verdict = together(inside(value, 1 - NEAR, 1 + NEAR) for value in nonlinear.values())
+    reading = (
+        f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}. Without phi' the equation is that of a linear "
+        "network; Prop. 6 has phi'."
+    )
+    return Judged(next(iter(nonlinear.values())), verdict, reading, ("relu, tanh, gelu", "T = 1 and 2"))
+
+
+def _printed(evidence: Evidence) -> Judged:
+    def over(name: Activation, T: float) -> Interval:
+        return mean(backward_variances(evidence, name, T) / math.exp(T))
+
+    return judge_printed({f"{name}, T = {T:g}": over(name, T) for name, T in CASES}, over("identity", 1.0))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Means over coordinates of functions of (h, g) [R, functions], and ``h_l.g_l / sqrt(n)`` at both ends [R, 2]."""
+
+    functions: Tensor
+    ends: Tensor
+
+
+def start(evidence: Evidence, feedback: Feedback) -> Start:
+    """Untrained networks with one kind of feedback."""
+    counts, x = SIZES[evidence.size], rows(evidence, 3).float()
+    functions, ends = [], []
+    for seed in seeds(evidence, "independence", counts.networks):
+        net = ResNet(x.shape[1], 1, counts.width, counts.depth, weights="deferred", feedback=feedback, seed=seed)
+        streams = net.streams(x)
+        streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        h, g = streams.h.double(), streams.delta.double()
+        middle = counts.depth // 2
+        each = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]
+        functions.append(torch.stack([value.mean(-1) for value in each]).flatten())
+        both = (h[[0, -1], 0] * g[[0, -1], 0]).sum(-1) / math.sqrt(counts.width)
+        ends.append(both)
+    return Start(torch.stack(functions), torch.stack(ends))
+
+
+def correlation(ends: Tensor) -> Tensor:
+    """Correlation of two columns [R, 2] whose means are zero."""
+    return (ends[:, 0] * ends[:, 1]).mean() / ends.square().mean(0).prod().sqrt()
+
+
+def judge_independence(apart: Interval, shared: Interval, decoupled: Interval) -> Judged:
+    """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
+    reading = (
+        f"Means of five functions of (h, g) differ by {apart}. Sums of order sqrt(n) do differ: h_0.g_0 and h_L.g_L "
+        f"correlate with {float(shared.value):.2f} for shared weights, {float(decoupled.value):.2f} for a copy."
+    )
+    return Judged(apart, inside(apart, -math.inf, NEAR), reading)
+
+
+def _independence(evidence: Evidence) -> Judged:
+    shared, decoupled = start(evidence, "shared"), start(evidence, "independent")
+    return judge_independence(
+        relative(shared.functions - decoupled.functions, decoupled.functions),
+        *(interval(correlation, group.ends) for group in (shared, decoupled)),
+    )
+
+
+_P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
+
+CLAIMS = (
+    Claim(
+        "backward-rate",
+        "Prop. 6, section 4.1; Props. 12, 14",
+        "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square at 1/L and 1/n.",
+        "Exponents of the mean square of g_0 minus that of a much deeper network along one Brownian path of matrices, "
+        f"and minus copies with the same Gaussians in width, tanh; the slowest. Holds if all are at most {RATE}.",
+        _rates,
+    ),
+    Claim(
+        "backward-variance",
+        "Prop. 6, section 4.1",
+        "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = 1; e^(T/2) for relu.",
+        f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
+        _variance,
+    ),
+    Claim(
+        "backward-variance-printed",
+        "Before Prop. 13, Appendix C.2",
+        "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without phi'.",
+        f"{_P_0}, over e^T, which that gives; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
+        _printed,
+    ),
+    Claim(
+        "independence-at-start",
+        "Prop. 6, section 4.1; Appendix C.2",
+        "In untrained wide networks the backward weights may be taken to be independent of the forward ones.",
+        "Means over coordinates of five functions of (h, g) on three inputs, networks against ones with a copy of the "
+        f"weights backward: RMS difference beyond noise, relative. Holds below {NEAR}.",
+        _independence,
+    ),
+)

@@ -1,0 +1,207 @@
+"""The first forward pass and its limit (Props. 2, 3 and 9, sections 3.2 and 3.3, Appendix C.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from nfd.claims.claim import Claim, Judged, inside
+from nfd.claims.evidence import Evidence
+from nfd.claims.measuring import distance, exponent, listed, rows, seeds, together, unit
+from nfd.core.names import Activation, Size
+from nfd.core.random import derive
+from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+from nfd.limits.kernel import kernel
+from nfd.limits.start import covariances, errors_in_depth, errors_of_coordinates
+from nfd.nets.resnet import ResNet
+
+NEAR = 0.05
+RATE = -0.75  # tells a mean square that falls as 1 / size from one that falls as its root
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Networks on one Brownian path and their deepest; networks for coordinates; for covariances, and their width;
+    draws in law for the order of limits and for tails."""
+
+    path: int
+    deepest: int
+    coordinates: int
+    covariance: int
+    width: int
+    draws: int
+
+
+SIZES: dict[Size, Counts] = {
+    "smoke": Counts(3, 32, 3, 4, 32, 100),
+    "cpu": Counts(12, 256, 128, 48, 256, 2000),
+    "paper": Counts(48, 256, 512, 192, 256, 8000),
+}
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
+
+
+@lru_cache(maxsize=8)
+def path_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor, Tensor]:
+    """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against the deepest network of the same path."""
+    counts, x = SIZES[evidence.size], rows(evidence, 2).float()
+    depths = [max(1, counts.deepest // k) for k in (64, 32, 16, 8)]
+    found = [
+        errors_in_depth(x, name, 64, seed, depths, counts.deepest)
+        for seed in seeds(evidence, f"path-{name}", counts.path)
+    ]
+    h, g = (torch.stack(part) for part in zip(*found, strict=True))
+    return depths, h, g
+
+
+@lru_cache(maxsize=8)
+def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
+    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` against their copies with the same Gaussians."""
+    widths = [32, 64, 128, 256] if evidence.size != "smoke" else [16, 32]
+    count = SIZES[evidence.size].coordinates
+    return widths, torch.stack(
+        [
+            torch.stack([errors_of_coordinates(unit(evidence), name, n, 8, seed) for n in widths])
+            for seed in seeds(evidence, f"coordinates-{name}", count)
+        ]
+    )
+
+
+def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | None = None) -> Judged:
+    """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the assumptions."""
+    verdict = together(inside(found, -math.inf, RATE) for found in required.values())
+    slowest = max(required.values(), key=lambda found: found.high)
+    reading = f"Exponents of the mean square: {listed(required)}."
+    if besides:
+        reading += f" Outside of the assumptions: {listed(besides)}."
+    return Judged(slowest, verdict, reading)
+
+
+def _rates(evidence: Evidence) -> Judged:
+    found = {}
+    for name in ACTIVATIONS:
+        depths, h, _ = path_errors(evidence, name)
+        found[f"{name} in L"] = exponent(depths, h)
+        widths, errors = coordinate_errors(evidence, name)
+        found[f"{name} in n"] = exponent(widths, errors[..., 0])
+    return judge_rates(found)
+
+
+def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
+    """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many outputs as units."""
+    counts, x = SIZES[evidence.size], rows(evidence, 4)
+    upper, found = torch.triu_indices(4, 4), []
+    for seed in seeds(evidence, "outputs", counts.covariance):
+        net = ResNet(x.shape[1], counts.width, counts.width, L, activation="relu", regime="kernel", seed=seed)
+        with torch.no_grad():
+            f = net(x.float()).double()
+        found.append((f @ f.T / counts.width)[upper[0], upper[1]])
+    return x, torch.stack(found)
+
+
+def off(moments: Tensor, expected: Tensor) -> Interval:
+    """RMS difference of mean moments from expected ones beyond noise, over the RMS of those."""
+    scale = expected.square().mean()
+    return interval(lambda r: squared_size(r.mean(0) - expected, stderr(r)) / scale, moments).root()
+
+
+def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
+    """Whether second moments agree with the kernel of infinite depth."""
+    reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
+    return Judged(infinite, inside(infinite, -math.inf, NEAR), reading)
+
+
+def _covariance(evidence: Evidence) -> Judged:
+    L, (first, second) = 32, torch.triu_indices(4, 4)
+    x, found = output_moments(evidence, L)
+    infinite, same = (off(found, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
+    return judge_covariance(infinite, same, L)
+
+
+def excess(samples: Tensor) -> Tensor:
+    """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3 Var q / (E q)^2``."""
+    return 3 * samples.var(0) / samples.mean(0).square()
+
+
+def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: int) -> Judged:
+    """Whether the excess kurtosis falls with width to nothing."""
+    verdict = together(inside(found, -math.inf, -0.5) for found in fall.values())
+    reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
+    return Judged(max(fall.values(), key=lambda found: found.high), verdict, reading)
+
+
+def _gaussian(evidence: Evidence) -> Judged:
+    counts, widths, x = SIZES[evidence.size], [16, 32, 64, 128], unit(evidence)
+    fall: dict[str, Interval] = {}
+    last: dict[str, Interval] = {}
+    for name in ACTIVATIONS:
+        draws = [
+            covariances(x, name, n, 16, counts.draws // 2, derive(evidence.seed, "claim", "tails", name, n))
+            for n in widths
+        ]
+        q = [draw[:, 0, 0] for draw in draws]
+        fall[name] = interval(lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q)
+        last[name] = interval(excess, q[-1])
+    return judge_gaussian(fall, last, widths[-1])
+
+
+def judge_order(found: dict[str, Interval]) -> Judged:
+    """Whether the two orders of limits differ by less than ``NEAR``."""
+    verdict = together(inside(value, -math.inf, NEAR) for value in found.values())
+    reading = f"Depth first against width first, relative difference of second moments: {listed(found)}."
+    return Judged(max(found.values(), key=lambda value: value.high), verdict, reading)
+
+
+def _order(evidence: Evidence) -> Judged:
+    counts, x = SIZES[evidence.size], rows(evidence, 3)
+    first, second = torch.triu_indices(3, 3)
+
+    def at(name: Activation, n: int, L: int, count: int) -> Tensor:
+        seed = derive(evidence.seed, "claim", "order", name, n, L)
+        return covariances(x, name, n, L, count, seed)[:, first, second]
+
+    def apart(name: Activation) -> Interval:
+        wide, few = 16 * 32, counts.draws // 8
+        deep = 2 * at(name, 64, 64, counts.draws) - at(name, 32, 64, counts.draws)
+        return distance(deep, 2 * at(name, wide, 16, few) - at(name, wide, 8, few))
+
+    return judge_order({name: apart(name) for name in ACTIVATIONS})
+
+
+CLAIMS = (
+    Claim(
+        "forward-rate",
+        "Prop. 2, section 3.2; Props. 9, 11",
+        "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at rates 1/L and 1/n.",
+        "Exponents of the mean square of h_L minus that of a much deeper network along one Brownian path of matrices, "
+        f"and minus copies with the same Gaussians in width; the slowest. Holds if all are at most {RATE}.",
+        _rates,
+    ),
+    Claim(
+        "output-covariance",
+        "Prop. 3, section 3.3",
+        "At alpha = 1 outputs have the covariance C_T of the SDE in the limit.",
+        "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS difference beyond noise, "
+        f"relative. Holds below {NEAR}.",
+        _covariance,
+    ),
+    Claim(
+        "output-gaussian",
+        "Prop. 3, section 3.3",
+        "At alpha = 1 outputs become Gaussian in the limit.",
+        "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the forward pass); the "
+        "slowest. Holds if it is below -1/2.",
+        _gaussian,
+    ),
+    Claim(
+        "limits-commute-at-start",
+        "After Prop. 2, section 3.2",
+        "For untrained networks it makes no difference whether width or depth goes to infinity first.",
+        "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 K(2L) - K(L) at n = 512 "
+        f"and L = 8: RMS difference beyond noise, relative. Holds below {NEAR}.",
+        _order,
+    ),
+)

@@ -1,0 +1,104 @@
+"""What the claims that are measured live have in common: inputs, seeds, exponents, and how verdicts combine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from nfd.claims.claim import Verdict
+from nfd.claims.evidence import Evidence
+from nfd.core.random import derive
+from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "does not hold",
+    "undecided",
+    "not testable here",
+    "holds with a condition",
+    "holds",
+)
+
+
+def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
+    """Seeds of independent networks for one measurement."""
+    return [derive(evidence.seed, "claim", name, index) for index in range(count)]
+
+
+def rows(evidence: Evidence, count: int) -> Tensor:
+    """The first training inputs [count, d], float64."""
+    return evidence.dataset.inputs[:count].double()
+
+
+def signed(evidence: Evidence, count: int) -> tuple[Tensor, Tensor]:
+    """Training inputs [count, d] and +1 for even classes, -1 for odd ones."""
+    return rows(evidence, count), torch.where(evidence.dataset.labels[:count] % 2 == 0, 1.0, -1.0)
+
+
+def unit(evidence: Evidence) -> Tensor:
+    """The first training input [1, d] with ``|x|^2 = d``."""
+    x = rows(evidence, 1)
+    return x / x.square().mean().sqrt()
+
+
+def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
+    """The exponent in the sizes of the mean over networks [R, sizes]."""
+    return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
+
+
+def mean(samples: Tensor) -> Interval:
+    """The mean of samples [R]."""
+    return interval(lambda r: r.mean(0), samples)
+
+
+def ratio(first: Tensor, second: Tensor) -> Interval:
+    """The ratio of the means of two independent groups [R]."""
+    return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)
+
+
+def distance(first: Tensor, second: Tensor) -> Interval:
+    """RMS over entries of the difference of two groups [R, K] of means, noise taken away, over the RMS of the second.
+
+    The interval is that of the square, cut off at zero.
+    """
+    scale = second.mean(0).square().mean()
+
+    def square(a: Tensor, b: Tensor) -> Tensor:
+        error = (stderr(a).square() + stderr(b).square()).sqrt()
+        return squared_size(a.mean(0) - b.mean(0), error) / scale
+
+    return interval(square, first, second).root()
+
+
+def relative(differences: Tensor, outputs: Tensor) -> Interval:
+    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K]."""
+    scale = outputs.mean(0).square().mean()
+    return interval(lambda r: squared_size(r.mean(0), stderr(r)) / scale, differences).root()
+
+
+def within(value: float, error: float) -> Interval:
+    """A number without randomness, known to a numerical error."""
+    return Interval(value, error, value - error, value + error)
+
+
+def span(samples: Tensor) -> Interval:
+    """The largest of several numbers without noise; the limits are the smallest and the largest."""
+    return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of several verdicts, all of which a statement needs."""
+    found = set(verdicts)
+    return next(verdict for verdict in _WORST_FIRST if verdict in found)
+
+
+def some_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict on a statement for every case: with a condition where it holds in some cases and not in others."""
+    found = set(verdicts)
+    return "holds with a condition" if {"holds", "does not hold"} <= found else together(found)
+
+
+def listed(found: dict[str, Interval]) -> str:
+    """Intervals with their names, for a reading."""
+    return "; ".join(f"{name} {value}" for name, value in found.items())

@@ -1,0 +1,91 @@
+"""The kernel regime and the feature-learning regime (section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nfd.claims.claim import Claim, Judged, inside
+from nfd.claims.evidence import Evidence
+from nfd.claims.measuring import exponent, rows, seeds
+from nfd.core.names import Regime, Size
+from nfd.core.statistics import Interval
+from nfd.nets.resnet import ResNet
+from nfd.nets.sgd import SGD
+
+FLAT = 0.1
+ETA_C = 0.1
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Networks, widths, steps and the rows of a batch."""
+
+    networks: int
+    widths: tuple[int, ...]
+    steps: int
+    batch: int
+
+
+SIZES: dict[Size, Counts] = {
+    "smoke": Counts(2, (16, 32), 2, 8),
+    "cpu": Counts(32, (64, 128, 256, 512), 12, 32),
+    "paper": Counts(96, (64, 128, 256, 512, 1024), 12, 32),
+}
+
+
+def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Tensor:
+    """RMS of the change of ``h_L`` by training on the data set's classes, over its RMS at the start."""
+    counts, data = SIZES[evidence.size], evidence.dataset
+    x, y = rows(evidence, counts.batch * counts.steps).float(), data.labels[: counts.batch * counts.steps]
+    net = ResNet(x.shape[1], len(data.classes), n, 4, regime=regime, seed=seed)
+    optimizer, probe = SGD(net.param_groups(ETA_C)), x[:16]
+    before = net.streams(probe).h[-1]
+    for k in range(counts.steps):
+        part = slice(k * counts.batch, (k + 1) * counts.batch)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x[part]), y[part]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    after = net.streams(probe).h[-1]
+    return ((after - before).square().mean() / before.square().mean()).sqrt().double()
+
+
+def judge_regime(found: Interval, expected: float, sizes: dict[int, float]) -> Judged:
+    """Whether the exponent is the expected one within ``FLAT``."""
+    shown = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes.items())
+    reading = f"The relative change of h_L goes as n^{found}: {shown}."
+    return Judged(found, inside(found, expected - FLAT, expected + FLAT), reading)
+
+
+def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
+    counts = SIZES[evidence.size]
+    samples = torch.stack(
+        [
+            torch.stack([feature_change(evidence, regime, n, seed) for n in counts.widths])
+            for seed in seeds(evidence, f"regime-{regime}", counts.networks)
+        ]
+    )
+    sizes = dict(zip(counts.widths, samples.mean(0).tolist(), strict=True))
+    return judge_regime(exponent(counts.widths, samples), expected, sizes)
+
+
+_TRAINED = "Exponent in n of the relative change of h_L after steps of SGD at depth 4"
+
+CLAIMS = (
+    Claim(
+        "kernel-regime",
+        "Section 2; Yang & Hu 2021",
+        "With alpha = 1 and eta = eta_c training moves features by nothing in the limit of width.",
+        f"{_TRAINED}. Holds within {FLAT} of -1/2.",
+        lambda evidence: _regime(evidence, "kernel", -0.5),
+    ),
+    Claim(
+        "feature-regime",
+        "Sections 2 and 4.2; Yang & Hu 2021",
+        "With alpha = 1/sqrt(n) and eta = eta_c n training moves features by order one at any width.",
+        f"{_TRAINED}. Holds within {FLAT} of 0.",
+        lambda evidence: _regime(evidence, "feature", 0.0),
+    ),
+)

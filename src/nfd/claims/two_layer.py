@@ -1,0 +1,105 @@
+"""Untrained networks with two-layer blocks (section 5, Appendix H)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from nfd.claims.claim import Claim, Judged, inside
+from nfd.claims.evidence import Evidence
+from nfd.claims.measuring import exponent, listed, seeds, together, unit
+from nfd.core.names import Size
+from nfd.core.statistics import Interval
+from nfd.nets.resnet import ResNet
+
+FLAT = 0.1
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Networks, sizes in each direction, and the size of the other one."""
+
+    networks: int
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    width: int
+    depth: int
+
+
+SIZES: dict[Size, Counts] = {
+    "smoke": Counts(3, (2, 4), (16, 32), 16, 2),
+    "cpu": Counts(12, (4, 8, 16, 32, 64), (64, 128, 256, 512), 128, 4),
+    "paper": Counts(24, (4, 8, 16, 32, 64), (64, 128, 256, 512, 1024), 256, 4),
+}
+NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1", "gradient of W_2")
+
+
+def sizes_of(x: Tensor, n: int, L: int, seed: int) -> Tensor:
+    """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius norm over sqrt(n)."""
+    net = ResNet(x.shape[1], 1, n, L, block="two-layer", seed=seed)
+    streams = net.streams(x)
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    h, g = streams.h[:, 0], streams.delta[:, 0]
+    assert net.inner is not None
+    back = torch.stack([layer.weight.detach().T @ g[k + 1] for k, layer in enumerate(net.outer)])  # type: ignore[operator]
+    gradients = [
+        torch.stack([layer.weight.grad.norm() for layer in layers])  # type: ignore[operator,union-attr]
+        for layers in (net.inner, net.outer)
+    ]
+    scale = streams.gradient_scale / math.sqrt(n)
+    vectors = (h[-1], g[0], torch.stack(streams.inner).detach(), back / math.sqrt(n), *(scale * v for v in gradients))
+    return torch.stack([v.double().square().mean().sqrt() for v in vectors])
+
+
+@lru_cache(maxsize=8)
+def exponents(evidence: Evidence, axis: str) -> dict[str, Interval]:
+    """Exponents of everything in ``NAMES`` in the depth or in the width."""
+    counts, x = SIZES[evidence.size], unit(evidence).float()
+    grid = [(counts.width, L) for L in counts.depths] if axis == "depth" else [(n, counts.depth) for n in counts.widths]
+    each = seeds(evidence, f"two-layer-{axis}", counts.networks)
+    samples = torch.stack([torch.stack([sizes_of(x, n, L, seed) for n, L in grid]) for seed in each])
+    along = counts.depths if axis == "depth" else counts.widths
+    return {name: exponent(along, samples[..., index]) for index, name in enumerate(NAMES)}
+
+
+def judge_exponents(found: dict[str, Interval], expected: float) -> Judged:
+    """Whether every exponent is the expected one within ``FLAT``; the value is the farthest from it."""
+    verdict = together(inside(value, expected - FLAT, expected + FLAT) for value in found.values())
+    farthest = max(found.values(), key=lambda value: abs(value.value - expected))
+    return Judged(farthest, verdict, f"Exponents: {listed(found)}; said: {expected:g}.")
+
+
+def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
+    found = exponents(evidence, axis)
+    return judge_exponents({name: found[name] for name in names}, expected)
+
+
+_NETWORKS = "Untrained relu networks with two-layer blocks on one input"
+
+CLAIMS = (
+    Claim(
+        "two-layer-stable",
+        "Eqs. 23, 24, Appendix H",
+        "With two-layer blocks and 1/sqrt(L), untrained features and gradients keep their size at any depth.",
+        f"{_NETWORKS}: exponents in L of the RMS of h_L and g_0. Holds within {FLAT} of 0.",
+        lambda evidence: _of(evidence, "depth", NAMES[:2], 0.0),
+    ),
+    Claim(
+        "two-layer-factors",
+        "Eq. 25, Appendix H",
+        "What the inner matrix makes of features and the outer one of gradients is of order one in width.",
+        f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds within {FLAT} of 0.",
+        lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),
+    ),
+    Claim(
+        "two-layer-gradients",
+        "Eqs. 26, 28, Appendix H",
+        "Gradients of the inner and of the outer matrices both fall with depth as 1/sqrt(L).",
+        f"{_NETWORKS}: exponents in L of the Frobenius norms of sqrt(n)/alpha df/dW. Holds within {FLAT} of -1/2.",
+        lambda evidence: _of(evidence, "depth", NAMES[4:], -0.5),
+    ),
+)
