@@ -19,6 +19,7 @@ from nfd.cli.data import DataCommand
 from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
+from nfd.cli.report import ReportCommand
 from nfd.cli.runs import RunsCommand
 from nfd.cli.study import StudyCommand
 from nfd.cli.sweep import SweepCommand
@@ -35,6 +36,7 @@ _COMMANDS: dict[str, type[Options]] = {
     "sweep": SweepCommand,
     "runs": RunsCommand,
     "kernel": KernelCommand,
+    "report": ReportCommand,
     "data": DataCommand,
 }
 
