@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -22,6 +22,17 @@ lint: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run
+
+# For the tests that look at pages: Debian's chromium, where no browser is there and it can be installed.
+browser:
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then :; \
+	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "No browser, and none can be installed here: the tests that need one will be skipped."; \
+	else \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 600 \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || echo "Chromium could not be installed: the tests that need a browser will be skipped."; \
+	fi
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -21,6 +21,7 @@ from nfd.cli.figure import FigureCommand
 from nfd.cli.kernel import KernelCommand
 from nfd.cli.options import Options, UsageError
 from nfd.cli.predict import PredictCommand
+from nfd.cli.report import ReportCommand
 from nfd.cli.runs import RunsCommand
 from nfd.cli.study import StudyCommand
 from nfd.cli.sweep import SweepCommand
@@ -39,6 +40,7 @@ _COMMANDS: dict[str, type[Options]] = {
     "figure": FigureCommand,
     "claims": ClaimsCommand,
     "kernel": KernelCommand,
+    "report": ReportCommand,
     "data": DataCommand,
 }
 

@@ -1,0 +1,47 @@
+"""``nfd report``: one page from any results."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import tyro
+
+from nfd.cli.options import Options, UsageError
+from nfd.experiment.config import Config
+
+
+class ReportCommand(Options, Config):
+    """Make one page from the results in a directory: every result.json there and below, whatever command made it.
+
+    Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
+    """
+
+    directory: tyro.conf.Positional[str] = ""
+    """directory with results, such as out"""
+    out: str = "out/report"
+    """directory for the page"""
+
+    def run(self, command: str) -> int:
+        """Read, draw, write, print."""
+        if not self.directory:
+            raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
+        from nfd.core.files import prepare_directory
+        from nfd.report.overview import write_report
+        from nfd.report.results import read_results, replaceable
+
+        if not replaceable(Path(self.out).expanduser()):
+            raise UsageError(
+                f"the page would replace a result, {str(Path(self.out) / 'result.json')!r}. Choose another directory "
+                "with --out DIR."
+            )
+        results, problems = read_results(Path(self.directory).expanduser())
+        for problem in problems:
+            print(f"nfd: {problem}", file=sys.stderr)
+        if not results:
+            raise UsageError(f"no result in {self.directory!r}: no readable result.json there or below.")
+        path = write_report(results, problems, self.directory, prepare_directory(self.out), command)
+        drawn = sum(len(one.findings) for one in results)
+        print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
+        print(f"Report: {path}")
+        return 0

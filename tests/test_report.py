@@ -1,0 +1,363 @@
+"""Findings survive their files, charts of every kind are drawn, pages hold in a browser, any results make a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from tests.browser import Seen, browser, seen
+
+from nfd.cli.main import main
+from nfd.core.files import write_json
+from nfd.experiment.findings.finding import Axes, Finding, plain
+from nfd.report.charts import chart_of, still
+from nfd.report.claims import claims_markdown, claims_section
+from nfd.report.figure import figure_section, finding_section
+from nfd.report.page import Section, page
+from nfd.report.section import section_html
+from nfd.report.series import COLOURS, DARK, INK, ORDERED, styled
+from nfd.report.tidy import linear_span, log_span, tidy
+
+KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map")
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"'><b>&amp;",
+    "\u2028\u2029<!--",
+    "datum['x'] + signal('hidden')",
+    "{{constructor}}.a[b]\\",
+    "\ud800",
+    "title",
+    "",
+)
+
+
+def finding(kind: str, name: str = "", series: tuple[str, ...] = ("depth 2", "depth 8", "depth 4")) -> Finding:
+    """A chart's worth of rows that fall with x, and a line to compare with."""
+    places: list[float] = [4, 8, math.inf] if kind == "named" else [1, 2, 4, 8]
+    rows = [
+        {"series": one, "x": x, "y": (k + 1) / (1 + min(x, 16)), "low": 0.8 / (1 + min(x, 16)), "high": k + 1.3}
+        for k, one in enumerate(series)
+        for x in places
+    ]
+    compared = [{"series": "slope -1", "x": x, "y": 1.5 / min(x, 16)} for x in places]
+    axes = Axes("x", "y", "across", "up", kind)  # type: ignore[arg-type]
+    return Finding(name or kind, f"Kind {kind}", "It falls.", rows, axes, "A caption.", references=compared)
+
+
+def layers(chart: Any) -> list[dict[str, Any]]:
+    spec = chart.to_dict()
+    return [layer | {"rows": spec["datasets"][layer.get("data", spec.get("data"))["name"]]} for layer in spec["layer"]]
+
+
+# ---- findings ----------------------------------------------------------------------------------------------------
+
+NAMES = st.text(max_size=12) | st.sampled_from([*HOSTILE, "inf", "-inf", "nan", "'nan", "''inf"])
+NUMBERS = st.floats() | st.integers() | st.none() | st.booleans()
+ROWS = st.lists(st.dictionaries(NAMES, NUMBERS | NAMES, max_size=4), max_size=3)
+FINDINGS = st.builds(
+    Finding, NAMES, NAMES, NAMES, ROWS, st.builds(Axes, NAMES, NAMES, NAMES, NAMES, st.sampled_from(KINDS)), NAMES,
+    st.lists(NAMES, max_size=2), ROWS, st.lists(st.dictionaries(NAMES, NAMES, max_size=2), max_size=2), ROWS,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(FINDINGS)
+def test_findings_survive_their_file(found: Finding) -> None:
+    written = json.loads(json.dumps(found.plain(), allow_nan=False))
+    assert repr(Finding.of(written)) == repr(found)  # by repr, for nan
+    assert written["reading"] == found.reading
+
+
+def test_infinite_depth_survives_and_reads_as_a_number(tmp_path: Path) -> None:
+    found = finding("named")
+    write_json(tmp_path / "result.json", {"findings": plain([found])})
+    stored = json.loads((tmp_path / "result.json").read_text())["findings"]["named"]
+    assert stored["rows"][2]["x"] == "inf"
+    assert float(stored["rows"][2]["x"]) == math.inf
+    assert Finding.of(stored) == found
+
+
+@pytest.mark.parametrize("bad", [None, 3, [], {}, {"title": "old", "rows": []}, {**finding("map").plain(), "rows": 3}])
+def test_what_is_no_finding_says_what_is_wrong(bad: Any) -> None:
+    with pytest.raises(ValueError, match="is no finding that can be drawn: "):
+        Finding.of(bad)
+
+
+# ---- charts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stills() -> dict[str, tuple[bytes, bytes]]:
+    return {kind: still(chart_of(finding(kind))) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn(kind: str, stills: dict[str, tuple[bytes, bytes]]) -> None:
+    pdf, png = stills[kind]
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    assert pdf.startswith(b"%PDF")
+    assert picture.width >= 1280
+    colours = {c for _, c in picture.getcolors(1 << 20) or []}
+    assert len(colours) > 30
+    assert (0x85, 0x85, 0x85) in colours  # the reference
+
+
+def test_references_are_thin_dashed_named_and_without_bars() -> None:
+    chart = chart_of(finding("logarithmic"))
+    first, *others = layers(chart)
+    assert (first["mark"]["type"], first["mark"]["strokeWidth"] < 2) == ("line", True)
+    assert {row["series"] for row in first["rows"]} == {"slope -1"}
+    assert all("low" not in row for row in first["rows"])
+    assert all(row["series"] != "slope -1" for layer in others for row in layer["rows"])
+    assert chart.to_dict()["usermeta"]["series"][-1]["reference"] is True
+    assert first["encoding"]["color"]["scale"]["domain"][-1] == "slope -1"
+
+
+def test_rows_that_an_axis_cannot_show_are_left_out_and_bars_without_ends_too() -> None:
+    axes = Axes("x", "y", "x", "y", "logcurves")
+    rows: list[dict[str, Any]] = [
+        {"series": "a", "x": 0, "y": 1.0, "low": None, "high": 2.0},
+        {"series": "a", "x": 1, "y": 0.0, "low": 0.0, "high": 1.0},
+        {"series": "a", "x": 2, "y": math.nan},
+        {"series": "a", "x": math.inf, "y": 1.0},
+        {"series": "a", "x": "3", "y": 1.0},
+        {"series": "a", "y": 1.0},
+        {"series": "a", "x": 4, "y": 10**400},
+        {"series": "a", "x": 5, "y": 2.0, "low": -1.0, "high": 3.0},
+    ]
+    found = tidy(rows, axes)
+    assert [(p["x"], "low" in p) for p in found] == [(0, False), (5, True)]
+    assert found[1]["text"] == "2 [-1, 3]"
+    assert log_span(found)[0] > 0.5
+    assert linear_span(found, zero=True)[0] < -1
+    cut = [row["cut"] for layer in layers(chart_of(Finding("a", "", "", rows, axes, ""))) for row in layer["rows"]
+           if "cut" in row]  # fmt: skip
+    assert all(value > 0 for value in cut)
+    for empty in KINDS:  # a study in which everything diverged
+        assert still(chart_of(Finding("a", "", "", [], Axes("x", "y", "x", "y", empty), "")))[1]  # type: ignore[arg-type]
+
+
+def test_axes_turn_only_where_every_value_is_above_zero() -> None:
+    def turns(kind: str, shift: float) -> bool:
+        found = finding(kind)
+        rows = [row | {"y": row["y"] - shift} for row in found.rows]
+        chart = chart_of(Finding("a", "", "", rows, found.axes, ""))
+        return set(chart.to_dict()["usermeta"]["scales"]) == {"linear", "log"}
+
+    assert all(turns(kind, 0.0) for kind in KINDS if kind != "map")
+    assert not any(turns(kind, 0.5) for kind in KINDS)
+
+
+def test_families_have_ordered_colours_and_pairs_share_them() -> None:
+    def colours(*names: str) -> list[str]:
+        return [{s.name: s.colour for s in styled(names)}[name] for name in names]
+
+    assert colours("depth 16", "depth 4", "depth 8") == [ORDERED[-1], ORDERED[0], ORDERED[4]]
+    assert colours("T = 0.5", "T = 2.0", "floor") == [ORDERED[0], ORDERED[-1], INK]
+    assert colours("mup", "depth-mup") == list(COLOURS[:2])
+    assert colours("one") == [INK]
+    pairs = styled(["inner, uniform", "inner, Eq. 8", "outer, uniform", "outer, Eq. 8"])
+    assert [s.colour for s in pairs] == [COLOURS[0]] * 2 + [COLOURS[1]] * 2
+    assert pairs[0].dash == pairs[2].dash != pairs[1].dash == pairs[3].dash
+    crossed = styled([f"{rule}, depth {L}" for rule in ("mup", "depth-mup") for L in (2, 4, 8)])
+    assert [s.colour for s in crossed] == [ORDERED[0], ORDERED[4], ORDERED[-1]] * 2
+    styled(["a, b", "c", "real", ""])  # names that are half of each
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("light", [*COLOURS, *ORDERED, INK])
+def test_colours_can_be_seen_on_light_and_on_dark(light: str) -> None:
+    """A ratio of 2 and of 3: lines are thick, named in the legend, and the brightest of a set is not alone."""
+    assert 1.05 / (luminance(light) + 0.05) > 2
+    assert (luminance(DARK.get(light, light)) + 0.05) / (luminance("#16181c") + 0.05) > 3
+
+
+# ---- pages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evil", HOSTILE)
+def test_hostile_names_stay_text(evil: str) -> None:
+    axes = Axes(evil, evil + "y", evil, evil, "named")
+    rows = [{"series": evil, evil: evil, evil + "y": 1.0, "low": 0.5, "high": 1.5}]
+    rows += [{"series": evil + "2", evil: evil, evil + "y": 1.0}]
+    found = Finding(evil, evil, evil, rows, axes, evil, [evil], table=[{evil: evil}])
+    text = page(evil, [finding_section(found), figure_section(evil, evil, [found])])
+    assert text.encode()
+    assert text.count("</script>") == 2
+    markup, bundle, data = text.split("<script>")
+    assert "<img" not in markup + data
+    assert "\u2028" not in data
+    assert "vegaEmbed" in bundle
+
+
+def test_figures_have_panels_in_a_grid() -> None:
+    text = page("A figure", [figure_section("Figure 1", "Over all.", [finding("curves"), finding("map")])])
+    assert text.index("(a) Kind curves") < text.index("(b) Kind map") < text.index("Over all.")
+    assert text.count('<figure class="plot"') == 2
+    assert text.count("window.vegaEmbed") == 1
+    assert len(text) < 1_500_000
+
+
+def test_long_pages_have_contents_and_pages_without_charts_are_small() -> None:
+    sections = [Section(f"Part {k}", []) for k in range(5)]
+    text = page("Words", [*sections, Section("hidden", [], folded=True)])
+    assert '<a href="#part4">Part 4</a>' in text
+    assert '">hidden</a>' not in text
+    assert "<nav" not in page("Words", sections[:3])
+    assert len(text) < 20_000
+
+
+CLAIM: dict[str, Any] = {
+    "id": "width", "source": "Thm. 1", "statement": "errors fall as n^-1/2 | <b>", "measurement": "slope of 5 widths",
+    "value": -0.5, "stderr": 0.02, "low": -0.54, "high": -0.46, "verdict": "holds", "reading": "It does", "tried": [],
+}  # fmt: skip
+BARE = {**CLAIM, "value": None, "low": None, "high": None, "verdict": "not testable here", "tried": ["one", "two"]}
+
+
+def test_claims_as_a_table_and_as_markdown() -> None:
+    shown = section_html(claims_section([CLAIM, BARE]), "a")
+    assert '<span class="label good">holds</span>' in shown
+    assert "-0.5 [-0.54, -0.46] ± 0.02" in shown
+    assert "Tried: one; two." in shown
+    assert "<b>" not in shown
+    text = claims_markdown([CLAIM, BARE], "# Claims")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 4
+    assert all(line.replace("\\|", "").count("|") == 6 for line in table)
+    assert "2 statements. Holds: 1, not testable here: 1." in text
+    assert "<b>" not in text
+    assert claims_section([]).paragraphs == ["There are none."]
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Results of several kinds, and what lies about beside them."""
+    old = {"title": "Old", "reading": "Words.", "rows": [{"a": 1}]}
+    told = plain([finding("named"), finding("map")])
+    content: dict[str, dict[str, Any]] = {
+        "out/study": {"title": "A study", "command": "nfd study", "findings": told},
+        "out/claims": {"title": "Tested", "command": "nfd claims", "rows": [CLAIM]},
+        "out/facts": {"command": "nfd kernel facts", "facts": {"parity": "odd", "a": [0.5, None]}, "runs": [{"a": 1}]},
+        "out/old": {"command": "nfd transfer", "findings": {"depth": old}},
+        "out/odd": {"command": "nfd x", "findings": {"a": None, "b": {"rows": 3}}, "rules": [3], "title": 3},
+        "out/.unfinished-1": {"title": "Hidden", "command": "nfd study"},
+        "out/foreign": {"anything": 1},
+    }
+    for folder, one in content.items():
+        (tmp_path / folder).mkdir(parents=True)
+        write_json(tmp_path / folder / "result.json", one)
+    for name, text in (("torn", b'{"a": '), ("deep", b"[" * 100_000), ("binary", b"\xff\xfe\x00")):
+        (tmp_path / "out" / name).mkdir()
+        (tmp_path / "out" / name / "result.json").write_bytes(text)
+    return tmp_path / "out"
+
+
+def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # the second finds the first one's page among the results, and replaces it
+        assert main(["report", str(results), "--out", str(results / "report")]) == 0
+        said = capsys.readouterr()
+        assert "5 results, 2 charts." in said.out
+        for name in ("torn", "deep", "binary"):
+            assert f"{name}/result.json: is damaged: no JSON" in said.err
+        assert "foreign/result.json: was not written by nfd" in said.err
+    text = (results / "report/report.html").read_text()
+    parts = ("A study", "Kind named", "label good", "parity", "Old", "Words.", "torn/result.json", "Not drawn: a is")
+    assert all(part in text for part in parts)
+    assert "Hidden" not in text
+    assert text.count('<figure class="plot"') == 2
+    found = json.loads((results / "report/result.json").read_text())
+    assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
+
+
+def test_a_report_replaces_no_result(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("study", "torn"):
+        before = (results / place / "result.json").read_bytes()
+        assert main(["report", str(results), "--out", str(results / place)]) == 2
+        assert "the page would replace a result" in capsys.readouterr().err
+        assert (results / place / "result.json").read_bytes() == before
+
+
+def test_what_cannot_be_reported_says_so(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for where, said in (
+        ([], "report needs a directory with results"),
+        ([str(tmp_path / "nowhere")], "report needs a directory that exists"),
+        ([str(results / "torn")], "no result in"),
+    ):
+        assert main(["report", *where, "--out", str(tmp_path / "page")]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "page/report.html").exists()
+
+
+# ---- a browser ---------------------------------------------------------------------------------------------------
+
+FRAMES = {"light": (0, 1200, 2400), "dark": (2400, 1200, 2400), "phone": (4800, 380, 3000)}
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    if browser() is None:
+        pytest.skip("needs chromium, chromium-browser or google-chrome on the PATH; make browser installs one")
+    found = [finding(kind) for kind in KINDS]
+    long = "a_name_that_is_longer_than_any_phone_is_wide_" * 4
+    sections = [
+        *(finding_section(f) for f in found[:3]),
+        figure_section("A figure", "All.", found[3:6]),
+        finding_section(finding("map", series=(long, *HOSTILE))),
+        claims_section([CLAIM, BARE]),
+        Section(long, [long], table=[{long: long, "b": long}], caption=long),
+    ]
+    return seen(page("Every kind", sections), FRAMES, tmp_path_factory.mktemp("browser"))
+
+
+def test_charts_are_drawn_without_a_complaint(shown: Seen) -> None:
+    assert shown.console == []
+    assert set(shown.said) == set(FRAMES)
+    for said in shown.said.values():
+        assert len(said["marks"]) == len(KINDS)
+        assert min(said["marks"]) >= 2
+
+
+def test_buttons_hide_series_and_turn_axes(shown: Seen) -> None:
+    said = shown.said["light"]
+    assert all(after < before for before, after in zip(said["marks"], said["hidden"], strict=True))
+    assert said["turned"] == said["marks"]
+
+
+@pytest.mark.parametrize("mode", FRAMES)
+def test_no_page_is_wider_than_its_window(shown: Seen, mode: str) -> None:
+    assert shown.said[mode]["width"] == FRAMES[mode][1]
+    assert shown.said[mode]["overflow"] <= 0
+
+
+def test_pages_are_full_in_light_and_in_dark(shown: Seen) -> None:
+    assert shown.said["light"]["paper"] == "rgb(255, 255, 255)"
+    assert shown.said["dark"]["paper"] == "rgb(22, 24, 28)"
+    for mode, ground in (("light", (255, 255, 255)), ("dark", (22, 24, 28)), ("phone", (255, 255, 255))):
+        top, width, height = FRAMES[mode]
+        picture = shown.picture.crop((0, top, width, top + height))
+        counts = {colour: count for count, colour in picture.getcolors(1 << 22) or []}
+        assert len(counts) > 500
+        assert counts[ground] == max(counts.values()) < 0.97 * width * height
+
+
+def test_a_page_that_breaks_is_noticed(shown: Seen, tmp_path: Path) -> None:
+    broken = page("Broken", [finding_section(finding("map"))]).replace('"mark"', '"murk"')
+    found = seen(broken, {"light": (0, 600, 400)}, tmp_path)
+    assert found.console
+    assert min(found.said.get("light", {"marks": [0]})["marks"]) == 0
