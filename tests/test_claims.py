@@ -82,7 +82,9 @@ def test_statements_are_many_short_and_different() -> None:
 
 def test_the_command_judges_every_claim_from_the_figures_runs(smoke: Path, tmp_path: Path) -> None:
     before = (smoke / "runs.sqlite").stat().st_size
-    assert main(["claims", "--size", "smoke", "--store", str(smoke), "--out", str(tmp_path), "--executor", "inline"]) == 0
+    assert (
+        main(["claims", "--size", "smoke", "--store", str(smoke), "--out", str(tmp_path), "--executor", "inline"]) == 0
+    )
     assert (smoke / "runs.sqlite").stat().st_size >= before
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]

@@ -147,11 +147,11 @@ def _exponent(id_: str, source: str, statement: str, rule: RuleName, meter: str,
 
 CLAIMS = (
     _exponent(
-        "eq7-inner", "Eqs. 7 and 27; section H.1; Fig. 5 row 1", "With uniform rates inner updates fall as 1/sqrt(L).",
+        "eq7-inner", "Eqs. 7 and 27; Section H.1; Fig. 5 row 1", "With uniform rates inner updates fall as 1/sqrt(L).",
         "depth-mup", "inner_update", -0.5 - EVEN, -0.5 + EVEN,
     ),
     _exponent(
-        "eq7-stream", "Eqs. 7, 33 and 34; section H.2; Fig. 5 row 1",
+        "eq7-stream", "Eqs. 7, 33 and 34; Section H.2; Fig. 5 row 1",
         "With uniform rates updates of the stream's dynamics stay.", "depth-mup", "stream_update", -EVEN, EVEN,
     ),
     _exponent(
@@ -159,19 +159,19 @@ CLAIMS = (
         "depth-mup-inner", "inner_update", -EVEN, EVEN,
     ),
     _exponent(
-        "eq8-stream", "Eqs. 8 and 32; section H.2", "With the rates of Eq. 8 updates of the stream's dynamics stay.",
+        "eq8-stream", "Eqs. 8 and 32; Section H.2", "With the rates of Eq. 8 updates of the stream's dynamics stay.",
         "depth-mup-inner", "stream_update", -EVEN, EVEN,
     ),
     Claim(
-        "eq8-function", "Eq. 8; section 5", "The correction revives inner layers and leaves the rest well scaled.",
+        "eq8-function", "Eq. 8; Section 5", "The correction revives inner layers and leaves the rest well scaled.",
         f"Exponent in L of the change of outputs by inner layers with Eq. 8: holds within {EVEN} of 0.", _price,
     ),
     Claim(
-        "fig5-moves", "section 5; Fig. 5 row 2, d", "With uniform rates the best eta_c moves with depth.",
+        "fig5-moves", "Section 5; Fig. 5 row 2, d", "With uniform rates the best eta_c moves with depth.",
         f"Doublings of the best eta_c (training loss) per doubling of depth: holds above {_TRANSFERS}.", _moves,
     ),
     Claim(
-        "fig5-stays", "section 5; Fig. 5 row 2, e", "With the rates of Eq. 8 the best eta_c stays over depths.",
+        "fig5-stays", "Section 5; Fig. 5 row 2, e", "With the rates of Eq. 8 the best eta_c stays over depths.",
         f"Doublings of the best eta_c (training loss) per doubling of depth: holds within {_TRANSFERS} of 0.", _stays,
     ),
     Claim(
@@ -200,15 +200,15 @@ CLAIMS = (
         partial(_deep, metric="test_accuracy"),
     ),
     Claim(
-        "transfer-one-layer", "sections 1, 2 and 5", "Under depth-muP one-layer blocks keep their best rate.",
+        "transfer-one-layer", "Sections 1, 2 and 5", "Under depth-muP one-layer blocks keep their best rate.",
         f"Doublings of the best eta_c per doubling of depth: holds within {_TRANSFERS} of 0.", _one_layer,
     ),
     Claim(
-        "transfer-mup-depth", "section 1", "Under muP the best rate does not carry over to deeper networks.",
+        "transfer-mup-depth", "Section 1", "Under muP the best rate does not carry over to deeper networks.",
         f"Doublings of the best eta_c per doubling of depth, one-layer blocks: holds below -{_TRANSFERS}.", _mup_depth,
     ),
     Claim(
-        "transfer-width", "sections 1 and 2", "The best rate carries over to wider networks.",
+        "transfer-width", "Sections 1 and 2", "The best rate carries over to wider networks.",
         f"Doublings of the best eta_c per doubling of width, depth-muP, one-layer: holds within {_TRANSFERS} of 0.",
         _width,
     ),

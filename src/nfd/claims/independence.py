@@ -171,19 +171,19 @@ def _wide_gains(evidence: Evidence) -> Judged:
 
 CLAIMS = (
     Claim(
-        "fig4-dnn-vanishes", "Fig. 4a; section I.2", "Deep vanilla networks make little progress.",
+        "fig4-dnn-vanishes", "Fig. 4a; Section I.2", "Deep vanilla networks make little progress.",
         "Progress of the deepest network over that of the shallowest: holds below 0.1.", _vanishes,
     ),
     Claim(
-        "fig4-dnn-apart", "Fig. 4a; section I.2", "Vanilla networks train differently when decoupled.",
+        "fig4-dnn-apart", "Fig. 4a; Section I.2", "Vanilla networks train differently when decoupled.",
         f"Gap over progress at the deepest network that learns: holds above {_ALIGNED}.", _dnn_apart,
     ),
     Claim(
-        "fig4-mup-apart", "Fig. 4b; section I.2", "muP residual networks train differently when decoupled.",
+        "fig4-mup-apart", "Fig. 4b; Section I.2", "muP residual networks train differently when decoupled.",
         f"Gap over progress at the deepest network that learns: holds above {_ALIGNED}.", _mup_apart,
     ),
     Claim(
-        "fig4-mup-diverges", "section I.2", "muP residual networks deeper than 18 end in NaN.",
+        "fig4-mup-diverges", "Section I.2", "muP residual networks deeper than 18 end in NaN.",
         "Share of networks deeper than 18 that diverge: holds above a half.", _mup_diverges,
     ),
     Claim(
@@ -192,11 +192,11 @@ CLAIMS = (
         _mup_overfits,
     ),
     Claim(
-        "fig4-depth-train", "Fig. 4c; section I.2", "Under depth-muP depth improves the training loss.",
+        "fig4-depth-train", "Fig. 4c; Section I.2", "Under depth-muP depth improves the training loss.",
         "Training loss at the end, deepest minus shallowest, paired by seed: holds below 0.", _improves_training,
     ),
     Claim(
-        "fig4-depth-test", "Fig. 4c; section I.2", "Under depth-muP depth improves the test loss.",
+        "fig4-depth-test", "Fig. 4c; Section I.2", "Under depth-muP depth improves the test loss.",
         "Test loss at the end, deepest minus shallowest, paired by seed: holds below 0.", _improves_test,
     ),
     Claim(
@@ -205,24 +205,24 @@ CLAIMS = (
         f"below {_ALIGNED}.", _aligns,
     ),
     Claim(
-        "fig4-closes", "Fig. 4c; section I.2", "Under depth-muP the two trainings come closer as depth grows.",
+        "fig4-closes", "Fig. 4c; Section I.2", "Under depth-muP the two trainings come closer as depth grows.",
         "Gap over progress at the largest depth minus at the smallest: holds below 0.", _closes,
     ),
     Claim(
-        "fig7-steadies", "Fig. 7b; section I.2", "Width makes muP residual networks less unstable.",
+        "fig7-steadies", "Fig. 7b; Section I.2", "Width makes muP residual networks less unstable.",
         "Highest loss on the way at width 256 minus 128, at the deepest that does not diverge: holds below 0.",
         _wide_steadies,
     ),
     Claim(
-        "fig7-mup-apart", "Fig. 7b; section I.2", "Wider muP residual networks still train differently when decoupled.",
+        "fig7-mup-apart", "Fig. 7b; Section I.2", "Wider muP residual networks still train differently when decoupled.",
         f"As fig4-mup-apart, at width 256: holds above {_ALIGNED}.", _mup_apart_wide,
     ),
     Claim(
-        "fig7-aligns", "Fig. 7c; section I.2", "Width brings decoupled and standard depth-muP training closer.",
+        "fig7-aligns", "Fig. 7c; Section I.2", "Width brings decoupled and standard depth-muP training closer.",
         "Gap over progress at the largest depth, width 256 minus 128: holds below 0.", _wide_aligns,
     ),
     Claim(
-        "fig7-gains", "Fig. 7c; section I.2", "Width improves depth-muP networks.",
+        "fig7-gains", "Fig. 7c; Section I.2", "Width improves depth-muP networks.",
         "Test loss at the largest depth, width 256 minus 128: holds below 0.", _wide_gains,
     ),
 )  # fmt: skip

@@ -139,7 +139,7 @@ CLAIMS = (
         "log of the ratio of variances of the test loss over seeds, by the F distribution: holds above 0.", _steadier,
     ),
     Claim(
-        "fig2-moderate", "section 3.3; Fig. 2a-b", "A moderate increase of T improves performance.",
+        "fig2-moderate", "Section 3.3; Fig. 2a-b", "A moderate increase of T improves performance.",
         "Test loss at T = 2 minus T = 1, paired by seed: holds below 0.", _moderate,
     ),
     Claim(
@@ -147,7 +147,7 @@ CLAIMS = (
         "log2 of the best T of each seed, half a doubling added for the grid: holds within 0 to 2.", _optimum,
     ),
     Claim(
-        "fig2-large", "section 3.3; Fig. 2a-b", "A very large T, such as 32, degrades performance.",
+        "fig2-large", "Section 3.3; Fig. 2a-b", "A very large T, such as 32, degrades performance.",
         "Test loss at the largest T minus the best one's, paired by seed: holds above 0.", _excessive,
     ),
     Claim(
@@ -164,12 +164,12 @@ CLAIMS = (
         "Test loss at the second depth minus the first at T = 1, paired by seed: holds below 0.", _depth_helps,
     ),
     Claim(
-        "ceiling-width", "sections 1 and 3.3", "Growing the width pays less and less: the limit is a ceiling.",
+        "ceiling-width", "Sections 1 and 3.3", "Growing the width pays less and less: the limit is a ceiling.",
         "Gain in test loss of the last doubling of width minus that of the first, at the largest depth: holds below 0.",
         _width_saturates,
     ),
     Claim(
-        "ceiling-depth", "sections 1 and 3.3", "Growing the depth pays less and less: the limit is a ceiling.",
+        "ceiling-depth", "Sections 1 and 3.3", "Growing the depth pays less and less: the limit is a ceiling.",
         "Gain in test loss of the last doubling of depth minus that of the first, at the largest width: holds below 0.",
         _depth_saturates,
     ),

@@ -66,18 +66,18 @@ def _claims(name: str) -> tuple[Claim, ...]:
     of = _OF[name]
     return (
         Claim(
-            f"assumption1-{name}", "Assumption 1; Fig. 6; section I.1",
+            f"assumption1-{name}", "Assumption 1; Fig. 6; Section I.1",
             f"The smallest eigenvalue of {of} stays positive in every layer while training.",
             "log10 of the smallest eigenvalue over layers, over the diagonal, at the largest width after the last "
             f"step: holds above the rounding of single precision, {_ROUNDING:g}.", partial(_positive, name=name),
         ),
         Claim(
-            f"fig6-{name}-falls", "Fig. 6; section I.1", f"The smallest eigenvalue of {of} falls while training.",
+            f"fig6-{name}-falls", "Fig. 6; Section I.1", f"The smallest eigenvalue of {of} falls while training.",
             "Decades from the first look to the last at the largest width: holds above 0.",
             partial(_decreases, name=name),
         ),
         Claim(
-            f"fig6-{name}-width", "Fig. 6; section I.1", f"The smallest eigenvalue of {of} grows with width.",
+            f"fig6-{name}-width", "Fig. 6; Section I.1", f"The smallest eigenvalue of {of} grows with width.",
             "Exponent in n of the smallest over layers after the last step: holds above 0.", partial(_grows, name=name),
         ),
     )  # fmt: skip

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nfd.claims import blocks, convergence, independence, shape, spectra
+from nfd.claims import (
+    backward,
+    blocks,
+    convergence,
+    first_step,
+    forward,
+    identities,
+    independence,
+    kernels,
+    limit,
+    post_activation,
+    regimes,
+    shape,
+    spectra,
+    two_layer,
+)
 from nfd.claims.claim import Claim
 from nfd.claims.evidence import Evidence
 from nfd.claims.runs import RUNS
@@ -16,10 +31,19 @@ from nfd.figures.figure import Figure
 from nfd.figures.making import dataset_for, trained
 from nfd.sweep.sweep import Sweep
 
-CLAIMS: tuple[Claim, ...] = (
+CLAIMS: tuple[Claim, ...] = (  # in the order of the text
+    *regimes.CLAIMS,
+    *post_activation.CLAIMS,
+    *forward.CLAIMS,
+    *kernels.CLAIMS,
     *shape.CLAIMS,
+    *backward.CLAIMS,
     *convergence.CLAIMS,
+    *identities.CLAIMS,
+    *limit.CLAIMS,
+    *first_step.CLAIMS,
     *independence.CLAIMS,
+    *two_layer.CLAIMS,
     *blocks.CLAIMS,
     *spectra.CLAIMS,
 )

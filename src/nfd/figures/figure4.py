@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from nfd.core.names import Size
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.experiment.findings.finding import Axes, Finding, Row
 from nfd.figures.figure import Figure, Settings
-from nfd.figures.panels import BANDS, UNKNOWN, caption, curve_rows, diverged, epoch_losses, panel, tested
+from nfd.figures.panels import BANDS, UNKNOWN, caption, curve_rows, difference, diverged, epoch_losses, panel, tested
 from nfd.figures.runs import Data, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -47,6 +48,11 @@ def losses(runs: Runs, depth: int, feedback: str) -> Tensor:
 def gap(runs: Runs, depth: int) -> Interval:
     """Decoupled minus standard training loss, mean over the second half of training, paired by seed."""
     return interval(lambda d: d.mean(0), _gaps(runs, depth))
+
+
+def test_gap(runs: Runs, depth: int) -> Interval:
+    """Decoupled minus standard test loss after training, paired by seed."""
+    return difference(*(runs.where(depth=depth, feedback=f).metric("test_loss") for f in ("shared", "independent")))
 
 
 def progress(runs: Runs, depth: int, classes: int) -> Interval:
@@ -98,20 +104,17 @@ def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: st
         ]
     what = {"train": "training", "test": "test"}[kind]
     return panel(
-        figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs), details=ended, rows=rows,
+        figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs, kind), details=ended, rows=rows,
         axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves"), caption=caption(runs, data, BANDS),
     )  # fmt: skip
 
 
-def _told(runs: Runs) -> str:
+def _told(runs: Runs, kind: str) -> str:
     depths = sorted(runs.values("depth"))
-    each = [f"{gap(runs, L)} at depth {L}" if bool(_gaps(runs, L).isfinite().all()) else "" for L in depths]
-    known = [said for said in each if said]
-    return (
-        f"Decoupled minus standard training loss, over the second half: {'; '.join(known)}."
-        if known
-        else "Networks diverged at every depth."
-    )
+    each = {L: gap(runs, L) if kind == "train" else test_gap(runs, L) for L in depths}
+    known = [f"{found} at depth {L}" for L, found in each.items() if math.isfinite(found.value)]
+    what = "training loss, over the second half" if kind == "train" else "test loss at the end"
+    return f"Decoupled minus standard {what}: {'; '.join(known)}." if known else "Networks diverged at every depth."
 
 
 FIGURE_4 = Figure("figure-4", "Does it matter which weights carry the gradient?", parts(128, 5), reduce)

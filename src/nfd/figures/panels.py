@@ -139,13 +139,17 @@ def caption(runs: Runs, data: Data, *said: str) -> str:
         if name == "network" and "mlp" in values:
             parts.append("vanilla networks without skip connections")
         elif form and not (name in ("block", "order", "feedback") and values == [_USUAL[name]]):
-            parts.append(form.format(listed([f"{v:g}" if isinstance(v, float) else v for v in values])))
+            parts.append(form.format(listed(list(map(_shown, values)))))
     seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
     if is_start:
         return " ".join([*said, f"{data.title}; {', '.join(parts)}; {_INPUTS}; {seeds}."])
     return " ".join(
         [*said, f"{data.title}; {', '.join(parts)}; {_TRAINING}, {_INPUTS}; {seeds}, the same batches for all."]
     )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _INPUTS = "inputs normalised per channel"
