@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,11 @@ from scipy import stats
 
 import nfd
 from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+from nfd.experiment.runs import dataset_of, train_group
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.trained import network
+from nfd.meters.spectra import Spectra, Watched
+from nfd.meters.start import start
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict
 from nfd.nets.resnet import ResNet
@@ -119,3 +126,173 @@ def test_slopes_and_roots() -> None:
     root = Interval(0.04, 0.01, -0.01, 0.09).root()
     assert (root.value, root.low, root.high) == pytest.approx((0.2, 0.0, 0.3))
     assert root.stderr == pytest.approx(0.025)
+
+
+# ---- networks before training (nfd.meters.start) --------------------------------------------------------------------
+
+
+def inputs(rows: int = 3, size: int = 5) -> torch.Tensor:
+    return torch.randn(rows, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("form", [{}, {"order": "post"}, {"block": "two-layer"}, {"regime": "kernel"}], ids=str)
+def test_streams_before_training_are_features_and_gradients_of_the_first_output(form: dict[str, Any]) -> None:
+    n, L, x = 6, 3, inputs()
+    net = ResNet(5, 2, n, L, horizon=2.0, activation="tanh", dtype=torch.float64, **form)
+    _, vectors = start(net, x)
+    layers, _ = net.run(net, x)
+    gradients = []
+    for layer in layers:
+        rows = [torch.autograd.grad(net.read(layers[-1])[p, 0], layer, retain_graph=True)[0][p] for p in range(3)]
+        gradients.append(torch.stack(rows) * (math.sqrt(n) / net.alpha))
+    h, g = torch.stack(layers).detach(), torch.stack(gradients)
+    torch.testing.assert_close(vectors["h_end"], h[-1].flatten())
+    torch.testing.assert_close(vectors["g_start"], g[0].flatten())
+    torch.testing.assert_close(vectors["h_rms"], h.square().mean((1, 2)).sqrt())
+    torch.testing.assert_close(vectors["h_mean"], h.mean((1, 2)))
+    torch.testing.assert_close(vectors["g_rms"], g.square().mean((1, 2)).sqrt())
+    torch.testing.assert_close(g[-1], net.V[0].detach().expand(3, n))  # g_L = v, Eq. 3
+    assert vectors["h_rms"].shape == (L + 1,)
+
+
+def test_gradients_before_training_are_equation_3() -> None:
+    n, L, T = 6, 3, 2.0
+    net = ResNet(5, 2, n, L, horizon=T, activation="tanh", dtype=torch.float64)
+    layers, _ = net.run(net, inputs())
+    g = net.V[0].expand(3, n)
+    for index in reversed(range(L)):
+        slope = 1 - torch.tanh(layers[index]) ** 2
+        g = g + math.sqrt(T / (L * n)) * slope * (g @ net.outer[index].weight)
+    torch.testing.assert_close(start(net, inputs())[1]["g_start"], g.detach().flatten())
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Hundreds of products this small wait for a second thread longer than they take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def particles(seeds: int, *size: int, **form: Any) -> dict[str, torch.Tensor]:
+    """``h_particles`` and ``g_particles`` over seeds, ``[seeds]``."""
+    found = [start(ResNet(*size, seed=s, dtype=torch.float64, **form), inputs())[0] for s in range(seeds)]
+    return {name: torch.tensor([one[name] for one in found]) for name in ("h_particles", "g_particles")}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("n", [2, 8])
+def test_particles_of_one_linear_block_are_known(n: int) -> None:
+    """Both mean squares are T E(s - 1)^2 = 2 T (1 - E s) with s = chi_n / sqrt(n), that of h times the inputs'."""
+    T = 2.0
+    mean = math.sqrt(2 / n) * math.exp(math.lgamma((n + 1) / 2) - math.lgamma(n / 2))
+    wanted = {"h_particles": 2 * T * (1 - mean) * float(inputs().square().mean()), "g_particles": 2 * T * (1 - mean)}
+    for name, values in particles(400, 5, 2, n, 1, horizon=T, activation="identity").items():
+        assert abs(float(values.mean()) - wanted[name]) < 4 * float(values.std()) / math.sqrt(400)
+        assert float(values.std()) / math.sqrt(400) < 0.1 * wanted[name]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"activation": "erf", "horizon": 0.5},
+        {"activation": "erf", "branch_exponent": 0.0},
+        {"activation": "erf", "branch_exponent": 0.0, "feedback": "independent"},
+        {"activation": "erf", "feedback": "static"},
+    ],
+    ids=str,
+)
+def test_neurons_come_to_their_particles_as_one_over_n(form: dict[str, Any]) -> None:
+    few, many = (particles(60, 5, 2, n, 3, **form) for n in (8, 64))
+    for name in few:
+        assert float((many[name].mean() / few[name].mean()).log()) / math.log(8) == pytest.approx(-1, abs=0.3)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_gradients_of_relu_come_to_their_particles_more_slowly() -> None:
+    """Its slope jumps: Prop. 6 asks for one that is Lipschitz."""
+    few, many = (particles(60, 5, 2, n, 3) for n in (16, 128))
+    rates = {name: float((many[name].mean() / few[name].mean()).log()) / math.log(8) for name in few}
+    assert rates["h_particles"] == pytest.approx(-1, abs=0.3)
+    assert -0.8 < rates["g_particles"] < -0.4
+
+
+def test_other_networks_have_streams_but_no_particles() -> None:
+    others = [
+        ResNet(5, 2, 4, 3, block="two-layer", dtype=torch.float64),
+        ResNet(5, 2, 4, 3, order="post", dtype=torch.float64),
+        nfd.MLP(5, 2, 4, 3, dtype=torch.float64),
+    ]
+    for net in others:
+        numbers, vectors = start(net, inputs())
+        assert numbers == {}
+        assert vectors["h_end"].shape == vectors["g_start"].shape == (3 * 4,)
+
+
+def test_a_stream_without_features_has_particles() -> None:
+    net = ResNet(5, 2, 4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        net.U.copy_(-net.U.abs())  # relu is zero everywhere, in every layer
+    numbers, vectors = start(net, inputs().abs())
+    assert float(vectors["g_rms"][0]) == float(vectors["g_rms"][-1])
+    assert 0 < numbers["h_particles"] < 10
+
+
+# ---- covariances of the steps (nfd.meters.spectra) ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [{}, {"network": "mlp", "rule": "mup"}, {"block": "two-layer"}], ids=str)
+def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) -> None:
+    """Against the definitions, entry by entry, along the plain loop."""
+    n, L = 16, 2
+    config = RunConfig(width=n, depth=L, steps=6, batch=1, every=3, meter="spectra", activation="tanh", **form)
+    (record,) = train_group([config.model_dump()])
+    assert record.status == "done"
+    assert record.curves["measured_after"].tolist() == [3, 6]
+    dataset = dataset_of(config)
+    net = network(config, dataset)
+    optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule))
+    phis, deltas = [], []
+    for step, (x, y) in enumerate(zip(*dataset.batches(1, 6, 0), strict=True), start=1):
+        layers, _ = net.run(net, x)
+        loss = torch.nn.functional.cross_entropy(net.read(layers[-1]), y)
+        gradients = torch.autograd.grad(loss, layers, retain_graph=True)
+        phis.append([torch.tanh(h[0]).detach().double() for h in layers[:-1]])
+        deltas.append([n * g[0].double() for g in gradients[1:]])  # sqrt(n) / alpha = n
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step not in (3, 6):
+            continue
+        for name, vectors in (("sigma", phis), ("theta", deltas)):
+            for layer in range(L):
+                matrix = torch.tensor(
+                    [[float(a[layer] @ b[layer]) / n for b in vectors] for a in vectors], dtype=torch.float64
+                )
+                relative = torch.tensor(
+                    [[float(c) / math.sqrt(matrix[i, i] * matrix[j, j]) for j, c in enumerate(row)]
+                     for i, row in enumerate(matrix)], dtype=torch.float64,
+                )  # fmt: skip
+                assert torch.diagonal(relative).tolist() == pytest.approx([1] * step)
+                look = (step // 3 - 1) * L + layer
+                for curve, wanted in ((name, matrix), (f"{name}_relative", relative)):
+                    lowest = float(torch.linalg.eigvalsh(wanted)[0])
+                    assert float(record.curves[curve][look]) == pytest.approx(lowest, rel=1e-3, abs=1e-9)
+    for name in ("sigma_relative", "theta_relative"):
+        assert all(0 <= float(value) <= 1 for value in record.curves[name])
+
+
+def test_spectra_of_vectors_out_of_range_are_not_a_number() -> None:
+    net = ResNet(5, 2, 4, 3, activation="identity", dtype=torch.float64)
+    spectra = Spectra(net)
+    assert not spectra.smallest()["sigma"].isfinite().any()
+    watched = Watched(net)
+    for size in (1.0, 1e200):  # squares of the latter overflow
+        watched(size * inputs(1)).square().sum().sqrt().backward()
+        assert watched.seen is not None
+        spectra.gather(watched.seen)
+        found = spectra.smallest()
+        assert found["theta"].isfinite().all()
+        assert bool(found["sigma"].isfinite().all()) == (size == 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -27,7 +28,13 @@ def group(**settings: Any) -> list[dict[str, Any]]:
 @pytest.mark.filterwarnings("ignore:A DeferredLinear of size")  # small on purpose
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"momentum": 0.9}, {"block": "two-layer", "rule": "depth-mup-inner"}, {"weights": "deferred"}],
+    [
+        {},
+        {"momentum": 0.9},
+        {"network": "mlp", "rule": "mup"},
+        {"block": "two-layer", "rule": "depth-mup-inner"},
+        {"weights": "deferred"},
+    ],
     ids=str,
 )
 def test_a_group_is_its_runs(settings: dict[str, Any]) -> None:
@@ -107,3 +114,124 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         RunConfig(optimizer="adam", momentum=0.5)
     with pytest.raises(ValueError, match="order='post'"):
         RunConfig(order="post", block="two-layer")
+    with pytest.raises(ValueError, match=r"network='mlp' has no residual branch.*got rule='depth-mup'"):
+        RunConfig(network="mlp")
+    for settings in ({"order": "post"}, {"horizon": 2.0}, {"coupled": True}, {"block": "two-layer"}):
+        with pytest.raises(ValueError, match="network='mlp' has no residual branch"):
+            RunConfig(network="mlp", rule="mup", **settings)
+    with pytest.raises(ValueError, match="coupled is for block='one-layer'"):
+        RunConfig(coupled=True, block="two-layer")
+    with pytest.raises(ValueError, match="needs batch=1; got batch=16"):
+        RunConfig(meter="spectra")
+    for meter in ("start", "updates", "spectra"):
+        with pytest.raises(ValueError, match=f"meter='{meter}' needs weights='dense' and optimizer='sgd'"):
+            RunConfig(meter=meter, weights="deferred", batch=1)
+        with pytest.raises(ValueError, match="got 'dense' and 'adam'"):
+            RunConfig(meter=meter, optimizer="adam", batch=1)
+    RunConfig(meter="outputs", weights="deferred")  # reads nothing of the weights
+
+
+ALONE: dict[str, Any] = {"meter": "outputs"}  # what is not trained in a stack
+
+
+@pytest.mark.parametrize("how", [{}, ALONE, {"block": "two-layer"}, {"network": "mlp", "rule": "mup"}], ids=str)
+def test_a_look_is_what_a_run_that_stops_there_gives(how: dict[str, Any]) -> None:
+    settings = SMALL | {"every": 3} | how
+    records = train_group([RunConfig(**settings, seed=seed).model_dump() for seed in range(2)])
+    for record in records:
+        assert record.curves["tested_after"].tolist() == [0, 3, 6, 8]
+        for look, steps in enumerate([0, 3, 6, 8]):
+            config = RunConfig(**record.config)
+            if steps:
+                (stopped,) = train_group([config.model_copy(update={"steps": steps, "every": None}).model_dump()])
+                assert "test_loss" not in stopped.curves
+                loss, right = stopped.metrics["test_loss"], stopped.metrics["test_accuracy"]
+            else:
+                dataset = dataset_of(config)
+                outputs = network(config, dataset)(dataset.test_inputs)
+                loss = float(cross_entropy(outputs, dataset.test_labels).detach())
+                right = float((outputs.argmax(-1) == dataset.test_labels).float().mean())
+            assert float(record.curves["test_loss"][look]) == pytest.approx(loss, rel=1e-5)
+            assert float(record.curves["test_accuracy"][look]) == pytest.approx(right, abs=0.005)
+        assert float(record.curves["test_loss"][-1]) == pytest.approx(record.metrics["test_loss"])
+
+
+@pytest.mark.parametrize("how", [{}, ALONE], ids=str)
+def test_looking_changes_nothing_and_rarer_looks_are_one_at_each_end(how: dict[str, Any]) -> None:
+    (plain,), (often,), (rare,) = (
+        train_group([RunConfig(**SMALL, **how, every=every).model_dump()]) for every in (None, 1, 100)
+    )
+    assert plain.curves["loss"].tolist() == often.curves["loss"].tolist() == rare.curves["loss"].tolist()
+    assert plain.metrics == often.metrics == rare.metrics
+    assert rare.curves["tested_after"].tolist() == [0, 8]
+    assert often.curves["tested_after"].tolist() == list(range(9))
+    assert rare.curves["test_loss"][1] == often.curves["test_loss"][8]
+    assert "tested_after" not in plain.curves
+
+
+def test_the_group_of_a_run_and_its_meter_change_no_losses() -> None:
+    stacked, alone, updates = (
+        train_group([RunConfig(**SMALL, every=3, meter=meter).model_dump()])[0]
+        for meter in ("none", "outputs", "updates")
+    )
+    for other in (alone, updates):
+        assert other.curves["loss"] == pytest.approx(stacked.curves["loss"], rel=1e-5)
+        assert other.curves["test_loss"] == pytest.approx(stacked.curves["test_loss"], rel=1e-5)
+    config = RunConfig(**alone.config)
+    assert alone.curves["outputs"].shape == (64 * 10,)
+    assert updates.curves["measured_after"].tolist() == [3, 6, 8]
+    final = torch.as_tensor(alone.curves["outputs"]).view(64, 10)
+    right = (final.argmax(1) == dataset_of(config).test_labels[:64]).float().mean()
+    assert abs(float(right) - alone.metrics["test_accuracy"]) < 0.2
+
+
+@pytest.mark.parametrize("rule", ["mup", "ntk"])
+@pytest.mark.parametrize("how", [{}, ALONE], ids=str)
+def test_a_vanilla_run_is_an_mlp_trained_by_the_plain_loop(rule: Any, how: dict[str, Any]) -> None:
+    (record,) = train_group([RunConfig(**SMALL, **how, network="mlp", rule=rule, seed=5).model_dump()])
+    dataset = dataset_of(RunConfig(**record.config))
+    net = nfd.MLP(64, 10, 12, 3, regime="kernel" if rule == "ntk" else "feature", seed=5)
+    x, y = dataset.batches(8, 8, 0)
+    losses = [
+        row.loss for row in train(net, nfd.SGD(net.param_groups(0.3, rule)), zip(x, y, strict=True), cross_entropy)
+    ]
+    assert record.curves["loss"] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [{}, ALONE, {"meter": "updates"}, {"meter": "spectra", "batch": 1}], ids=str)
+@pytest.mark.parametrize("eta", [300.0, 1e12])
+def test_a_run_that_diverges_has_nothing_after_it(how: dict[str, Any], eta: float) -> None:
+    """Not-a-number at the looks it did not reach, whose number is that of other runs."""
+    settings = SMALL | {"every": 2} | how
+    (record,) = train_group([RunConfig(**settings, eta_c=eta).model_dump()])
+    assert record.status == "diverged"
+    at = int(record.metrics["diverged_at"])
+    assert record.curves["tested_after"].tolist() == [0, 2, 4, 6, 8]
+    for name in ("test_loss", "test_accuracy"):
+        values = torch.as_tensor(record.curves[name])
+        assert not values[[step > at for step in (0, 2, 4, 6, 8)]].isfinite().any()
+        assert values[0].isfinite()
+    if how.get("meter") in ("updates", "spectra"):
+        assert record.curves["measured_after"].tolist() == [2, 4, 6, 8]
+        for name in set(record.curves) - {"loss", "test_loss", "test_accuracy", "tested_after", "measured_after"}:
+            values = torch.as_tensor(record.curves[name]).view(4, -1)
+            assert not values[[step > at for step in (2, 4, 6, 8)]].isfinite().any()
+            assert len(values.flatten()) == 4 * (3 if how["meter"] == "spectra" else 1)
+
+
+def test_coupled_runs_of_a_seed_share_a_path() -> None:
+    """Deep networks of a seed come together, sample by sample; those that are not coupled do not."""
+
+    def apart(coupled: bool) -> list[float]:
+        ends = []
+        for depth in (8, 16, 32):
+            config = RunConfig(width=24, depth=depth, steps=1, meter="start", coupled=coupled)
+            ends.append(torch.as_tensor(train_group([config.model_dump()])[0].curves["h_end"]))
+        return [float((a - b).square().mean()) for a, b in itertools.pairwise(ends)]
+
+    together, free = apart(True), apart(False)
+    assert together[0] < free[0] / 5
+    assert together[1] < 0.8 * together[0]
+    assert free[1] > 0.5 * free[0]
+    (one,), (two,) = (train_group([RunConfig(**SMALL, coupled=c).model_dump()]) for c in (False, True))
+    assert one.curves["loss"][0] != two.curves["loss"][0]

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval, log_slope
+from nfd.core.statistics import Interval, interval, log_slope, stderr
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
 from nfd.figures.runs import Data, Runs
 from nfd.meters.verdict import verdict
@@ -42,8 +42,9 @@ def difference(first: Tensor, second: Tensor) -> Interval:
 
 def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor) -> list[Row]:
     """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
-    mean, error = values.mean(0), values.std(0) / math.sqrt(len(values))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * error if len(values) > 1 else torch.zeros_like(mean)
+    mean, half = values.mean(0), torch.zeros_like(values[0])
+    if len(values) > 1:
+        half = float(stats.t.ppf(0.975, len(values) - 1)) * stderr(values)
     columns_of = zip(places, mean.tolist(), half.tolist(), strict=True)
     return [
         {"series": series, x: place, y: m, "low": m - h, "high": m + h}

@@ -1,0 +1,681 @@
+"""Figures: runs made by hand whose answers are known, what the captions of the paper say, and all of them small."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nfd.data.digits import digits
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import FigureConfig
+from nfd.experiment.trained import looks
+from nfd.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
+from nfd.figures.making import dataset_for, findings, trained
+from nfd.figures.panels import curve_rows, line, mean_of, point_rows, slope
+from nfd.figures.runs import Data, Runs
+from nfd.store.rows import Record
+from nfd.sweep.grid import grid
+from nfd.sweep.sweep import Sweep
+
+DATA = Data("pictures", 10)
+SEEDS = [0, 1, 2, 3]
+PANELS = {
+    "1": "abc", "2": "abcd", "3": "abcd", "5": "abcdefghij", "6": "abcdef",
+    "4": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
+    "7": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
+}  # fmt: skip
+Answer = tuple[dict[str, float], dict[str, Any]]  # metrics and curves
+Ended = Callable[[RunConfig], int | None]  # the step at which a run diverges
+
+
+def noise(config: RunConfig) -> float:
+    """Small, of mean zero over the seeds, and the same for every size."""
+    return (0.01, -0.01, 0.005, -0.005)[config.seed % 4]
+
+
+def never(config: RunConfig) -> None:
+    """No run diverges."""
+
+
+def made(answer: Callable[[RunConfig], Answer], ended: Ended = never, **axes: Any) -> Runs:
+    """Runs whose metrics and curves are what ``answer`` says; those that ``ended`` diverged at a step."""
+    found = []
+    for k, config in enumerate(grid(**{"seed": SEEDS, **axes})):
+        metrics, curves = answer(config)
+        curves = {name: np.array(values, dtype=np.float64) for name, values in curves.items()}
+        if config.every:
+            curves["tested_after"] = np.array(looks(config), dtype=np.float64)
+        metrics = {"first_loss": 2.3, "highest_loss": 2.4, "train_loss": 1.0, "test_loss": 1.1, **metrics}
+        at = ended(config)
+        if at is not None:
+            metrics |= {"train_loss": math.inf, "test_loss": math.inf, "highest_loss": math.inf, "test_accuracy": 0.0}
+            curves = {name: _cut(name, values, config, at) for name, values in curves.items()}
+        status = "done" if at is None else "diverged"
+        found.append(Record(f"run {k}", "group", status, config.model_dump(), metrics, curves))
+    return Runs(found)
+
+
+def _cut(name: str, values: np.ndarray[Any, Any], config: RunConfig, at: int) -> np.ndarray[Any, Any]:
+    if name in ("tested_after", "measured_after"):
+        return values
+    if name == "loss":
+        return np.where(np.arange(len(values)) >= at, np.nan, values)
+    after = np.array(looks(config))[-len(values) :] if config.every else np.full(len(values), config.steps)
+    return np.where(after > at, np.nan, values)
+
+
+def falling(config: RunConfig, level: float = 1.0) -> dict[str, Any]:
+    """A training loss that is 2 and then ``level``, and test losses 0.5 above it."""
+    loss = [2.0 if step < config.steps / 2 else level for step in range(config.steps)]
+    seen = [(loss[min(step, config.steps - 1)] + 0.5) for step in looks(config)]
+    return {"loss": loss, "test_loss": seen, "test_accuracy": [0.1 + 0.01 * k for k in range(len(seen))]}
+
+
+def by_letter(found: list[Finding]) -> dict[str, Finding]:
+    return {finding.name.removeprefix("figure-")[1:]: finding for finding in found}
+
+
+def in_order(found: list[Finding], figure: str) -> None:
+    """Names and letters are the paper's."""
+    assert [finding.name for finding in found] == [f"figure-{figure}{letter}" for letter in PANELS[figure]]
+    for finding, letter in zip(found, PANELS[figure], strict=True):
+        assert finding.title.startswith(f"({letter}) ")
+
+
+def exponents(finding: Finding) -> dict[str, float]:
+    """Slopes by series, each with an interval that holds it."""
+    for row in finding.slopes:
+        assert row["low"] <= row["slope"] <= row["high"]
+    return {row["series"]: row["slope"] for row in finding.slopes}
+
+
+def reference(finding: Finding) -> tuple[float, float]:
+    """The exponent of a figure's one line, and its height at its first place."""
+    first, last = finding.references
+    x, y = finding.axes.x, finding.axes.y
+    assert len({row["series"] for row in finding.references}) == 1
+    return math.log(last[y] / first[y]) / math.log(last[x] / first[x]), first[y]
+
+
+def said_plainly(found: list[Finding]) -> None:
+    """Nothing that a person reads has not-a-number, and every row that is drawn is finite."""
+    for finding in found:
+        for text in (finding.headline, finding.caption, *finding.details):
+            assert "nan" not in text.split("pictures")[0].lower().replace("beyond", ""), text
+            assert "inf]" not in text, text
+        for row in finding.rows:
+            assert all(math.isfinite(row[name]) for name in (finding.axes.x, finding.axes.y, "low", "high")), row
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_curve_is_a_mean_in_its_band_and_ends_where_a_run_ends() -> None:
+    values = torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.0, math.nan]], dtype=torch.float64)
+    rows = curve_rows("s", "step", [0.0, 5.0, 10.0], "loss", values)
+    half = 12.7062 * math.sqrt(2) / math.sqrt(2)  # Student's t with one degree of freedom times the standard error
+    assert [row["step"] for row in rows] == [0.0, 5.0]
+    assert rows[0]["loss"] == 2.0
+    assert (rows[0]["low"], rows[0]["high"]) == pytest.approx((2 - half, 2 + half), rel=1e-4)
+    assert (rows[1]["low"], rows[1]["high"]) == (2.0, 2.0)
+    (one,) = curve_rows("s", "step", [0.0], "loss", values[:1, :1])
+    assert (one["low"], one["high"]) == (1.0, 1.0)
+
+
+def test_points_have_the_interval_of_their_mean_and_are_left_out_where_a_run_diverged() -> None:
+    samples = {1.0: torch.tensor([1.0, 2.0, 3.0]), 2.0: torch.tensor([1.0, math.inf, 1.0])}
+    (row,) = point_rows("s", "depth", "loss", samples)
+    assert (row["depth"], row["loss"]) == (1.0, 2.0)
+    assert row["high"] - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)
+    alone = mean_of(torch.tensor([3.0]))
+    assert (alone.value, alone.low, alone.high) == (3.0, 3.0, 3.0)
+    assert math.isnan(alone.stderr)
+
+
+@pytest.mark.parametrize(
+    ("places", "samples"),
+    [
+        ([2.0, 4.0], torch.ones(1, 2)),  # one run
+        ([2.0], torch.ones(3, 1)),  # one size
+        ([], torch.empty(0, 0)),  # every size had a run that diverged
+        ([2.0, 4.0], torch.tensor([[1.0, -1.0], [1.0, -1.0]])),  # no logarithm
+        ([2.0, 4.0], torch.tensor([[1.0, 0.0], [1.0, 0.0]])),
+    ],
+)
+def test_no_exponent_where_there_is_none(places: list[float], samples: torch.Tensor) -> None:
+    row = slope("s", places, samples)
+    assert not math.isfinite(row["stderr"])
+    assert row["verdict"] == "UNCERTAIN"
+    assert line("s", "x", "y", [], -1.0, 1.0) == []
+
+
+# ---- figure 1 -------------------------------------------------------------------------------------------------------
+
+
+def figure_1(ended: Ended = never, **settings: Any) -> dict[str, Runs]:
+    def start(config: RunConfig) -> Answer:
+        scale = (1.0 if config.order == "pre" else config.depth**0.5) * (1 + noise(config))
+        return {}, {"loss": [2.3], "h_rms": [1.0, scale]}
+
+    def training(config: RunConfig) -> Answer:
+        worse = 0.2 if config.order == "post" else 0.0
+        return {"train_loss": 1.0 + worse + noise(config), "test_loss": 1.1 + 2 * worse}, falling(config, 1.0 + worse)
+
+    both = {"order": ["pre", "post"], "eta_c": 0.01, **settings}
+    return {
+        "start": made(start, **both, depth=[4, 16, 64], steps=1, meter="start"),
+        "training": made(training, ended, **both, depth=8, steps=8, every=2),
+    }
+
+
+def test_figure_1() -> None:
+    found = figure1.reduce(figure_1(), DATA)
+    in_order(found, "1")
+    said_plainly(found)
+    a, b, c = found
+    assert exponents(a) == pytest.approx({"pre-activation": 0.0, "post-activation": 0.5}, abs=0.01)
+    assert a.headline.startswith("RMS of h_L before training goes as pre-activation: L^")
+    assert "post-activation: L^0.50 [" in a.headline
+    assert reference(a) == pytest.approx((0.0, 1.0), abs=0.02)
+    assert [r["rms"] for r in a.rows] == pytest.approx([1, 1, 1, 2, 4, 8], rel=0.01)
+    ends = [r["loss"] for r in b.rows if r["step"] == 8]
+    assert ends == pytest.approx([1.0, 1.2])
+    assert [r["step"] for r in b.rows] == [2, 4, 6, 8] * 2
+    assert [r["step"] for r in c.rows] == [0, 2, 4, 6, 8] * 2
+    assert "above pre-activation by +0.20" in b.headline
+    assert "above pre-activation by +0.40" in c.headline
+
+
+def test_figure_1_where_post_activation_diverges() -> None:
+    found = figure1.reduce(figure_1(lambda c: 5 if c.order == "post" and c.seed == 1 else None), DATA)
+    said_plainly(found)
+    assert "unknown (networks diverged)" in found[1].headline
+    for finding in found[1:]:
+        assert finding.details == ["Diverged: post (1 of 4)."]
+    assert [r["step"] for r in found[1].rows if r["series"] == "post-activation"] == [2, 4]
+    assert [r["step"] for r in found[2].rows if r["series"] == "post-activation"] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("width", 96, "width 96"),
+        ("eta_c", 0.02, "eta_c = 0.02"),
+        ("horizon", 2.5, "T = 2.5"),
+        ("batch", 24, "batch 24"),
+        ("activation", "tanh", "tanh"),
+        ("feedback", "static", "static feedback"),
+        ("seed", [7, 8, 9], "3 seeds"),
+    ],
+)
+def test_captions_come_from_the_settings(setting: str, value: Any, said: str) -> None:
+    usual = [finding.caption for finding in figure1.reduce(figure_1(), DATA)]
+    for finding, before in zip(figure1.reduce(figure_1(**{setting: value}), DATA), usual, strict=True):
+        assert said in finding.caption
+        assert said not in before
+        assert "pictures; " in finding.caption
+
+
+def test_captions_name_what_is_not_usual() -> None:
+    said = figure1.reduce(figure_1(), DATA)[1].caption
+    assert "pre, post-activation" in said
+    assert "depth 8" in said
+    assert "8 steps" in said
+    assert "blocks" not in said
+    assert "feedback" not in said
+    assert "4 seeds" in said
+
+
+# ---- figure 2 -------------------------------------------------------------------------------------------------------
+
+HORIZONS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+
+
+def figure_2(ended: Ended) -> dict[str, Runs]:
+    def answer(config: RunConfig) -> Answer:
+        loss = 1.0 + 0.1 * (math.log2(config.horizon) - 3) ** 2 + noise(config)  # lowest at T = 8
+        return {"train_loss": loss, "test_loss": loss + 0.1 * math.log2(config.horizon)}, falling(config, loss)
+
+    return {
+        "horizon": made(answer, ended, horizon=HORIZONS, depth=5, steps=10, every=2),
+        "both": made(answer, ended, horizon=HORIZONS, depth=[5, 10], steps=10),
+    }
+
+
+def test_figure_2() -> None:
+    runs = figure_2(lambda c: 5 if c.horizon == 32 and c.seed else None)
+    found = figure2.reduce(runs, DATA)
+    in_order(found, "2")
+    said_plainly(found)
+    a, b, c, d = found
+    assert a.headline.startswith("The final train loss is lowest at T = 8.")
+    assert "32: diverged" in a.headline
+    assert "8: 1.000" in a.headline
+    assert b.headline.startswith("The final test loss is lowest at T = 4.")  # 1.1 + 0.2 against 1.0 + 0.3
+    assert a.details == b.details == ["Diverged: T = 32 (3 of 4)."]
+    assert [r["step"] for r in a.rows if r["series"] == "T = 32"] == [2, 4]
+    assert [r["step"] for r in b.rows if r["series"] == "T = 32"] == [0, 2, 4]
+    assert c.headline == "The lowest final training loss is at T = 8 at depth 5, T = 8 at depth 10."
+    assert d.headline == "The lowest final test loss is at T = 4 at depth 5, T = 4 at depth 10."
+    assert c.details == ["Depth 5: diverged: T = 32 (3 of 4).", "Depth 10: diverged: T = 32 (3 of 4)."]
+    assert {r["horizon"] for r in c.rows} == set(HORIZONS) - {32.0}
+    assert figure2.best(runs["horizon"], "train_loss") == 8
+    assert figure2.gain(runs["horizon"], 1.0, 8.0, "train_loss").value == pytest.approx(-0.9)
+    assert figure2.gain(runs["horizon"], 1.0, 32.0).value == math.inf
+    assert figure2.gain(runs["horizon"], 32.0, 1.0).value == -math.inf
+    assert math.isnan(figure2.gain(runs["horizon"], 32.0, 32.0).value)
+
+
+def test_figure_2_where_every_network_diverges() -> None:
+    found = figure2.reduce(figure_2(lambda c: 0), DATA)
+    said_plainly(found)
+    assert found[0].headline == "Networks diverged at every T."
+    assert "no T at depth 5" in found[2].headline
+    assert found[0].details[0].count("(4 of 4)") == len(HORIZONS)
+    assert found[0].rows == found[2].rows == []
+    assert [r["step"] for r in found[1].rows] == [0] * len(HORIZONS)
+
+
+# ---- figure 3 -------------------------------------------------------------------------------------------------------
+
+
+COUNT = 1000
+
+
+@cache
+def normal(*key: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(key).standard_normal(COUNT)
+
+
+def outputs(config: RunConfig) -> Answer:
+    """1 + 1/L, and a deviation of square 1/n."""
+    own = normal(config.seed, config.width, config.depth) / math.sqrt(config.width)
+    return {}, {"loss": [2.3], "outputs": np.full(COUNT, 1.0 + 1 / config.depth) + own}
+
+
+@cache
+def figure_3(ended: Ended = never) -> dict[str, Runs]:
+    """Errors with mean squares 1/n and 1/L: in depth as of increments of a path, each independent of the last."""
+
+    def start(config: RunConfig) -> Answer:
+        size = {"relu": 1.0, "tanh": 0.5}[config.activation]
+        further = [L for L in (4, 8, 16, 32) if config.depth > L]
+        path = sum((normal(config.seed, L) * math.sqrt(size / (2 * L)) for L in further), np.zeros(COUNT))
+        metrics = {"h_particles": size / config.width, "g_particles": 3 * size / config.width}
+        return metrics, {"loss": [2.3], "h_end": path, "g_start": 2 * path}
+
+    shared = {"meter": "outputs", "coupled": True}
+    return {
+        "start": made(
+            start, activation=["relu", "tanh"], width=[16, 32, 64], depth=[4, 8, 16, 32, 64], meter="start",
+            coupled=True,
+        ),
+        "real": made(outputs, ended, **shared, width=[16, 64, 256], depth=[4, 8]),
+        "limit": made(outputs, **shared, width=1_000_000, depth=[4, 8, 16, 32], seed=[100, 101, 102]),
+    }  # fmt: skip
+
+
+def test_figure_3() -> None:
+    runs = figure_3()
+    found = figure3.reduce(runs, DATA)
+    in_order(found, "3")
+    said_plainly(found)
+    a, b, c, d = found
+    every = ["relu, h_L", "relu, g_0", "tanh, h_L", "tanh, g_0"]
+    assert exponents(a) == pytest.approx(dict.fromkeys(every, -1.0))
+    assert exponents(b) == pytest.approx(dict.fromkeys(every, -1.0), abs=0.05)
+    rows = [r for r in a.rows if r["series"] == "relu, h_L"]
+    assert {r["width"]: r["square"] for r in rows} == pytest.approx({16: 1 / 16, 32: 1 / 32, 64: 1 / 64})
+    assert "At depth 32, " in a.caption
+    assert "At width 64, " in b.caption
+    assert reference(a) == pytest.approx((-1.0, 3 / 16))  # from the highest of the first places
+    assert reference(b)[0] == pytest.approx(-1.0)
+    assert {r["depth"] for r in b.rows} == {4, 8, 16, 32}
+    assert exponents(c) == pytest.approx({"depth 4": -1.0, "depth 8": -1.0}, abs=0.1)
+    assert [r["square"] for r in c.rows if r["series"] == "depth 4"] == pytest.approx(
+        [1 / 16, 1 / 64, 1 / 256], rel=0.1
+    )
+    assert re.search(r"depth 8: n\^-(0\.9|1\.0)", c.headline)
+    assert "3 networks of width 1,000,000 stand for infinite width" in c.caption
+    assert "width 16, 64, 256" in c.caption
+    assert exponents(d) == pytest.approx({"infinitely wide": -2.0}, abs=0.01)  # squares of 1/L
+    assert reference(d)[0] == pytest.approx(-1.0)
+    near = [r["square"] for r in d.rows if r["series"] == "infinitely wide"]
+    assert near == pytest.approx([1 / 16, 1 / 64, 1 / 256], rel=0.02)
+    real = {(r["series"], r["depth"]): r["square"] for r in d.rows}
+    assert real["width 16", 8] == pytest.approx(1 / 16 + 1 / 64, rel=0.1)
+
+
+def test_figure_3_leaves_out_what_noise_hides_and_who_diverged() -> None:
+    found = by_letter(figure3.reduce(figure_3(lambda c: 0 if c.width == 16 else None), DATA))
+    said_plainly(list(found.values()))
+    assert {r["width"] for r in found["c"].rows} == {64, 256}
+    assert exponents(found["c"]) == pytest.approx({"depth 4": -1.0, "depth 8": -1.0}, abs=0.1)
+    shared = {"meter": "outputs", "coupled": True, "depth": 4}
+    real = made(outputs, **shared, width=[10**5, 10**6, 10**7])
+    limit = made(outputs, **shared, width=100, seed=[100, 101, 102])
+    hidden = figure3.width_slope(real, limit, 4)
+    assert not math.isfinite(hidden.stderr)  # nearer to the limit than it is known itself
+    assert figure3.exponent("s", hidden)["verdict"] == "UNCERTAIN"
+
+
+def test_the_verdict_of_an_exponent_is_that_of_its_interval() -> None:
+    runs = figure_3()
+    wide = figure3.width_slope(runs["real"], runs["limit"], 4)
+    assert figure3.exponent("s", wide)["verdict"] == "COLLAPSES"
+    assert figure3.exponent("s", replace(wide, low=-3.0, high=1.0))["verdict"] == "UNCERTAIN"
+
+
+# ---- figures 4 and 7 ------------------------------------------------------------------------------------------------
+
+
+def figure_4(gap: Callable[[int], float] = lambda L: 0.02, ended: Ended = never) -> dict[str, Runs]:
+    def answer(config: RunConfig) -> Answer:
+        apart = gap(config.depth) if config.feedback == "independent" else 0.0
+        return {}, falling(config, 1.0 + noise(config) + apart)
+
+    shared = {"feedback": ["shared", "independent"], "depth": [2, 4, 8], "steps": 12, "every": 3}
+    return {name: made(answer, ended, **shared, **form) for name, form in figure4.ARCHITECTURES.items()}
+
+
+@pytest.mark.parametrize("figure", ["4", "7"])
+def test_figures_4_and_7(figure: str) -> None:
+    found = FIGURES[figure].reduce(figure_4(), DATA)
+    in_order(found, figure)
+    said_plainly(found)
+    for finding in found:
+        assert re.findall(r"\+0\.020* \[\+0\.020*, \+0\.020*\] at depth (\d)", finding.headline) == ["2", "4", "8"]
+        assert {r["series"] for r in finding.rows} == {
+            f"depth {L}, {member}" for L in (2, 4, 8) for member in ("standard", "decoupled")
+        }
+    assert "vanilla networks without skip connections" in found[0].caption
+    assert "vanilla" not in found[2].caption
+    assert "shared, independent feedback" in found[2].caption
+    ends = {r["series"]: r["loss"] for r in found[4].rows if r["step"] == 12}
+    assert ends["depth 2, standard"] == pytest.approx(1.0)
+    assert ends["depth 2, decoupled"] == pytest.approx(1.02)
+    assert [r["step"] for r in found[4].rows][:4] == [3, 6, 9, 12]
+    assert [r["step"] for r in found[5].rows][:5] == [0, 3, 6, 9, 12]
+
+
+def test_gaps_and_their_exponents() -> None:
+    runs = figure_4(lambda L: 0.1 / L)["mup"]
+    for depth in (2, 4, 8):
+        assert figure4.gap(runs, depth).value == pytest.approx(0.1 / depth)
+        assert figure4.relative_gap(runs, depth, 10).value == pytest.approx(0.1 / depth / (math.log(10) - 1))
+    assert figure4.progress(runs, 2, 10).value == pytest.approx(math.log(10) - 1)
+    assert figure4.gap_slope(runs).value == pytest.approx(-1.0)
+
+
+def test_figure_4_where_networks_diverge() -> None:
+    runs = figure_4(lambda L: 0.1 / L, lambda c: 5 if c.depth == 8 and c.feedback == "independent" else None)
+    found = FIGURES["4"].reduce(runs, DATA)
+    said_plainly(found)
+    assert found[0].details == ["Decoupled: Diverged: depth 8 (4 of 4)."]
+    assert "depth 8" not in found[0].headline
+    assert [r["step"] for r in found[0].rows if r["series"] == "depth 8, decoupled"] == [3]
+    assert figure4.gap_slope(runs["mup"]).value == pytest.approx(-1.0)  # of the depths that are left
+    none = figure_4(ended=lambda c: 5)
+    assert FIGURES["4"].reduce(none, DATA)[0].headline == "Networks diverged at every depth."
+    assert math.isnan(figure4.gap_slope(none["mup"]).value)
+
+
+# ---- figure 5 -------------------------------------------------------------------------------------------------------
+
+RATES = [0.125, 0.25, 0.5, 1.0, 2.0]
+METERS = {"inner_update": -0.5, "stream_update": 0.0, "function_update_inner": 0.0}
+
+
+def figure_5(ended: Ended = never, best: Callable[[RunConfig], float] = lambda c: 0.5) -> dict[str, Runs]:
+    """Inner updates fall as L^-1/2 under uniform rates; Eq. 8 gives them sqrt(L) more; rates are best at ``best``."""
+
+    def collapse(config: RunConfig) -> Answer:
+        boost = 0.5 if config.rule == "depth-mup-inner" else 0.0
+        inner = {name: p + (boost if name != "stream_update" else 0.0) for name, p in METERS.items()}
+        sizes = {name: [9.0, config.depth**p * (1 + noise(config))] for name, p in inner.items()}
+        return {}, {"loss": [2.3] * config.steps, "measured_after": [2, 4], **sizes}
+
+    def transfer(config: RunConfig) -> Answer:
+        loss = 1.0 + 0.05 * math.log2(config.eta_c / best(config)) ** 2 + noise(config)
+        return {"train_loss": loss, "test_loss": loss}, {"loss": [2.3] * config.steps}
+
+    def deep(config: RunConfig) -> Answer:
+        loss = 1.0 - 0.1 * (config.rule == "depth-mup-inner") - 0.2 * config.eta_c + noise(config)
+        accuracy = 0.7 if config.rule == "depth-mup-inner" else 0.5
+        return {"train_loss": loss, "test_loss": loss, "test_accuracy": accuracy}, falling(config, loss)
+
+    both = {"block": "two-layer", "rule": list(figure5.RULES)}
+    return {
+        "collapse": made(collapse, ended, **both, depth=[4, 16, 64], steps=4, every=2, meter="updates"),
+        "transfer": made(transfer, ended, **both, depth=[3, 6], width=[16, 32], eta_c=RATES, steps=4),
+        "deep": made(deep, ended, **both, depth=6, eta_c=[0.1, 0.4], steps=8, every=2),
+    }
+
+
+def test_figure_5() -> None:
+    found = figure5.reduce(figure_5(), DATA)
+    in_order(found, "5")
+    said_plainly(found)
+    a, b, c, d, e, f, _, h, _, j = found
+    uniform, eq8 = figure5.RULES.values()
+    assert exponents(a) == pytest.approx({uniform: -0.5, eq8: 0.0}, abs=0.01)
+    assert exponents(b) == pytest.approx({uniform: 0.0, eq8: 0.0}, abs=0.01)
+    assert exponents(c) == pytest.approx({uniform: 0.0, eq8: 0.5}, abs=0.01)
+    assert [reference(x)[0] for x in (a, b, c)] == pytest.approx([-0.5, 0.0, 0.5])
+    assert reference(a)[1] == pytest.approx(0.5, rel=0.02)  # at depth 4
+    assert a.headline.startswith("After 4 steps: uniform rates: L^-0.50 [")
+    assert a.slopes[0]["verdict"] == "COLLAPSES"
+    assert d.title == "(d) uniform rates: training loss"
+    assert e.title == "(e) rates of Eq. 8: training loss"
+    assert f.title == "(f) uniform rates: test loss"
+    assert d.headline.count("0.5 [0.") == 4
+    assert "(depth 6, width 32)" in d.headline
+    assert "depth-mup, width 16, 32, depth 3, 6" in d.caption
+    assert len(d.rows) == 4 * len(RATES)
+    assert "two-layer blocks" in d.caption
+    assert h.headline.startswith("Eq. 8 minus uniform rates at the end: -0.10")
+    assert "at eta_c = 0.1; -0.10" in h.headline
+    assert "(0.4 for uniform rates, 0.4 for rates of Eq. 8)" in h.headline
+    assert "eta_c = 0.1," in h.caption
+    assert "+0.20" in j.headline
+    assert {r["series"]: r["train_loss"] for r in h.rows if r["step"] == 8} == pytest.approx({uniform: 0.98, eq8: 0.88})
+
+
+def test_figure_5_at_an_end_of_the_rates() -> None:
+    found = by_letter(figure5.reduce(figure_5(best=lambda c: 4.0 if c.depth == 6 else 0.5), DATA))
+    assert found["d"].headline.count("beyond these rates") == 2
+    assert "beyond these rates (depth 6, width 16)" in found["d"].headline
+    assert "0.5 [" in found["d"].headline.split("(depth 3, width 16)")[0]
+
+
+def test_figure_5_where_networks_diverge() -> None:
+    def ended(config: RunConfig) -> int | None:
+        upset = (config.depth == 4 and config.rule == "depth-mup") or (config.eta_c == 2.0 and config.seed == 0)
+        deep = config.depth == 6 and config.rule == "depth-mup" and config.width == 64
+        return 3 if upset or deep else None
+
+    found = by_letter(figure5.reduce(figure_5(ended), DATA))
+    said_plainly(list(found.values()))
+    a = found["a"]
+    assert [r["depth"] for r in a.rows] == [16, 64, 4, 16, 64]
+    assert exponents(a)["uniform rates"] == pytest.approx(-0.5)
+    assert a.references[0]["depth"] == 16  # where uniform rates begin, at what they have there
+    assert reference(a) == pytest.approx((-0.5, 0.25))
+    assert "uniform rates at the end: unknown (networks diverged)" in found["h"].headline
+    assert found["h"].details == ["Uniform rates: diverged: eta_c = 0.1 (4 of 4) and eta_c = 0.4 (4 of 4)."]
+    assert {r["eta_c"] for r in found["d"].rows} == {0.125, 0.25, 0.5, 1.0}
+    everything = figure5.reduce(figure_5(lambda c: 0), DATA)
+    said_plainly(everything)
+    assert everything[0].rows == everything[0].references == []
+    assert "Uniform rates: diverged: eta_c = 0.1 (4 of 4) and eta_c = 0.4 (4 of 4)." in everything[7].details
+    assert "Rates of Eq. 8: diverged: eta_c = 0.1 (4 of 4) and eta_c = 0.4 (4 of 4)." in everything[7].details
+
+
+# ---- figure 6 -------------------------------------------------------------------------------------------------------
+
+
+def figure_6(ended: Ended = never, sign: float = 1.0) -> dict[str, Runs]:
+    """Sigma grows as n and falls as 1/k, Theta ten times as large; layer l is l times the first."""
+
+    def answer(config: RunConfig) -> Answer:
+        moments = looks(config)[1:]
+        sizes = [k * config.width / step * (1 + noise(config)) for step in moments for k in (1, 2, 3)]
+        curves = {"sigma": [sign * s for s in sizes], "theta": [10 * s for s in sizes], "measured_after": moments}
+        at = ended(config)
+        if at is not None:
+            curves = {n: v if n == "measured_after" else [math.nan] * len(v) for n, v in curves.items()}
+        return {}, curves
+
+    return {"online": made(answer, meter="spectra", batch=1, depth=3, width=[8, 16, 32], steps=12, every=4)}
+
+
+def test_figure_6() -> None:
+    found = figure6.reduce(figure_6(), DATA)
+    in_order(found, "6")
+    said_plainly(found)
+    a, b, c, d, e, f = found
+    assert {(r["series"], r["layer"]): r["eigenvalue"] for r in a.rows} == pytest.approx(
+        {(f"width {n}", float(k)): k * n / 12 for n in (8, 16, 32) for k in (1, 2, 3)}
+    )
+    assert a.headline == "After 12 steps the smallest of any width and layer is 6.7e-01."
+    assert b.headline == "After 12 steps the smallest of any width and layer is 6.7e+00."
+    assert {(r["series"], r["step"]): r["eigenvalue"] for r in c.rows} == pytest.approx(
+        {(f"width {n}", float(k)): n / k for n in (8, 16, 32) for k in (4, 8, 12)}
+    )
+    assert "From step 4 to step 12" in c.headline
+    assert c.headline.count("3 at width") == 3
+    for finding in (e, f):
+        assert exponents(finding) == pytest.approx({"step 4": 1.0, "step 8": 1.0, "step 12": 1.0})
+    assert [x.title.split()[1] for x in found] == ["Sigma", "Theta"] * 3
+    assert "batch 1," in d.caption
+    assert "loss-weighted g_l" in d.caption
+    assert "depth 3" in d.caption
+
+
+def test_figure_6_where_eigenvalues_are_rounding_or_networks_diverge() -> None:
+    found = figure6.reduce(figure_6(sign=-1e-18), DATA)
+    said_plainly(found)
+    assert "no exponent" in found[4].headline
+    assert all(r["eigenvalue"] == 0 for r in found[0].rows)
+    one = figure6.reduce(figure_6(lambda c: 0 if c.width == 8 and c.seed == 0 else None), DATA)
+    said_plainly(one)
+    assert {r["series"] for r in one[0].rows} == {"width 16", "width 32"}
+    assert "unknown (a network diverged) at width 8" in one[2].headline
+    assert {r["width"] for r in one[4].rows} == {16, 32}
+    every = figure6.reduce(figure_6(lambda c: 0), DATA)
+    said_plainly(every)
+    assert not any(finding.rows for finding in every)
+
+
+# ---- the runs of the figures ----------------------------------------------------------------------------------------
+
+# What the captions of the paper say, by figure and part: widths, depths, rates, batch and seeds.
+STATED: dict[tuple[str, str], dict[str, Any]] = {
+    ("1", "training"): {"depth": 64, "width": 128, "eta_c": 0.01, "batch": 128, "activation": "relu"},
+    ("2", "horizon"): {"depth": 5, "width": 128, "eta_c": 0.1, "batch": 128, "seeds": 3, "horizon": [2.0, 32.0]},
+    ("2", "both"): {"width": 128, "eta_c": 0.1, "batch": 128, "seeds": 3, "horizon": [2.0, 32.0]},
+    ("3", "real"): {"widths": (32, 1024), "depths": (4, 128), "eta_c": 0.01, "batch": 128, "rule": "depth-mup"},
+    ("4", "dnn"): {"width": 128, "eta_c": 0.1, "batch": 128, "network": "mlp", "depth": [16]},
+    ("4", "mup"): {"width": 128, "eta_c": 0.1, "batch": 128, "rule": "mup", "depth": [16]},
+    ("4", "depth-mup"): {"width": 128, "eta_c": 0.1, "batch": 128, "rule": "depth-mup", "depth": [16]},
+    ("7", "dnn"): {"width": 256, "eta_c": 0.1, "batch": 128, "network": "mlp"},
+    ("7", "mup"): {"width": 256, "eta_c": 0.1, "batch": 128, "rule": "mup"},
+    ("7", "depth-mup"): {"width": 256, "eta_c": 0.1, "batch": 128, "rule": "depth-mup"},
+    ("5", "collapse"): {"width": 128, "eta_c": 0.1, "batch": 128, "steps": 300, "block": "two-layer"},
+    ("5", "transfer"): {"depth": [3, 6, 9], "eta_c": [0.5, 1.0], "batch": 128, "block": "two-layer"},
+    ("5", "deep"): {"depth": 64, "width": 128, "batch": 128, "block": "two-layer"},
+    ("6", "online"): {"widths": (512, 4096), "depth": 4, "eta_c": 0.1, "batch": 1, "seeds": 5},
+}
+
+
+def cut(images: int) -> Any:
+    """The digits with so many training images."""
+    dataset = digits(0)
+    return replace(dataset, train=dataset.train[torch.arange(images)])
+
+
+@pytest.mark.parametrize("images", [1000, 40])
+def test_the_size_called_paper_is_what_the_captions_say(images: int) -> None:
+    dataset = cut(images)
+    grids = {name: figure.grids("paper", {}, dataset) for name, figure in FIGURES.items()}
+    for (figure, part), stated in STATED.items():
+        configs = grids[figure][part]
+        for name, value in stated.items():
+            if name == "seeds":
+                assert len({c.seed for c in configs}) == value
+            elif name in ("widths", "depths"):
+                found = {getattr(c, name[:-1]) for c in configs}
+                assert (min(found), max(found)) == value
+            else:
+                found = {getattr(c, name) for c in configs}
+                wanted = set(value) if isinstance(value, list) else {value}
+                wanted = {min(w, images) for w in wanted} if name == "batch" else wanted
+                assert wanted <= found if isinstance(value, list) else wanted == found, (figure, part, name)
+    for figure, part in (("1", "training"), ("2", "both"), ("3", "real"), ("4", "mup"), ("5", "deep")):
+        batch = min(128, images)
+        assert {c.steps for c in grids[figure][part]} == {30 * (images // batch)}  # 30 epochs
+
+
+@pytest.mark.parametrize("size", ["smoke", "cpu", "paper"])
+def test_the_grids_of_every_size(size: Any) -> None:
+    dataset = cut(1000)
+    for figure in FIGURES.values():
+        for part, configs in figure.grids(size, {"data": "digits", "data_seed": 3}, dataset, seed=2).items():
+            assert {c.data_seed for c in configs} == {3}
+            first = 2 * 1_000_003 + (1000 if part == "limit" else 0)
+            assert sorted({c.seed for c in configs}) == [first + k for k in range(len({c.seed for c in configs}))]
+            assert len({c.seed for c in configs}) >= 3
+            asked = figure.parts[size][part]
+            if "looks" in asked:
+                assert asked["looks"] <= len(looks(configs[0])) - 1 <= 2 * asked["looks"]
+            if "epochs" in asked:
+                assert configs[0].steps == asked["epochs"] * (1000 // configs[0].batch)
+    three = FIGURES["3"].grids(size, {}, dataset)
+    assert not {c.seed for c in three["real"]} & {c.seed for c in three["limit"]}
+    assert min(c.width for c in three["limit"]) >= 4 * max(c.width for c in three["real"]) or size != "smoke"
+    for low, high in itertools.pairwise(sorted({c.depth for c in three["start"]})):
+        assert high == 2 * low  # each has its double along the path
+
+
+# ---- all of them, small ---------------------------------------------------------------------------------------------
+
+SMOKE = FigureConfig(size="smoke")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
+    with Sweep(tmp_path_factory.mktemp("figures")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_made_small_and_trains_nothing_twice(
+    name: str, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure, dataset, kept = FIGURES[name], dataset_for(SMOKE), list[int]()
+    add = sweep.store.add
+    monkeypatch.setattr(sweep.store, "add", lambda records: (kept.append(len(records)), add(records)))
+    found = findings(figure, trained(figure, SMOKE, sweep), dataset)
+    asked = figure.grids("smoke", SMOKE.data_settings(), dataset)
+    assert sum(kept) == sum(len(configs) for configs in asked.values())
+    in_order(found, name)
+    said_plainly(found)
+    for finding in found:
+        assert finding.rows
+        assert "digits" in finding.caption
+        assert {"series", "low", "high", finding.axes.x, finding.axes.y} <= finding.rows[0].keys()
+        for row in finding.references:
+            assert row.keys() == {"series", finding.axes.x, finding.axes.y}
+    kept.clear()
+    assert findings(figure, trained(figure, SMOKE, sweep), dataset) == found
+    assert kept == []
