@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +307,7 @@ def test_what_cannot_be_reported_says_so(results: Path, tmp_path: Path, capsys: 
 
 # ---- a browser ---------------------------------------------------------------------------------------------------
 
-FRAMES = {"light": (0, 1200, 2400), "dark": (2400, 1200, 2400), "phone": (4800, 380, 3000)}
+FRAMES = {"light": (0, 1200, 1200), "dark": (1200, 1200, 1200), "phone": (2400, 380, 1600)}
 
 
 @pytest.fixture(scope="session")
@@ -337,6 +338,12 @@ def test_buttons_hide_series_and_turn_axes(shown: Seen) -> None:
     said = shown.said["light"]
     assert all(after < before for before, after in zip(said["marks"], said["hidden"], strict=True))
     assert said["turned"] == said["marks"]
+
+
+def test_pointing_at_a_place_says_what_is_there(shown: Seen) -> None:
+    for text in shown.said["light"]["tooltips"]:
+        assert re.search(r"series\s+.+", text)
+        assert re.search(r"\d \[[\d.]+, [\d.]+\]", text), text
 
 
 @pytest.mark.parametrize("mode", FRAMES)

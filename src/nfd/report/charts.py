@@ -38,8 +38,7 @@ def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
     band = drawing.bars(drawing.base.mark_area(opacity=_BAND, clip=True))
     band.encoding.strokeDash = alt.Undefined  # areas have none
     line = drawing.base.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up())
-    touched = drawing.base.mark_point(size=90, opacity=0, clip=True).encode(y=drawing.up(), tooltip=drawing.tooltip())
-    return drawing.finished([band, line, touched])
+    return drawing.finished([band, line, drawing.touched(drawing.base)])
 
 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
@@ -54,10 +53,11 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
 def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """A map with two logarithmic axes: a line for each series, a large point where it has one row."""
     drawing = _Drawing(rows, series, axes, compared)
-    drawn = drawing.base.transform_filter("!datum.alone").mark_line(strokeWidth=_STROKE, clip=True)
+    together = drawing.base.transform_filter("!datum.alone")
+    drawn = together.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up(), order="x:Q")
     alone = drawing.base.transform_filter("datum.alone").mark_point(filled=True, size=160, opacity=1)
-    tooltip = drawing.tooltip()
-    return drawing.finished([drawn.encode(y=drawing.up(), order="x:Q"), alone.encode(y=drawing.up(), tooltip=tooltip)])
+    dots = alone.encode(y=drawing.up(), tooltip=drawing.tooltip())
+    return drawing.finished([drawn, dots, drawing.touched(together)])
 
 
 class _Drawing:
@@ -135,10 +135,16 @@ class _Drawing:
         ends = chart.transform_filter("isValid(datum.low)")
         return ends.encode(y=self.up("cut" if self._log else "low"), y2="high:Q")
 
+    def touched(self, chart: alt.Chart) -> alt.Chart:
+        """The places of a line, unseen, at which a pointer finds what is there."""
+        unseen = chart.mark_point(size=90, opacity=0, clip=True)
+        return cast(alt.Chart, unseen.encode(y=self.up(), tooltip=self.tooltip()))
+
     def tooltip(self) -> list[Any]:
         """The series, where, and how much."""
         x, y = (_said(name) for name in (self.axes.x, self.axes.y))
-        where = alt.Tooltip("x:N" if self.axes.kind == "named" else "x:Q", title=x)
+        named = self.axes.kind == "named"
+        where = alt.Tooltip("x:N", title=x) if named else alt.Tooltip("x:Q", title=x, format=".6~g")
         return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
 
     def finished(self, layers: Sequence[alt.Chart]) -> Chart:
