@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ Chart = alt.LayerChart
 _HEIGHT, _STILL_WIDTH = 360, 640
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
+_TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
 _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 
@@ -163,7 +165,8 @@ def still(chart: Chart) -> tuple[bytes, bytes]:
     """The chart as PDF and PNG."""
     plain = chart.properties(width=_STILL_WIDTH).to_dict()
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
-    return vl_convert.vegalite_to_pdf(spec), vl_convert.vegalite_to_png(spec, scale=2)
+    text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
+    return vl_convert.vegalite_to_pdf(text), vl_convert.vegalite_to_png(text, scale=2)
 
 
 def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
@@ -201,9 +204,9 @@ def _said(name: str) -> str:
     return f"{name}:" if name in ("title", "image", "series") else name
 
 
-def _wrapped(title: str) -> str | list[str]:
-    found = textwrap.wrap(title, _TITLE_WIDTH)
-    return found if len(found) > 1 else title
+def _wrapped(title: str) -> list[str]:
+    """The lines of a title; Vega trips over the names that JavaScript's objects have, unless a space follows."""
+    return textwrap.wrap(title, _TITLE_WIDTH) or [""] if title not in _TRIPS else [f"{title} "]
 
 
 def _distinct(rows: Sequence[Row]) -> list[str]:
