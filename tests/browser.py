@@ -29,6 +29,16 @@ const marks = () => [...document.querySelectorAll(".chart")].map(
   const said = { mode, marks: marks(), overflow: Math.max(root.scrollWidth, document.body.scrollWidth) - innerWidth,
     width: innerWidth, paper: getComputedStyle(document.body).backgroundColor };
   if (mode === "light") {
+    said.tooltips = [];
+    for (const chart of document.querySelectorAll(".chart")) {
+      const point = [...chart.querySelectorAll(".mark-symbol.role-mark path")].pop();
+      const at = point.getBoundingClientRect();
+      const where = { bubbles: true, clientX: at.x + at.width / 2, clientY: at.y + at.height / 2 };
+      for (const kind of ["pointerover", "pointermove"]) point.dispatchEvent(new PointerEvent(kind, where));
+      await pause(30);
+      const shown = document.getElementById("vg-tooltip-element");
+      said.tooltips.push(shown?.classList.contains("visible") ? shown.innerText : "");
+    }
     document.querySelectorAll(".legend li:first-child button").forEach((button) => button.click());
     await pause(200);
     said.hidden = marks();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ Chart = alt.LayerChart
 _HEIGHT, _STILL_WIDTH = 360, 640
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
+_TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
 _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 
@@ -38,8 +40,7 @@ def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
     band = drawing.bars(drawing.base.mark_area(opacity=_BAND, clip=True))
     band.encoding.strokeDash = alt.Undefined  # areas have none
     line = drawing.base.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up())
-    touched = drawing.base.mark_point(size=90, opacity=0, clip=True).encode(y=drawing.up(), tooltip=drawing.tooltip())
-    return drawing.finished([band, line, touched])
+    return drawing.finished([band, line, drawing.touched(drawing.base)])
 
 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
@@ -54,10 +55,11 @@ def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
 def lines(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """A map with two logarithmic axes: a line for each series, a large point where it has one row."""
     drawing = _Drawing(rows, series, axes, compared)
-    drawn = drawing.base.transform_filter("!datum.alone").mark_line(strokeWidth=_STROKE, clip=True)
+    together = drawing.base.transform_filter("!datum.alone")
+    drawn = together.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up(), order="x:Q")
     alone = drawing.base.transform_filter("datum.alone").mark_point(filled=True, size=160, opacity=1)
-    tooltip = drawing.tooltip()
-    return drawing.finished([drawn.encode(y=drawing.up(), order="x:Q"), alone.encode(y=drawing.up(), tooltip=tooltip)])
+    dots = alone.encode(y=drawing.up(), tooltip=drawing.tooltip())
+    return drawing.finished([drawn, dots, drawing.touched(together)])
 
 
 class _Drawing:
@@ -135,10 +137,16 @@ class _Drawing:
         ends = chart.transform_filter("isValid(datum.low)")
         return ends.encode(y=self.up("cut" if self._log else "low"), y2="high:Q")
 
+    def touched(self, chart: alt.Chart) -> alt.Chart:
+        """The places of a line, unseen, at which a pointer finds what is there."""
+        unseen = chart.mark_point(size=90, opacity=0, clip=True)
+        return cast(alt.Chart, unseen.encode(y=self.up(), tooltip=self.tooltip()))
+
     def tooltip(self) -> list[Any]:
         """The series, where, and how much."""
         x, y = (_said(name) for name in (self.axes.x, self.axes.y))
-        where = alt.Tooltip("x:N" if self.axes.kind == "named" else "x:Q", title=x)
+        named = self.axes.kind == "named"
+        where = alt.Tooltip("x:N", title=x) if named else alt.Tooltip("x:Q", title=x, format=".6~g")
         return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
 
     def finished(self, layers: Sequence[alt.Chart]) -> Chart:
@@ -157,7 +165,8 @@ def still(chart: Chart) -> tuple[bytes, bytes]:
     """The chart as PDF and PNG."""
     plain = chart.properties(width=_STILL_WIDTH).to_dict()
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
-    return vl_convert.vegalite_to_pdf(spec), vl_convert.vegalite_to_png(spec, scale=2)
+    text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
+    return vl_convert.vegalite_to_pdf(text), vl_convert.vegalite_to_png(text, scale=2)
 
 
 def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
@@ -195,9 +204,9 @@ def _said(name: str) -> str:
     return f"{name}:" if name in ("title", "image", "series") else name
 
 
-def _wrapped(title: str) -> str | list[str]:
-    found = textwrap.wrap(title, _TITLE_WIDTH)
-    return found if len(found) > 1 else title
+def _wrapped(title: str) -> list[str]:
+    """The lines of a title; Vega trips over the names that JavaScript's objects have, unless a space follows."""
+    return textwrap.wrap(title, _TITLE_WIDTH) or [""] if title not in _TRIPS else [f"{title} "]
 
 
 def _distinct(rows: Sequence[Row]) -> list[str]:

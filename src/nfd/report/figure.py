@@ -14,7 +14,8 @@ def finding_section(finding: Finding, chart: Chart | None = None, *, level: Lite
     """A finding under its question: what was found, its chart (drawn here unless given), caption and table."""
     f = finding
     drawn = chart_of(f) if chart is None else chart
-    return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level)
+    wide = any(len(row) > 3 for row in f.table)
+    return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level, cards=wide)
 
 
 def figure_section(title: str, caption: str, findings: Sequence[Finding]) -> Section:
