@@ -103,7 +103,7 @@ def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
         f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}. Without phi' the equation is that of a linear "
         "network; Prop. 6 has phi'."
     )
-    return Judged(next(iter(nonlinear.values())), verdict, reading, ("relu, tanh, gelu", "T = 1 and 2"))
+    return Judged(next(iter(nonlinear.values())), verdict, reading, tuple(nonlinear) if verdict != "holds" else ())
 
 
 def _printed(evidence: Evidence) -> Judged:

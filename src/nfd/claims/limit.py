@@ -89,10 +89,10 @@ def _equation_5(evidence: Evidence) -> Judged:
         return distance(prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more))
 
     variants = {
-        "twice the particles and the width": apart(L, more=2),
-        "a quarter of eta_c": apart(L, eta_c=ETA_C / 4),
-        "tanh": apart(L, name="tanh"),
-        "identity": apart(L, name="identity"),
+        f"twice the particles and the width, L = {L}": apart(L, more=2),
+        f"a quarter of eta_c, L = {L}": apart(L, eta_c=ETA_C / 4),
+        f"tanh, L = {L}": apart(L, name="tanh"),
+        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(L, name="identity", eta_c=ETA_C / 4),
     }
     return judge_at_depth({f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants)
 
@@ -120,7 +120,7 @@ def _decoupled(evidence: Evidence) -> Judged:
             f"L = {L}": distance(solved(evidence, L, eq5=False), trained(evidence, L, "independent"))
             for L in SIZES[evidence.size].depths
         },
-        {"tanh": distance(*_both(evidence, "independent", "tanh"))},
+        {"tanh at the largest": distance(*_both(evidence, "independent", "tanh"))},
     )
 
 
