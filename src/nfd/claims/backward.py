@@ -32,7 +32,7 @@ class Counts:
 
 
 SIZES: dict[Size, Counts] = {
-    "smoke": Counts(6, 64, 4),
+    "smoke": Counts(4, 64, 2),
     "cpu": Counts(24, 2048, 8),
     "paper": Counts(48, 4096, 16),
 }

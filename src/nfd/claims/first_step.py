@@ -28,7 +28,7 @@ class Counts:
 
 
 SIZES: dict[Size, Counts] = {
-    "smoke": Counts(3, 64, (2, 4)),
+    "smoke": Counts(3, 64, (1, 2)),
     "cpu": Counts(16, 2048, (4, 16, 64)),
     "paper": Counts(32, 4096, (4, 16, 64)),
 }

@@ -34,7 +34,7 @@ class Counts:
 
 
 SIZES: dict[Size, Counts] = {
-    "smoke": Counts(3, 32, 6, 32, 3, (2, 4)),
+    "smoke": Counts(3, 32, 6, 32, 2, (2, 4)),
     "cpu": Counts(12, 4096, 12, 4096, 8, (2, 8, 32)),
     "paper": Counts(24, 4096, 24, 8192, 12, (2, 8, 32)),
 }
