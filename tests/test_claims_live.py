@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -31,6 +32,15 @@ MODULES = (
 )  # fmt: skip
 CLAIMS = [claim for module in MODULES for claim in module.CLAIMS]
 VERDICTS = {"holds", "holds with a condition", "does not hold", "undecided", "not testable here"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """At these sizes a second thread costs more than it does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged, inside
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import distance, exponent, listed, rows, seeds, together, unit
+from nfd.claims.measuring import distance, exponent, listed, over, relative, rows, seeds, together, unit
 from nfd.core.names import Activation, Size
 from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+from nfd.core.statistics import Interval, interval, log_slope
 from nfd.limits.kernel import kernel
 from nfd.limits.start import covariances, errors_in_depth, errors_of_coordinates
 from nfd.nets.resnet import ResNet
@@ -38,8 +38,8 @@ class Counts:
 
 SIZES: dict[Size, Counts] = {
     "smoke": Counts(3, 32, 3, 4, 32, 100),
-    "cpu": Counts(12, 256, 128, 48, 256, 2000),
-    "paper": Counts(48, 256, 512, 192, 256, 8000),
+    "cpu": Counts(12, 256, 192, 48, 256, 2000),
+    "paper": Counts(48, 256, 768, 192, 256, 8000),
 }
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
 
@@ -60,14 +60,13 @@ def path_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor
 @lru_cache(maxsize=8)
 def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
     """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` against their copies with the same Gaussians."""
-    widths = [32, 64, 128, 256] if evidence.size != "smoke" else [16, 32]
-    count = SIZES[evidence.size].coordinates
-    return widths, torch.stack(
-        [
-            torch.stack([errors_of_coordinates(unit(evidence), name, n, 8, seed) for n in widths])
-            for seed in seeds(evidence, f"coordinates-{name}", count)
-        ]
-    )
+    widths = [16, 64, 256] if evidence.size != "smoke" else [16, 32]
+    x, count = unit(evidence), SIZES[evidence.size].coordinates
+
+    def measured(n: int, seed: int) -> Tensor:
+        return errors_of_coordinates(x, name, n, 8, seed)
+
+    return widths, over(evidence, f"coordinates-{name}", widths, count, measured)
 
 
 def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | None = None) -> Judged:
@@ -104,8 +103,7 @@ def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
 
 def off(moments: Tensor, expected: Tensor) -> Interval:
     """RMS difference of mean moments from expected ones beyond noise, over the RMS of those."""
-    scale = expected.square().mean()
-    return interval(lambda r: squared_size(r.mean(0) - expected, stderr(r)) / scale, moments).root()
+    return relative(moments - expected, expected.expand(2, -1))
 
 
 def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:

@@ -57,7 +57,8 @@ def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
     vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
     smallest = min(abs(c) for cs in coefficients.values() for c in cs)
     reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
-    return Judged(within(smallest, ZERO), some_of(verdicts), reading, tuple(coefficients))
+    verdict = some_of(verdicts)
+    return Judged(within(smallest, ZERO), verdict, reading, tuple(coefficients) if verdict == "does not hold" else ())
 
 
 def series_error(name: Activation) -> float:
@@ -109,7 +110,7 @@ CLAIMS = (
         "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
         "are dense on the sphere.",
         "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
-        f"smallest over activations, with numerical error. Holds above {NUMERICAL:g} for all; with a condition for some.",
+        f"smallest over activations, with numerical error. Holds above {NUMERICAL:g} for all, on condition for some.",
         _definite,
     ),
     Claim(

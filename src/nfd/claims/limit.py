@@ -34,7 +34,7 @@ class Counts:
 
 
 SIZES: dict[Size, Counts] = {
-    "smoke": Counts(3, 32, 6, 32, 3, (2, 4)),
+    "smoke": Counts(3, 32, 6, 32, 2, (2, 4)),
     "cpu": Counts(12, 4096, 12, 4096, 8, (2, 8, 32)),
     "paper": Counts(24, 4096, 24, 8192, 12, (2, 8, 32)),
 }
@@ -89,10 +89,10 @@ def _equation_5(evidence: Evidence) -> Judged:
         return distance(prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more))
 
     variants = {
-        "twice the particles and the width": apart(L, more=2),
-        "a quarter of eta_c": apart(L, eta_c=ETA_C / 4),
-        "tanh": apart(L, name="tanh"),
-        "identity": apart(L, name="identity"),
+        f"twice the particles and the width, L = {L}": apart(L, more=2),
+        f"a quarter of eta_c, L = {L}": apart(L, eta_c=ETA_C / 4),
+        f"tanh, L = {L}": apart(L, name="tanh"),
+        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(L, name="identity", eta_c=ETA_C / 4),
     }
     return judge_at_depth({f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants)
 
@@ -120,7 +120,7 @@ def _decoupled(evidence: Evidence) -> Judged:
             f"L = {L}": distance(solved(evidence, L, eq5=False), trained(evidence, L, "independent"))
             for L in SIZES[evidence.size].depths
         },
-        {"tanh": distance(*_both(evidence, "independent", "tanh"))},
+        {"tanh at the largest": distance(*_both(evidence, "independent", "tanh"))},
     )
 
 

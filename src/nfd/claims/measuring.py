@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,6 +43,16 @@ def unit(evidence: Evidence) -> Tensor:
     return x / x.square().mean().sqrt()
 
 
+def over(
+    evidence: Evidence, name: str, sizes: Sequence[int], count: int, measured: Callable[[int, int], Tensor]
+) -> Tensor:
+    """``measured(size, seed)`` of independent networks at every size, [count, sizes, ...]."""
+    columns = [
+        torch.stack([measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)]) for size in sizes
+    ]
+    return torch.stack(columns, 1)
+
+
 def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
     """The exponent in the sizes of the mean over networks [R, sizes]."""
     return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
@@ -63,18 +74,32 @@ def distance(first: Tensor, second: Tensor) -> Interval:
     The interval is that of the square, cut off at zero.
     """
     scale = second.mean(0).square().mean()
+    noise = float((stderr(first).square() + stderr(second).square()).mean() / scale)
 
     def square(a: Tensor, b: Tensor) -> Tensor:
         error = (stderr(a).square() + stderr(b).square()).sqrt()
         return squared_size(a.mean(0) - b.mean(0), error) / scale
 
-    return interval(square, first, second).root()
+    return beyond(interval(square, first, second), noise)
 
 
 def relative(differences: Tensor, outputs: Tensor) -> Interval:
     """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K]."""
     scale = outputs.mean(0).square().mean()
-    return interval(lambda r: squared_size(r.mean(0), stderr(r)) / scale, differences).root()
+    noise = float(stderr(differences).square().mean() / scale)
+    return beyond(interval(lambda r: squared_size(r.mean(0), stderr(r)) / scale, differences), noise)
+
+
+def beyond(square: Interval, noise: float) -> Interval:
+    """The root of a mean square from which its noise was taken, cut off at zero.
+
+    The jackknife sees what is linear in the noise; what is quadratic, ``sqrt(2) noise`` if all entries err together,
+    counts besides, so that a difference of nothing is not known better than its noise.
+    """
+    more = 1.96 * math.sqrt(2) * noise
+    low, high = (math.hypot(limit - square.value, more) for limit in (square.low, square.high))
+    error = math.hypot(square.stderr, more / 1.96)
+    return Interval(square.value, error, square.value - low, square.value + high).root()
 
 
 def within(value: float, error: float) -> Interval:

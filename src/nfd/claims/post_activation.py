@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged, Verdict, inside
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import exponent, listed, mean, seeds, some_of, together, unit
+from nfd.claims.measuring import exponent, listed, mean, over, some_of, together, unit
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Order, Size
 from nfd.core.quadrature import gaussian_mean
@@ -42,15 +42,13 @@ SIZES: dict[Size, Counts] = {
 def _features(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Tensor:
     """``h_L`` [R, depths, n] of independent networks of every depth."""
     counts, x = SIZES[evidence.size], unit(evidence).float()
-    found = []
-    for seed in seeds(evidence, f"{order}-{name}-{horizon}", counts.networks):
-        each = []
-        for L in counts.depths:
-            net = ResNet(x.shape[1], 1, counts.width, L, horizon=horizon, activation=name, order=order, seed=seed)
-            with torch.no_grad():
-                each.append(net.streams(x).h[-1, 0])
-        found.append(torch.stack(each))
-    return torch.stack(found).double()
+
+    def measured(L: int, seed: int) -> Tensor:
+        net = ResNet(x.shape[1], 1, counts.width, L, horizon=horizon, activation=name, order=order, seed=seed)
+        with torch.no_grad():
+            return net.streams(x).h[-1, 0].double()
+
+    return over(evidence, f"{order}-{name}-{horizon}", counts.depths, counts.networks, measured)
 
 
 def bound(T: float, L: int, n: int) -> float:

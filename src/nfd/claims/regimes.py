@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged, inside
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import exponent, rows, seeds
+from nfd.claims.measuring import exponent, over, rows
 from nfd.core.names import Regime, Size
 from nfd.core.statistics import Interval
 from nfd.nets.resnet import ResNet
@@ -31,8 +31,8 @@ class Counts:
 
 SIZES: dict[Size, Counts] = {
     "smoke": Counts(2, (16, 32), 2, 8),
-    "cpu": Counts(32, (64, 128, 256, 512), 12, 32),
-    "paper": Counts(96, (64, 128, 256, 512, 1024), 12, 32),
+    "cpu": Counts(64, (64, 128, 256, 512), 12, 32),
+    "paper": Counts(256, (64, 128, 256, 512, 1024), 12, 32),
 }
 
 
@@ -61,12 +61,11 @@ def judge_regime(found: Interval, expected: float, sizes: dict[int, float]) -> J
 
 def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:
     counts = SIZES[evidence.size]
-    samples = torch.stack(
-        [
-            torch.stack([feature_change(evidence, regime, n, seed) for n in counts.widths])
-            for seed in seeds(evidence, f"regime-{regime}", counts.networks)
-        ]
-    )
+
+    def measured(n: int, seed: int) -> Tensor:
+        return feature_change(evidence, regime, n, seed)
+
+    samples = over(evidence, f"regime-{regime}", counts.widths, counts.networks, measured)
     sizes = dict(zip(counts.widths, samples.mean(0).tolist(), strict=True))
     return judge_regime(exponent(counts.widths, samples), expected, sizes)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged, inside
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import exponent, listed, seeds, together, unit
+from nfd.claims.measuring import exponent, listed, over, together, unit
 from nfd.core.names import Size
 from nfd.core.statistics import Interval
 from nfd.nets.resnet import ResNet
@@ -32,8 +32,8 @@ class Counts:
 
 SIZES: dict[Size, Counts] = {
     "smoke": Counts(3, (2, 4), (16, 32), 16, 2),
-    "cpu": Counts(12, (4, 8, 16, 32, 64), (64, 128, 256, 512), 128, 4),
-    "paper": Counts(24, (4, 8, 16, 32, 64), (64, 128, 256, 512, 1024), 256, 4),
+    "cpu": Counts(12, (8, 16, 32, 64, 128), (64, 128, 256, 512), 128, 4),
+    "paper": Counts(48, (8, 16, 32, 64, 128), (64, 128, 256, 512, 1024), 256, 4),
 }
 NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1", "gradient of W_2")
 
@@ -59,10 +59,13 @@ def sizes_of(x: Tensor, n: int, L: int, seed: int) -> Tensor:
 def exponents(evidence: Evidence, axis: str) -> dict[str, Interval]:
     """Exponents of everything in ``NAMES`` in the depth or in the width."""
     counts, x = SIZES[evidence.size], unit(evidence).float()
-    grid = [(counts.width, L) for L in counts.depths] if axis == "depth" else [(n, counts.depth) for n in counts.widths]
-    each = seeds(evidence, f"two-layer-{axis}", counts.networks)
-    samples = torch.stack([torch.stack([sizes_of(x, n, L, seed) for n, L in grid]) for seed in each])
     along = counts.depths if axis == "depth" else counts.widths
+
+    def measured(size: int, seed: int) -> Tensor:
+        n, L = (counts.width, size) if axis == "depth" else (size, counts.depth)
+        return sizes_of(x, n, L, seed)
+
+    samples = over(evidence, f"two-layer-{axis}", along, counts.networks, measured)
     return {name: exponent(along, samples[..., index]) for index, name in enumerate(NAMES)}
 
 
