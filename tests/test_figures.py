@@ -27,6 +27,8 @@ from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.sweep import Sweep
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DATA = Data("pictures", 10)
 SEEDS = [0, 1, 2, 3]
 PANELS = {
