@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -164,15 +163,6 @@ def test_gradients_before_training_are_equation_3() -> None:
         slope = 1 - torch.tanh(layers[index]) ** 2
         g = g + math.sqrt(T / (L * n)) * slope * (g @ net.outer[index].weight)
     torch.testing.assert_close(start(net, inputs())[1]["g_start"], g.detach().flatten())
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Hundreds of products this small wait for a second thread longer than they take."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def particles(seeds: int, *size: int, **form: Any) -> dict[str, torch.Tensor]:
