@@ -27,7 +27,19 @@ def test_every_object_and_test_exists(row: str) -> None:
     "page",
     [
         "README.md",
-        *(f"docs/{name}.md" for name in ("equations", "paper-notes", "benchmarks", "two-limits", "checks", "sweeps", "figures", "claims")),
+        *(
+            f"docs/{name}.md"
+            for name in (
+                "equations",
+                "paper-notes",
+                "benchmarks",
+                "two-limits",
+                "checks",
+                "sweeps",
+                "figures",
+                "claims",
+            )
+        ),
     ],
 )
 def test_relative_links_lead_somewhere(page: str) -> None:

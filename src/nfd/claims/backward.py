@@ -1,4 +1,4 @@
-"""The first backward pass and its limit (Props. 6, 12 and 13, section 4.1, Appendix C.2)."""
+"""The first backward pass and its limit (Props. 6, 12 and 13, Section 4.1, Appendix C.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nfd.claims.measuring import exponent, listed, mean, relative, rows, seeds, 
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Feedback, Size
 from nfd.core.statistics import Interval, interval
-from nfd.limits.start import variances
+from nfd.core.variances import variances
 from nfd.nets.resnet import ResNet
 
 NEAR = 0.05
@@ -77,7 +77,7 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
 
 def predicted(name: Activation, horizon: float) -> float:
     """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
-    coarse, fine = (float(variances(activation(name), 1.0, L, horizon)[1][0]) for L in (48, 96))
+    coarse, fine = (float(variances(activation(name), torch.ones(()), L, horizon)[1][0]) for L in (48, 96))
     return 2 * fine - coarse
 
 
@@ -165,15 +165,15 @@ _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
 CLAIMS = (
     Claim(
         "backward-rate",
-        "Prop. 6, section 4.1; Props. 12, 14",
+        "Prop. 6, Section 4.1; Props. 12, 14; Fig. 3",
         "If phi' is Lipschitz, untrained gradients converge to a McKean-Vlasov SDE in mean square at 1/L and 1/n.",
         "Exponents of the mean square of g_0 minus that of a much deeper network along one Brownian path of matrices, "
-        f"and minus copies with the same Gaussians in width, tanh; the slowest. Holds if all are at most {RATE}.",
+        f"and minus particles driven by the same noise in width, tanh; the slowest. Holds if all are at most {RATE}.",
         _rates,
     ),
     Claim(
         "backward-variance",
-        "Prop. 6, section 4.1",
+        "Prop. 6, Section 4.1",
         "The variance P of untrained gradients grows backward as -P' = E[phi'(h)^2] P from P_T = 1; e^(T/2) for relu.",
         f"{_P_0}, over the solution; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
         _variance,
@@ -187,7 +187,7 @@ CLAIMS = (
     ),
     Claim(
         "independence-at-start",
-        "Prop. 6, section 4.1; Appendix C.2",
+        "Prop. 6, Section 4.1; Appendix C.2",
         "In untrained wide networks the backward weights may be taken to be independent of the forward ones.",
         "Means over coordinates of five functions of (h, g) on three inputs, networks against ones with a copy of the "
         f"weights backward: RMS difference beyond noise, relative. Holds below {NEAR}.",

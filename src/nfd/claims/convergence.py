@@ -1,8 +1,6 @@
-"""Claims on rates of convergence to the limit, before and while training (Props. 2 and 6, Theorem 1, Fig. 3)."""
+"""Claims on rates of convergence to the limit, before and while training (Theorem 1, Fig. 3)."""
 
 from __future__ import annotations
-
-from functools import partial
 
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
@@ -17,16 +15,6 @@ _LETTER = {"width": "n", "depth": "L"}
 def _exponent(evidence: Evidence, activation: str, stream: str, axis: str) -> Interval:
     places, squares = by_seed(figure3.start_errors(evidence.runs["3"]["start"], activation, stream, axis))
     return interval(lambda s: log_slope(places, s.mean(0)), squares)
-
-
-def _start(evidence: Evidence, activation: str, stream: str, axis: str) -> Judged:
-    found = _exponent(evidence, activation, stream, axis)
-    other = "tanh" if activation == "relu" else "relu"
-    beside = _exponent(evidence, other, stream, axis)
-    letter = _LETTER[axis]
-    return as_fast_as(
-        found, -1.0, f"The mean square goes as {letter}^{found} ({activation}), {letter}^{beside} ({other})."
-    )
 
 
 def _relu_backward(evidence: Evidence) -> Judged:
@@ -67,26 +55,9 @@ def _uniform(evidence: Evidence) -> Judged:
 
 CLAIMS = (
     Claim(
-        "prop2-width", "Prop. 2, section 3.2", "Features come to the SDE's at mean square O(1/n).",
-        "Exponent in n of the mean square of h_L minus particles driven by the same noise: holds where its interval "
-        "reaches -1 or less.", partial(_start, activation="relu", stream="h", axis="width"),
-    ),
-    Claim(
-        "prop2-depth", "Prop. 2, section 3.2", "Features come to the SDE's at mean square O(1/L).",
-        "Exponent in L of the mean square of h_L minus that of twice the depth along one path: holds where its "
-        "interval reaches -1 or less.", partial(_start, activation="relu", stream="h", axis="depth"),
-    ),
-    Claim(
-        "prop6-width", "Prop. 6, section 4.1", "Gradients come to the SDE's at mean square O(1/n), phi' Lipschitz.",
-        "As prop2-width, of g_0, with tanh.", partial(_start, activation="tanh", stream="g", axis="width"),
-    ),
-    Claim(
-        "prop6-depth", "Prop. 6, section 4.1", "Gradients come to the SDE's at mean square O(1/L), phi' Lipschitz.",
-        "As prop2-depth, of g_0, with tanh.", partial(_start, activation="tanh", stream="g", axis="depth"),
-    ),
-    Claim(
         "fig3-relu", "Fig. 3; Prop. 6", "The same rate in depth holds for the gradients of the ReLU networks used.",
-        "As prop6-depth, with ReLU.", _relu_backward,
+        "Exponent in L of the mean square of g_0 minus that of twice the depth along one path, ReLU: holds where its "
+        "interval reaches -1 or less.", _relu_backward,
     ),
     Claim(
         "fig3-width", "Fig. 3; Theorem 1", "While training the error falls as O(1/n).",

@@ -97,7 +97,7 @@ def _corollary(evidence: Evidence) -> Judged:
 CLAIMS = (
     Claim(
         "corollary-1-first-step",
-        "Corollary 1, section 4.2",
+        "Corollary 1, Section 4.2",
         "At infinite depth it makes no difference whether the backward pass uses an independent copy of the weights.",
         "Change of an output by a small step on its input, |x|^2 = d: wide standard networks over decoupled, relu, "
         f"at the largest depth. Holds within {NEAR} of 1.",

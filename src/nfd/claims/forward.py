@@ -1,4 +1,4 @@
-"""The first forward pass and its limit (Props. 2, 3 and 9, sections 3.2 and 3.3, Appendix C.1)."""
+"""The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nfd.core.names import Activation, Size
 from nfd.core.random import derive
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.limits.kernel import kernel
-from nfd.limits.start import covariances, errors_in_depth, errors_of_coordinates
+from nfd.limits.start import covariances, errors_in_depth
+from nfd.meters.start import start
 from nfd.nets.resnet import ResNet
 
 NEAR = 0.05
@@ -59,12 +60,14 @@ def path_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor
 
 @lru_cache(maxsize=8)
 def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
-    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` against their copies with the same Gaussians."""
+    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles (``nfd.meters.start``)."""
     widths = [16, 64, 256] if evidence.size != "smoke" else [16, 32]
     x, count = unit(evidence), SIZES[evidence.size].coordinates
 
     def measured(n: int, seed: int) -> Tensor:
-        return errors_of_coordinates(x, name, n, 8, seed)
+        net = ResNet(x.shape[1], 1, n, 8, activation=name, seed=seed, dtype=torch.float64)
+        errors, _ = start(net, x)
+        return torch.tensor([errors["h_particles"], errors["g_particles"]])
 
     return widths, over(evidence, f"coordinates-{name}", widths, count, measured)
 
@@ -172,15 +175,15 @@ def _order(evidence: Evidence) -> Judged:
 CLAIMS = (
     Claim(
         "forward-rate",
-        "Prop. 2, section 3.2; Props. 9, 11",
+        "Prop. 2, Section 3.2; Props. 9, 11; Fig. 3",
         "Untrained features converge to a McKean-Vlasov SDE, coordinatewise in mean square at rates 1/L and 1/n.",
         "Exponents of the mean square of h_L minus that of a much deeper network along one Brownian path of matrices, "
-        f"and minus copies with the same Gaussians in width; the slowest. Holds if all are at most {RATE}.",
+        f"and minus particles driven by the same noise in width; the slowest. Holds if all are at most {RATE}.",
         _rates,
     ),
     Claim(
         "output-covariance",
-        "Prop. 3, section 3.3",
+        "Prop. 3, Section 3.3",
         "At alpha = 1 outputs have the covariance C_T of the SDE in the limit.",
         "Second moments of outputs of untrained relu networks on four inputs against C_T: RMS difference beyond noise, "
         f"relative. Holds below {NEAR}.",
@@ -188,7 +191,7 @@ CLAIMS = (
     ),
     Claim(
         "output-gaussian",
-        "Prop. 3, section 3.3",
+        "Prop. 3, Section 3.3",
         "At alpha = 1 outputs become Gaussian in the limit.",
         "Exponent in n of the excess kurtosis of f, from |h_L|^2/n at L = 16 (exact law of the forward pass); the "
         "slowest. Holds if it is below -1/2.",
@@ -196,7 +199,7 @@ CLAIMS = (
     ),
     Claim(
         "limits-commute-at-start",
-        "After Prop. 2, section 3.2",
+        "After Prop. 2, Section 3.2",
         "For untrained networks it makes no difference whether width or depth goes to infinity first.",
         "Second moments of h_L on three inputs, 2 K(2n) - K(n) at L = 64 and n = 32 against 2 K(2L) - K(L) at n = 512 "
         f"and L = 8: RMS difference beyond noise, relative. Holds below {NEAR}.",

@@ -1,4 +1,4 @@
-"""Identities of section 4 and Appendices E and G that hold to rounding or not at all."""
+"""Identities of Section 4 and Appendices E and G that hold to rounding or not at all."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def judge_factor(found: list[Residuals]) -> Judged:
 CLAIMS = (
     Claim(
         "backward-recursion",
-        "Eq. 3, section 4.1",
+        "Eq. 3, Section 4.1",
         "Scaled gradients of the output in the residual stream follow a backward recursion in the transposed weights.",
         "Largest deviation of the recursion from automatic differentiation over the RMS of g, float64, four "
         f"activations; brackets: smallest and largest over networks. Holds below {EXACT:g}.",
@@ -151,7 +151,7 @@ CLAIMS = (
     ),
     Claim(
         "learned-features",
-        "Eq. 4, section 4.2; Appendix E",
+        "Eq. 4, Section 4.2; Appendix E",
         "After k steps of SGD a layer adds to the stream what its first weights add and a sum over past gradients of "
         "layer l-1.",
         "What training added to increments of the stream minus the sum, relative, float64, tanh; brackets: smallest "

@@ -106,7 +106,7 @@ def _nesting(evidence: Evidence) -> Judged:
 CLAIMS = (
     Claim(
         "universal-kernel",
-        "Prop. 4, section 3.3",
+        "Prop. 4, Section 3.3",
         "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
         "are dense on the sphere.",
         "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
@@ -130,7 +130,7 @@ CLAIMS = (
     ),
     Claim(
         "nested-spaces",
-        "Prop. 5, section 3.3",
+        "Prop. 5, Section 3.3",
         "Function spaces grow with the horizon: that of C_t is contractively contained in that of C_t' for t < t'.",
         "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without antipodes, with "
         "rounding. Holds where it is not negative beyond rounding.",

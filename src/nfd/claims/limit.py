@@ -1,4 +1,4 @@
-"""The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (section 4.2, Appendices F and G)."""
+"""The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2, Appendices F and G)."""
 
 from __future__ import annotations
 
@@ -193,14 +193,14 @@ _DISTANCE = (
 CLAIMS = (
     Claim(
         "valid-program",
-        "Prop. 7, section 4.2",
+        "Prop. 7, Section 4.2",
         "Every vector that training with SGD produces is made by the operations of a tensor program.",
         "None: there is nothing to measure.",
         _program,
     ),
     Claim(
         "equation-5",
-        "Prop. 8, Eq. 5, section 4.2",
+        "Prop. 8, Eq. 5, Section 4.2",
         "At any finite depth, training at infinite width follows Definition 1's scheme and a term of order tau^2 for "
         "reused weights.",
         f"{_DISTANCE}: Eq. 5 by particles against wide networks, the largest over depths. Holds below {NEAR} at all.",
@@ -208,14 +208,14 @@ CLAIMS = (
     ),
     Claim(
         "tau-squared-term",
-        "After Prop. 8, section 4.2; Remark 1",
+        "After Prop. 8, Section 4.2; Remark 1",
         "The term of order tau^2 that Eq. 5 adds for reused weights vanishes as depth grows.",
         f"Exponent in L of the paired difference of outputs with and without it. Holds below {FALLING}.",
         _vanishing,
     ),
     Claim(
         "definition-1",
-        "Corollary 1, section 4.2; Definition 1",
+        "Corollary 1, Section 4.2; Definition 1",
         "Definition 1 is the limit of networks whose backward pass uses an independent copy of the weights.",
         f"{_DISTANCE}: Definition 1 by particles against wide decoupled networks of the same depth, the largest. Holds "
         f"below {NEAR} at all depths.",
@@ -223,7 +223,7 @@ CLAIMS = (
     ),
     Claim(
         "theorem-1",
-        "Theorem 1, section 4.2",
+        "Theorem 1, Section 4.2",
         "As width and then depth go to infinity, training of the standard network follows Definition 1.",
         f"{_DISTANCE}: Definition 1 against wide standard networks at the largest depth. Holds below {NEAR}; does not "
         f"if above and not falling with L faster than L^{FALLING}.",

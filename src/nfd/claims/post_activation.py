@@ -1,4 +1,4 @@
-"""Post-activation against pre-activation networks at initialisation (Prop. 1, section 3.1, Appendix B)."""
+"""Post-activation against pre-activation networks at initialisation (Prop. 1, Section 3.1, Appendix B)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ _NETWORKS = "Untrained networks of several depths on one input, |x|^2 = d"
 CLAIMS = (
     Claim(
         "post-activation-bound",
-        "Prop. 1, section 3.1",
+        "Prop. 1, Section 3.1",
         "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L n)))^L |x|/sqrt(d), "
         "c_1 = 1/sqrt(2 pi).",
         f"{_NETWORKS}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds at 1 or more at all.",

@@ -1,4 +1,4 @@
-"""The kernel regime and the feature-learning regime (section 2)."""
+"""The kernel regime and the feature-learning regime (Section 2)."""
 
 from __future__ import annotations
 

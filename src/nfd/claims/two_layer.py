@@ -1,4 +1,4 @@
-"""Untrained networks with two-layer blocks (section 5, Appendix H)."""
+"""Untrained networks with two-layer blocks (Section 5, Appendix H)."""
 
 from __future__ import annotations
 

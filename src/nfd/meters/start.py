@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.statistics import rms
+from nfd.core.variances import variances
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 
@@ -41,8 +42,9 @@ def start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]
     }
     if not isinstance(net, ResNet) or net.order == "post" or net.inner is not None:
         return {}, vectors
-    forward, variances = _forward_particles(net, x, h)
-    backward = _backward_particles(net, h, g, forward, variances)
+    q, P = variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
+    forward = _forward_particles(net, h, q)
+    backward = _backward_particles(net, g, forward, P)
     return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
 
 
@@ -55,35 +57,28 @@ def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _forward_particles(net: ResNet, x: Tensor, h: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The particles of every layer ``[P, n]`` and their variances ``[L+1, P]``."""
+def _forward_particles(net: ResNet, h: Tensor, q: Tensor) -> list[Tensor]:
+    """The particles of every layer ``[P, n]``, with variances q ``[L+1, P]``."""
     tau, phi = net.branch**2, net.activation
-    variances = [x.double().square().mean(1)]
     particles = [h[0]]
     for index, before in enumerate(h[:-1]):
-        q = variances[-1]
-        wanted = phi.moment(q, q, q)
         features = phi.phi(before)
         dead = (features == 0).all(1, keepdim=True)  # no direction is theirs: any one gives normal noise
         direction = nn.functional.normalize(torch.where(dead, 1.0, features), dim=1)
         noise = direction @ cast(Tensor, net.outer[index].weight).T
-        particles.append(particles[-1] + (tau * wanted).sqrt()[:, None].to(h) * noise)
-        variances.append(q + tau * wanted)
-    return particles, torch.stack(variances)
+        size = (tau * phi.moment(q[index], q[index], q[index])).sqrt()
+        particles.append(particles[-1] + size[:, None].to(h) * noise)
+    return particles
 
 
 @torch.no_grad()
-def _backward_particles(net: ResNet, h: Tensor, g: Tensor, forward: list[Tensor], variances: Tensor) -> Tensor:
-    """The particles of g_0, ``[P, n]``."""
-    tau, phi = net.branch**2, net.activation
-    particle, variance = g[-1], torch.ones_like(variances[0])
+def _backward_particles(net: ResNet, g: Tensor, forward: list[Tensor], P: Tensor) -> Tensor:
+    """The particles of g_0, ``[P, n]``, with variances P ``[L+1, P]``."""
+    tau, phi, particle = net.branch**2, net.activation, g[-1]
     for index in reversed(range(net.depth)):
-        above = g[index + 1]
-        layer = net.outer[index]
+        above, layer = g[index + 1], net.outer[index]
         backward = cast(Tensor, layer.weight if net.feedback == "shared" else layer.feedback_weight)
         noise = above @ backward / above.norm(dim=1, keepdim=True)
-        q = variances[index]
-        size = (tau * variance).sqrt()[:, None].to(h)
+        size = (tau * P[index + 1]).sqrt()[:, None].to(g)
         particle = particle + size * phi.slope(forward[index]) * noise
-        variance = variance * (1 + tau * phi.slope_moment(q, q, q))
     return particle
