@@ -21,7 +21,7 @@ from nfd.experiment.sweep_settings import FigureConfig
 from nfd.experiment.trained import looks
 from nfd.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
 from nfd.figures.making import dataset_for, findings, trained
-from nfd.figures.panels import curve_rows, line, mean_of, point_rows, slope
+from nfd.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
 from nfd.figures.runs import Data, Runs
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
@@ -132,6 +132,13 @@ def test_a_curve_is_a_mean_in_its_band_and_ends_where_a_run_ends() -> None:
     assert (rows[1]["low"], rows[1]["high"]) == (2.0, 2.0)
     (one,) = curve_rows("s", "step", [0.0], "loss", values[:1, :1])
     assert (one["low"], one["high"]) == (1.0, 1.0)
+
+
+def test_training_losses_are_means_of_the_steps_between_looks() -> None:
+    runs = made(lambda c: ({}, {"loss": [8.0, 4.0, 2.0, 1.0, 7.0]}), steps=5, every=2)
+    steps, losses = epoch_losses(runs)
+    assert steps == [0, 2, 4, 5]
+    assert losses.tolist() == [[8.0, 6.0, 1.5, 7.0]] * len(SEEDS)
 
 
 def test_points_have_the_interval_of_their_mean_and_are_left_out_where_a_run_diverged() -> None:
