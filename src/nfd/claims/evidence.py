@@ -10,11 +10,12 @@ from nfd.data.dataset import Dataset
 from nfd.figures.runs import Runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """The data set, at which size networks are taken where a claim trains its own, and the runs of the figures.
 
-    ``runs`` are by figure, "1" to "7" and "claims", and by part.
+    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured anew is kept with the object itself,
+    which therefore equals no other.
     """
 
     size: Size

@@ -23,6 +23,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "depth-mup": {"rule": "depth-mup"},
 }
 TITLES = {"dnn": "vanilla network", "mup": "residual network, muP", "depth-mup": "residual network, depth-muP"}
+_TOP = 1.2  # times the loss of equal guesses: the highest that is drawn
 MEMBERS = {"shared": "standard", "independent": "decoupled"}
 
 
@@ -102,10 +103,11 @@ def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: st
         ended += [
             f"{member.capitalize()}: {said}" for said in diverged(runs.where(feedback=feedback), "depth", "depth")
         ]
-    what = {"train": "training", "test": "test"}[kind]
+    what, top = {"train": "training", "test": "test"}[kind], _TOP * math.log(data.classes)
     return panel(
         figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs, kind), details=ended, rows=rows,
-        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves"), caption=caption(runs, data, BANDS),
+        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves", top=top),
+        caption=caption(runs, data, BANDS, f"Losses above {top:.2g} are beyond the axis."),
     )  # fmt: skip
 
 

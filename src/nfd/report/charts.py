@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,9 +48,11 @@ def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
     drawing = _Drawing(rows, series, axes, compared)
-    line = drawing.base.mark_line(strokeWidth=_STROKE).encode(y=drawing.up())
-    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5)).encode(strokeDash=alt.value([1, 0]))
-    dots = drawing.base.mark_point(filled=True, size=55, opacity=1).encode(y=drawing.up(), tooltip=drawing.tooltip())
+    clip = axes.top is not None
+    line = drawing.base.mark_line(strokeWidth=_STROKE, clip=clip).encode(y=drawing.up())
+    bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5, clip=clip)).encode(strokeDash=alt.value([1, 0]))
+    dot = drawing.base.mark_point(filled=True, size=55, opacity=1, clip=clip)
+    dots = dot.encode(y=drawing.up(), tooltip=drawing.tooltip())
     return drawing.finished([line, bars, dots])
 
 
@@ -86,7 +90,8 @@ class _Drawing:
 
     def _spans(self, complete: bool) -> dict[str, tuple[float, float]]:
         """The ranges of the y axis by its type: both where a reader may switch, which takes values above zero only."""
-        everything = [*self.points, *self.compared]
+        top, all_ = math.inf if self.axes.top is None else self.axes.top, [*self.points, *self.compared]
+        everything = [p for p in all_ if p["y"] <= top] or all_
         zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
         if self.axes.kind == "map":
             ys = [p["y"] for p in everything]
@@ -94,7 +99,8 @@ class _Drawing:
         spans = {"linear": linear_span(everything, zero=zero)}
         positive = bool(everything) and complete and all(p["y"] > 0 for p in everything)
         both = spans | ({"log": log_span(everything)} if positive or self._log else {})
-        return both if complete or not self._log else {"log": both["log"]}
+        cut = {kind: (low, min(high, top)) for kind, (low, high) in both.items() if low < top} or both
+        return cut if complete or not self._log else {"log": cut["log"]}
 
     def _layer(self, rows: Sequence[Point]) -> alt.Chart:
         """Series on their colours and dashes across the x axis, without those that are hidden."""
@@ -187,7 +193,7 @@ def _scale(spans: dict[str, tuple[float, float]], kind: str) -> dict[str, Any]:
 def _linear(axes: Axes) -> Axes:
     """The same axes without a logarithm up."""
     kinds: dict[str, Any] = {"logarithmic": "semilogarithmic", "logcurves": "curves"}
-    return Axes(axes.x, axes.y, axes.x_title, axes.y_title, kinds.get(axes.kind, axes.kind), axes.zero)
+    return replace(axes, kind=kinds.get(axes.kind, axes.kind))
 
 
 def _legend(count: int) -> alt.Legend | None:

@@ -25,7 +25,8 @@ _NUMBERS = ("rows", "slopes", "references")  # the parts of a finding that hold 
 class Axes:
     """Which columns of the rows a chart shows, their titles, and how: curves over steps (logcurves: on a logarithmic
     axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
-    which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone."""
+    which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone.
+    Nothing above ``top`` is drawn."""
 
     x: str
     y: str
@@ -33,6 +34,7 @@ class Axes:
     y_title: str
     kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map"]
     zero: bool = True
+    top: float | None = None
 
 
 @dataclass(frozen=True)
