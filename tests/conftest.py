@@ -39,7 +39,7 @@ def cifar_files() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every figure of the paper at its smallest, made by the command: pages, panels, result.json and the runs."""
     from nfd.cli.main import main
 

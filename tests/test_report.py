@@ -147,6 +147,14 @@ def test_rows_that_an_axis_cannot_show_are_left_out_and_bars_without_ends_too() 
         assert still(chart_of(Finding("a", "", "", [], Axes("x", "y", "x", "constructor", empty), "")))[1]  # type: ignore[arg-type]
 
 
+def test_nothing_above_the_top_is_drawn_or_stretches_the_axis() -> None:
+    rows = [{"series": "a", "x": x, "y": y, "low": y, "high": y} for x, y in enumerate([1.0, 2.0, 300.0])]
+    axes = Axes("x", "y", "across", "up", "curves", top=3.0)
+    low, high = chart_of(Finding("cut", "", "", rows, axes, "")).to_dict()["usermeta"]["scales"]["linear"]["domain"]
+    assert 0.9 < low <= 1.0
+    assert 2.0 <= high <= 3.0
+
+
 def test_axes_turn_only_where_every_value_is_above_zero() -> None:
     def turns(kind: str, shift: float) -> bool:
         found = finding(kind)
@@ -207,7 +215,7 @@ def test_hostile_names_stay_text(evil: str) -> None:
 
 def test_figures_have_panels_in_a_grid() -> None:
     text = page("A figure", [figure_section("Figure 1", "Over all.", [finding("curves"), finding("map")])])
-    assert text.index("(a) Kind curves") < text.index("(b) Kind map") < text.index("Over all.")
+    assert text.index("Kind curves</h4>") < text.index("Kind map</h4>") < text.index("Over all.")
     assert text.count('<figure class="plot"') == 2
     assert text.count("window.vegaEmbed") == 1
     assert len(text) < 1_500_000

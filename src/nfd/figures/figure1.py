@@ -10,13 +10,13 @@ from scipy import stats
 
 from nfd.core.statistics import Interval
 from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import (
     BANDS,
     BARS,
     apart_said,
     by_seed,
-    caption,
     curve_rows,
     difference,
     diverged,

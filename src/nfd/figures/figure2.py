@@ -9,11 +9,11 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval
 from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import (
     BANDS,
     BARS,
-    caption,
     curve_rows,
     difference,
     diverged,

@@ -16,12 +16,12 @@ from torch import Tensor
 from nfd.core.names import Size
 from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, Parts
 from nfd.figures.panels import (
     BARS,
     UNKNOWN,
     by_seed,
-    caption,
     exponent,
     line,
     panel,

@@ -13,8 +13,9 @@ from torch import Tensor
 from nfd.core.names import Size
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, Settings
-from nfd.figures.panels import BANDS, UNKNOWN, caption, curve_rows, difference, diverged, epoch_losses, panel, tested
+from nfd.figures.panels import BANDS, UNKNOWN, curve_rows, difference, diverged, epoch_losses, panel, tested
 from nfd.figures.runs import Data, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {

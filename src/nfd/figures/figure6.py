@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, everywhere
-from nfd.figures.panels import BANDS, BARS, by_seed, caption, curve_rows, panel, point_rows, slope, slopes_said
+from nfd.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said
 from nfd.figures.runs import Data, Runs
 
 MATRICES = {"sigma": "Sigma", "theta": "Theta"}

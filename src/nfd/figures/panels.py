@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval, interval, log_slope, stderr
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
-from nfd.figures.runs import Data, Runs
+from nfd.figures.runs import Runs
 from nfd.meters.verdict import verdict
 
 UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
@@ -119,41 +119,9 @@ def diverged(runs: Runs, axis: str, name: str) -> list[str]:
     counts = {
         value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
     }
-    said = [f"{name} {_shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
+    said = [f"{name} {shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
     return [f"Diverged: {listed(said)}."] if said else []
 
 
-_NAMES = {
-    "activation": "{}", "network": "", "block": "{} blocks", "order": "{}-activation", "rule": "{}", "feedback":
-    "{} feedback", "width": "width {}", "depth": "depth {}", "horizon": "T = {}", "eta_c": "eta_c = {}",
-    "batch": "batch {}", "steps": "{} steps",
-}  # fmt: skip
-
-
-def caption(runs: Runs, data: Data, *said: str) -> str:
-    """What ran, in words made from its settings."""
-    parts, is_start = [], runs.values("meter") == ["start"]
-    for name, form in _NAMES.items():
-        values = runs.values(name)
-        if is_start and name in _OF_TRAINING:
-            continue
-        if name == "network" and "mlp" in values:
-            parts.append("vanilla networks without skip connections")
-        elif form and not (name in ("block", "order", "feedback") and values == [_USUAL[name]]):
-            parts.append(form.format(listed(list(map(_shown, values)))))
-    seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
-    if is_start:
-        return " ".join([*said, f"{data.title}; {', '.join(parts)}; {_INPUTS}; {seeds}."])
-    return " ".join(
-        [*said, f"{data.title}; {', '.join(parts)}; {_TRAINING}, {_INPUTS}; {seeds}, the same batches for all."]
-    )
-
-
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-_INPUTS = "inputs normalised per channel"
-_TRAINING = "SGD without momentum, LR = eta_c, cross-entropy in nats, outputs scaled by 1/n"
-_OF_TRAINING = ("eta_c", "batch", "steps", "feedback")
-_USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
