@@ -80,10 +80,8 @@ def test_statements_are_many_short_and_different() -> None:
 
 
 def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp_path: Path) -> None:
-    assert (
-
-        == 0
-    )
+    arguments = ["--size", "smoke", "--store", str(figures), "--out", str(tmp_path), "--executor", "inline"]
+    assert main(["claims", *arguments]) == 0
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
     keys = {"id", "source", "statement", "measurement", "value", "low", "high", "verdict", "reading", "tried", "stderr"}

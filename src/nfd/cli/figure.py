@@ -46,7 +46,7 @@ class FigureCommand(SweepOptions, FigureConfig):
             for figure in wanted:
                 found = findings(figure, trained(figure, config, sweep), dataset)
                 drawn.append((figure, found))
-                write_figure(figure, found, directory)
+                write_figure(figure, found, dataset.title, directory)
                 for finding in found:
                     print(f"{finding.name}: {finding.headline}", flush=True)
         print(f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")

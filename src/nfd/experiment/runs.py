@@ -80,7 +80,9 @@ def _trained(configs: Sequence[RunConfig], keys: Sequence[str], group: str, devi
     found = trained(configs, dataset, device)
     seconds = (time.perf_counter() - start) / len(configs)
     runs = zip(configs, keys, found, strict=True)
-    return [_record(config, key, group, one, dataset.test_labels, seconds) for config, key, one in runs]
+    return [
+        _record(config, key, group, one, dataset.test_labels[: len(one.outputs)], seconds) for config, key, one in runs
+    ]
 
 
 def _record(config: RunConfig, key: str, group: str, run: Trained, labels: Tensor, seconds: float) -> Record:

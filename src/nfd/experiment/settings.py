@@ -110,7 +110,8 @@ class RunConfig(TrainingConfig):
     """steps between looks at the test part and at the meter; by default the one look is after the last step"""
     meter: RunMeter = "none"
     """what is measured beside the loss: start (streams before training), updates (of features and of the function),
-    spectra (of Sigma and Theta), outputs (on the first test samples), or none"""
+    spectra (of Sigma and Theta), outputs, or none; a run with a meter is tested on the first 256 test samples alone,
+    and these are what outputs are of"""
 
     @model_validator(mode="after")
     def _check_run(self) -> Self:

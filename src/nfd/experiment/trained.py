@@ -26,7 +26,8 @@ from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 from nfd.training.stacked import train_stack
 
-PROBES = 64  # first test samples, on which updates and outputs are measured
+TESTED = 256  # first test samples, on which a run with a meter is tested: wide ones would test longer than they train
+PROBES = 64  # of those, on which updates are measured
 STARTS = 8  # of those, on which streams are
 
 _EVALUATED = 512  # test samples at a time
@@ -97,11 +98,11 @@ def _together(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, dev
 
     def look(step: int) -> None:
         if first.every and step in moments:
-            seen[step] = _tested(stack, dataset, device)
+            seen[step] = _tested(stack, _placed(dataset, device)[2])
 
     moments = set(looks(first)) - {first.steps}
     losses = train_stack(stack, groups, first.optimizer, first.momentum, inputs, labels, order, look).cpu()
-    seen[first.steps] = outputs = _tested(stack, dataset, device)
+    seen[first.steps] = outputs = _tested(stack, _placed(dataset, device)[2])
     found = [Trained(*each) for each in zip(losses, outputs, strict=True)]
     for k, one in enumerate(found):
         one.curves |= _curves(first, dataset, {step: each[k] for step, each in seen.items()})
@@ -114,7 +115,8 @@ class _Alone:
     def __init__(self, config: RunConfig, dataset: Dataset, order: Tensor, device: str) -> None:
         self.config, self.dataset, self.device, self.order = config, dataset, device, order
         self.net = network(config, dataset, device)
-        self.meter = _METERS.get(config.meter, _Meter)(self.net, config, _placed(dataset, device)[2][:PROBES])
+        self.tests = _placed(dataset, device)[2][: None if config.meter == "none" else TESTED]
+        self.meter = _METERS.get(config.meter, _Meter)(self.net, config, self.tests[:PROBES])
         self.moments = set(looks(config))
         self.seen: dict[int, Tensor] = {}
         self.readings: dict[int, dict[str, Tensor]] = {}
@@ -126,11 +128,11 @@ class _Alone:
             found.metrics, found.curves = start(self.net, self.meter.probes[:STARTS])
         for step, loss in self._steps():
             found.losses[step] = loss
-        blank = torch.full((len(self.dataset.test_labels), len(self.dataset.classes)), math.nan)
+        blank = torch.full((len(self.tests), len(self.dataset.classes)), math.nan)
         found.outputs = self.seen.get(self.config.steps, blank)
         found.curves |= _curves(self.config, self.dataset, self.seen) | self._measured()
         if self.config.meter == "outputs":
-            found.curves["outputs"] = found.outputs[:PROBES].flatten()
+            found.curves["outputs"] = found.outputs.flatten()
         return found
 
     def _steps(self) -> Iterator[tuple[int, float]]:
@@ -151,7 +153,7 @@ class _Alone:
         if step not in self.moments:
             return
         if self.config.every or step == self.config.steps:
-            self.seen[step] = _tested(self.net, self.dataset, self.device)
+            self.seen[step] = _tested(self.net, self.tests)
         if step:
             self.readings[step] = self.meter.read()
 
@@ -210,13 +212,12 @@ _METERS: dict[str, type[_Meter]] = {"updates": _UpdateMeter, "spectra": _Spectra
 
 
 @torch.no_grad()
-def _tested(net: nn.Module, dataset: Dataset, device: str) -> Tensor:
-    """Outputs on the test part, ``[..., N, C]``."""
+def _tested(net: nn.Module, inputs: Tensor) -> Tensor:
+    """Outputs on test inputs ``[N, d]``, ``[..., N, C]``."""
     training = net.training
     try:
         net.eval()
-        parts = torch.split(_placed(dataset, device)[2], _EVALUATED)
-        return torch.cat([net(x) for x in parts], dim=-2).cpu()
+        return torch.cat([net(x) for x in torch.split(inputs, _EVALUATED)], dim=-2).cpu()
     finally:
         net.train(training)
 
@@ -225,12 +226,14 @@ def _curves(config: RunConfig, dataset: Dataset, seen: dict[int, Tensor]) -> dic
     """Test loss and accuracy at every look, where there are several."""
     if not config.every:
         return {}
-    blank = torch.full((len(dataset.test_labels), len(dataset.classes)), math.nan)
+    count = len(dataset.test_labels) if config.meter == "none" else TESTED
+    labels = dataset.test_labels[:count]
+    blank = torch.full((len(labels), len(dataset.classes)), math.nan)
     outputs = torch.stack([seen.get(step, blank) for step in looks(config)])
-    right = (outputs.argmax(-1) == dataset.test_labels).float().mean(-1)
+    right = (outputs.argmax(-1) == labels).float().mean(-1)
     finite = outputs.isfinite().all(-1).all(-1)
     return {
-        "test_loss": cross_entropy(outputs, dataset.test_labels),
+        "test_loss": cross_entropy(outputs, labels),
         "test_accuracy": torch.where(finite, right, math.nan),
         "tested_after": torch.tensor(looks(config), dtype=torch.float32),
     }

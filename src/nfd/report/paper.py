@@ -22,11 +22,12 @@ _FIGURES = "The figures of the paper"
 _CLAIMS = "What the paper says, and what is measured"
 
 
-def write_figure(figure: Figure, findings: Sequence[Finding], directory: Path) -> Path:
+def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Path:
     """Write a figure's page and every panel as PDF, PNG and CSV; returns the page's path."""
     with staged(directory) as folder:
         write_charts(findings, folder)
-        write_text(folder / f"{figure.name}.html", page(figure.title, [_section(figure, findings)]))
+        title = f"{figure.title} On {data}"
+        write_text(folder / f"{figure.name}.html", page(title, [_section(figure, findings)]))
     return directory / f"{figure.name}.html"
 
 
