@@ -244,11 +244,13 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
     dataset = dataset_of(config)
     net = network(config, dataset)
     optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule))
-    phis, deltas = [], []
+    phis, firsts, deltas = [], [], []
     for step, (x, y) in enumerate(zip(*dataset.batches(1, 6, 0), strict=True), start=1):
         layers, _ = net.run(net, x)
         loss = torch.nn.functional.cross_entropy(net.read(layers[-1]), y)
         gradients = torch.autograd.grad(loss, layers, retain_graph=True)
+        first = torch.autograd.grad(net.read(layers[-1])[0, 0], layers, retain_graph=True)
+        firsts.append([n * g[0].double() for g in first[1:]])
         phis.append([torch.tanh(h[0]).detach().double() for h in layers[:-1]])
         deltas.append([n * g[0].double() for g in gradients[1:]])  # sqrt(n) / alpha = n
         optimizer.zero_grad()
@@ -256,7 +258,7 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
         optimizer.step()
         if step not in (3, 6):
             continue
-        for name, vectors in (("sigma", phis), ("theta", deltas)):
+        for name, vectors in (("sigma", phis), ("theta", firsts), ("delta", deltas)):
             for layer in range(L):
                 matrix = torch.tensor(
                     [[float(a[layer] @ b[layer]) / n for b in vectors] for a in vectors], dtype=torch.float64
@@ -270,8 +272,8 @@ def test_spectra_are_those_of_the_streams_of_every_step(form: dict[str, Any]) ->
                 for curve, wanted in ((name, matrix), (f"{name}_relative", relative)):
                     lowest = float(torch.linalg.eigvalsh(wanted)[0])
                     assert float(record.curves[curve][look]) == pytest.approx(lowest, rel=1e-3, abs=1e-9)
-    for name in ("sigma_relative", "theta_relative"):
-        assert all(0 <= float(value) <= 1 for value in record.curves[name])
+    for name in ("sigma_relative", "theta_relative", "delta_relative"):
+        assert all(-1e-12 <= float(value) <= 1 for value in record.curves[name])
 
 
 def test_spectra_of_vectors_out_of_range_are_not_a_number() -> None:

@@ -13,7 +13,7 @@ from nfd.figures.figure import Figure, everywhere
 from nfd.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said
 from nfd.figures.runs import Data, Runs
 
-MATRICES = {"sigma": "Sigma", "theta": "Theta"}
+MATRICES = {"sigma": "Sigma", "theta": "Theta"}  # delta, the loss-weighted Theta, is measured beside them
 _SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}
 
 PARTS = everywhere(
@@ -112,7 +112,7 @@ def _up(name: str) -> str:
 
 
 def _what(name: str) -> str:
-    of = {"sigma": "phi(h_{l-1})", "theta": "the loss-weighted g_l"}[name]
+    of = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
     return f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to its diagonal."
 
 

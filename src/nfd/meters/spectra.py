@@ -1,13 +1,19 @@
 """The covariances of the steps of online training and their smallest eigenvalues (Assumption 1, Fig. 6).
 
-After k steps of one sample each, with ``phi(h_{l-1}^(i))`` and the loss-weighted ``delta_l^(i)`` (Eq. 3) of step i,
+After k steps of one sample each, with ``phi(h_{l-1}^(i))`` and the gradient ``g_l^(i)`` of the first output (Eq. 3) of
+step i, before its update,
 
-    Sigma_l[i, j] = phi(h_{l-1}^(i)) . phi(h_{l-1}^(j)) / n,     Theta_l[i, j] = delta_l^(i) . delta_l^(j) / n.
+    Sigma_l[i, j] = phi(h_{l-1}^(i)) . phi(h_{l-1}^(j)) / n,     Theta_l[i, j] = g_l^(i) . g_l^(j) / n,
 
-Nothing is added to the diagonal.
+and ``Delta_l``, the same of the loss-weighted ``delta_l^(i)``, what backpropagation carries. Nothing is added to the
+diagonal.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +21,35 @@ from torch import Tensor, nn
 from nfd.nets.network import Network, Streams
 
 
+@dataclass
+class Seen:
+    """The streams of one pass, and the gradient of its first output ``[L+1, b, n]``."""
+
+    streams: Streams
+    g: Tensor
+
+
 class Watched(nn.Module):
-    """A network that keeps the streams of its last pass; trained like the network itself."""
+    """A network that keeps what its last pass showed; trained like the network itself."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = net
-        self.seen: Streams | None = None
+        self.seen: Seen | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """``[b, d]`` to ``[b, C]``."""
-        self.seen = self.net.streams(x)
-        return self.seen.outputs
+        streams = self.net.streams(x)
+        self.seen = Seen(streams, first_gradient(self.net, streams.layers, streams.outputs))
+        for h in streams.layers:
+            h.grad = None  # of the first output; what is kept there is the loss's
+        return streams.outputs
+
+
+def first_gradient(net: Network, layers: Sequence[Tensor], outputs: Tensor) -> Tensor:
+    """g of Eq. 3 for the first output, ``sqrt(n) / alpha df_1 / dh_l``, ``[L+1, b, n]``."""
+    gradients = torch.autograd.grad(outputs[:, 0].sum(), list(layers), retain_graph=True)
+    return math.sqrt(net.width) / net.alpha * torch.stack(gradients)
 
 
 class Spectra:
@@ -34,21 +57,21 @@ class Spectra:
 
     def __init__(self, net: Network) -> None:
         self.net = net
-        self._forward: list[Tensor] = []
-        self._backward: list[Tensor] = []
+        self._kept: dict[str, list[Tensor]] = {"sigma": [], "theta": [], "delta": []}
 
-    def gather(self, seen: Streams) -> None:
-        """Keep ``phi(h_0) .. phi(h_{L-1})`` and ``delta_1 .. delta_L`` of one step, after its backward pass."""
-        self._forward.append(self.net.activation.phi(seen.h[:-1, 0]))
-        self._backward.append(seen.delta[1:, 0])
+    def gather(self, seen: Seen) -> None:
+        """Keep ``phi(h_0) .. phi(h_{L-1})``, ``g_1 .. g_L``, ``delta_1 .. delta_L`` of a step, after its backward."""
+        self._kept["sigma"].append(self.net.activation.phi(seen.streams.h[:-1, 0]))
+        self._kept["theta"].append(seen.g[1:, 0])
+        self._kept["delta"].append(seen.streams.delta[1:, 0])
 
     def smallest(self) -> dict[str, Tensor]:
-        """``sigma`` and ``theta``, ``[L]`` each; ``sigma_relative`` and ``theta_relative`` of their correlations.
+        """``sigma``, ``theta`` and ``delta``, ``[L]`` each; with ``_relative`` those of their correlations.
 
         Not-a-number before the first step, and where vectors left the range of floating-point numbers.
         """
         found: dict[str, Tensor] = {}
-        for name, vectors in (("sigma", self._forward), ("theta", self._backward)):
+        for name, vectors in self._kept.items():
             if not vectors:
                 blank = torch.full((self.net.depth,), torch.nan, dtype=torch.float64)
                 found |= {name: blank, f"{name}_relative": blank}

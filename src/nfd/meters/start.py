@@ -13,7 +13,6 @@ and its particles, at infinite width and the same depth, the same with the deter
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from nfd.core.statistics import rms
 from nfd.core.variances import variances
+from nfd.meters.spectra import first_gradient
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 
@@ -51,9 +51,7 @@ def start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]
 def _streams(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
     """h and g, ``[L+1, P, n]``, of the first output."""
     layers, _ = net.run(net, x)
-    gradients = torch.autograd.grad(net.read(layers[-1])[:, 0].sum(), layers)
-    scale = math.sqrt(net.width) / net.alpha
-    return torch.stack([h.detach() for h in layers]), scale * torch.stack(gradients)
+    return torch.stack([h.detach() for h in layers]), first_gradient(net, layers, net.read(layers[-1]))
 
 
 @torch.no_grad()
