@@ -283,10 +283,9 @@ def test_figure_2() -> None:
     assert c.details == ["Depth 5: diverged: T = 32 (3 of 4).", "Depth 10: diverged: T = 32 (3 of 4)."]
     assert {r["horizon"] for r in c.rows} == set(HORIZONS) - {32.0}
     assert figure2.best(runs["horizon"], "train_loss") == 8
-    assert figure2.gain(runs["horizon"], 1.0, 8.0, "train_loss").value == pytest.approx(-0.9)
-    assert figure2.gain(runs["horizon"], 1.0, 32.0).value == math.inf
-    assert figure2.gain(runs["horizon"], 32.0, 1.0).value == -math.inf
-    assert math.isnan(figure2.gain(runs["horizon"], 32.0, 32.0).value)
+    assert figure2.gain(runs["horizon"], 1.0, 8.0, 10, "train_loss").value == pytest.approx(-0.9)
+    assert figure2.gain(runs["horizon"], 1.0, 32.0, 10).value > 0  # what diverges counts as equal guesses
+    assert figure2.gain(runs["horizon"], 32.0, 32.0, 10).value == 0
 
 
 def test_figure_2_where_every_network_diverges() -> None:
@@ -374,7 +373,7 @@ def test_figure_3_leaves_out_what_noise_hides_and_who_diverged() -> None:
     found = by_letter(figure3.reduce(figure_3(lambda c: 0 if c.width == 16 else None), DATA))
     said_plainly(list(found.values()))
     assert {r["width"] for r in found["c"].rows} == {64, 256}
-    assert exponents(found["c"]) == pytest.approx({"depth 4": -1.0, "depth 8": -1.0}, abs=0.1)
+    assert not any(map(math.isfinite, exponents(found["c"]).values()))  # of three widths two are too few to tell
     shared = {"meter": "outputs", "coupled": True, "depth": 4}
     real = made(outputs, **shared, width=[10**5, 10**6, 10**7])
     limit = made(outputs, **shared, width=100, seed=[100, 101, 102])
@@ -428,8 +427,7 @@ def test_gaps_and_their_exponents() -> None:
     for depth in (2, 4, 8):
         assert figure4.gap(runs, depth).value == pytest.approx(0.1 / depth)
         assert figure4.relative_gap(runs, depth, 10).value == pytest.approx(0.1 / depth / (math.log(10) - 1))
-    assert figure4.progress(runs, 2, 10).value == pytest.approx(math.log(10) - 1)
-    assert figure4.gap_slope(runs).value == pytest.approx(-1.0)
+    assert figure4.made(runs, 2, 10).tolist() == pytest.approx([math.log(10) - 1] * len(SEEDS))
 
 
 def test_figure_4_where_networks_diverge() -> None:
@@ -439,10 +437,9 @@ def test_figure_4_where_networks_diverge() -> None:
     assert found[0].details == ["Decoupled: Diverged: depth 8 (4 of 4)."]
     assert "depth 8" not in found[0].headline
     assert [r["step"] for r in found[0].rows if r["series"] == "depth 8, decoupled"] == [0, 3]
-    assert figure4.gap_slope(runs["mup"]).value == pytest.approx(-1.0)  # of the depths that are left
     none = figure_4(ended=lambda c: 5)
     assert FIGURES["4"].reduce(none, DATA)[0].headline == "Networks diverged at every depth."
-    assert math.isnan(figure4.gap_slope(none["mup"]).value)
+    assert math.isnan(figure4.gap(none["mup"], 8).value)
 
 
 # ---- figure 5 -------------------------------------------------------------------------------------------------------
@@ -573,7 +570,7 @@ def test_figure_6() -> None:
         assert exponents(finding) == pytest.approx({"step 4": 1.0, "step 8": 1.0, "step 12": 1.0})
     assert [x.title.split()[1] for x in found] == ["Sigma", "Theta"] * 3
     assert "batch 1," in d.caption
-    assert "loss-weighted g_l" in d.caption
+    assert "g_l of the first output" in d.caption
     assert "depth 3" in d.caption
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from functools import partial
 
-import torch
-
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import above
+from nfd.claims.rules import above, below, conditional, undecided
 from nfd.core.statistics import interval, log_slope
 from nfd.figures import figure6
+from nfd.figures.panels import mean_of
+from nfd.figures.runs import Runs
 
+_CLOSE = 1e-3  # of the mean diagonal: close to zero
 _ROUNDING = 1e-11  # of the mean diagonal: what single precision leaves of a zero eigenvalue
 
 
@@ -23,11 +24,19 @@ def _positive(evidence: Evidence, name: str) -> Judged:
     relative, raw = figure6.smallest(widest, f"{name}_relative"), figure6.smallest(widest, name)
     found = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
     steps = figure6.eigenvalues(widest, name)[0][-1]
-    return above(
-        found, math.log10(_ROUNDING),
-        f"Positive, but small: after {steps:.0f} steps {float(raw.min()):.1e} or more, "
-        f"{float(relative.min()):.1e} of the diagonal, at width {max(runs.values('width'))}.",
-    )  # fmt: skip
+    smallest = f"{float(raw.min()):.1e}, {float(relative.min()):.1e} of the diagonal"
+    reading = (
+        f"After {steps:.0f} steps the least of seeds and layers at width {max(runs.values('width'))} is {smallest}."
+    )
+    return above(found, math.log10(_ROUNDING), f"{reading}{_weighted(widest, name)}", "every width of the figure")
+
+
+def _weighted(runs: Runs, name: str) -> str:
+    """What the loss-weighted Theta says beside Theta."""
+    if name != "theta":
+        return ""
+    delta = figure6.smallest(runs, "delta_relative").clamp_min(1e-30).log10()
+    return f" Of gradients weighted by dLoss/df it is 10^{mean_of(delta)} of the diagonal."
 
 
 def _decreases(evidence: Evidence, name: str) -> Judged:
@@ -35,31 +44,41 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
     widest = runs.where(width=max(runs.values("width")))
     first, last = (figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1))
     found = interval(lambda s: s.mean(0), first - last)
-    return above(found, 0.0, f"From the first look to the last it falls by {found} decades.")
+    steps, _ = figure6.eigenvalues(widest, name)
+    return above(
+        found, 0.0, f"From step {steps[0]:.0f} to step {steps[-1]:.0f} it falls by {found} decades. It cannot rise: "
+        "the matrix of fewer steps is a part of that of more (Cauchy).",
+    )  # fmt: skip
 
 
 def _grows(evidence: Evidence, name: str) -> Judged:
     runs = evidence.runs["6"]["online"]
     steps, _ = figure6.eigenvalues(runs, name)
-    said = []
-    for look in range(len(steps)):
+    found = {}
+    for look in (0, len(steps) // 2, len(steps) - 1):
         widths, samples = figure6.by_width(runs, name, look)
-        found = interval(lambda s, w=widths: log_slope(w, s.clamp_min(1e-30)).mean(0), samples)
-        if look in (0, len(steps) // 2, len(steps) - 1):
-            said.append(f"n^{found} at step {steps[look]:.0f}")
-    return above(found, 0.0, f"The smallest over layers goes as {', '.join(said)}.")
+        if len(widths) > 1:
+            found[look] = interval(lambda s, w=widths: log_slope(w, s.mean(0).clamp_min(1e-30)), samples)
+    if len(steps) - 1 not in found:
+        return undecided("Networks of all widths but one diverged.")
+    said = ", ".join(f"n^{power} at step {steps[look]:.0f}" for look, power in found.items())
+    return above(found[len(steps) - 1], 0.0, f"The smallest over layers goes as {said}.", f"steps {said}")
 
 
 def _narrow(evidence: Evidence) -> Judged:
-    """How much further from zero the widest network's Sigma is than the narrowest's, in decades."""
+    """How close to zero the narrowest network's Sigma comes, over its diagonal, in decades."""
     runs = evidence.runs["6"]["online"]
-    widths, samples = figure6.by_width(runs, "sigma")
-    found = interval(lambda s: (s[:, -1].clamp_min(1e-30) / s[:, 0].clamp_min(1e-30)).log10().mean(0), samples)
-    ends = [float(v) for v in torch.stack([samples[:, 0].mean(), samples[:, -1].mean()])]
-    return above(found, 0.0, f"{ends[0]:.1e} at width {widths[0]:.0f}, {ends[1]:.1e} at width {widths[-1]:.0f}.")
+    width = min(runs.values("width"))
+    narrow = runs.where(width=width)
+    steps, _ = figure6.eigenvalues(narrow, "sigma")
+    by_look = {look: figure6.smallest(narrow, "sigma_relative", look).clamp_min(1e-30).log10() for look in (0, -1)}
+    found, early = mean_of(by_look[-1]), mean_of(by_look[0])
+    reading = f"At width {width} it is 10^{found} of the diagonal after {steps[-1]:.0f} steps and 10^{early} after "
+    judged = below(found, math.log10(_CLOSE), f"{reading}{steps[0]:.0f}.", f"after {steps[0]:.0f} steps: 10^{early}")
+    return conditional(judged, f"Where steps come near the width, here {steps[-1] / width:.2f} of it:")
 
 
-_OF = {"sigma": "Sigma", "theta": "Theta (of loss-weighted g)"}
+_OF = {"sigma": "Sigma", "theta": "Theta"}
 
 
 def _claims(name: str) -> tuple[Claim, ...]:
@@ -88,6 +107,7 @@ CLAIMS = (
     *_claims("theta"),
     Claim(
         "fig6-narrow", "Fig. 6, caption", "Networks that are not wide enough, such as width 512, come close to zero.",
-        "Decades between the smallest eigenvalue of Sigma of the widest and of the narrowest: holds above 0.", _narrow,
+        "log10 of the smallest eigenvalue of Sigma over its diagonal, of the narrowest after the last step: holds "
+        f"below {math.log10(_CLOSE):g}.", _narrow,
     ),
 )  # fmt: skip

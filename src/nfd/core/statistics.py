@@ -47,16 +47,19 @@ def size(mean: Tensor, error: Tensor) -> Size:
     return Size(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
 
 
+def systematic_squares(differences: Tensor) -> Tensor:
+    """Squared sizes [points] of mean differences [R, points, ...]."""
+    return torch.stack([squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)])
+
+
 def systematic(differences: Tensor) -> Tensor:
-    """RMS [sizes] of mean differences [R, sizes, K], noise taken away."""
-    squares: list[Tensor] = [squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)]
-    return torch.stack(squares).clamp_min(1e-12).sqrt()
+    """Their roots: RMS [points] of mean differences [R, points, ...], noise taken away."""
+    return systematic_squares(differences).clamp_min(1e-12).sqrt()
 
 
 def individual(runs: Tensor, limit: Tensor) -> Tensor:
-    """RMS distance [sizes] of single runs [R, sizes, K] to the mean of a prediction, the noise of that taken away."""
-    noise = stderr(limit).square().mean()
-    return ((runs - limit.mean(0)).square().mean((0, 2)) - noise).clamp_min(1e-12).sqrt()
+    """RMS distance [points] of single runs to the mean of a prediction: the roots of ``squared_distances``."""
+    return squared_distances(runs, limit).clamp_min(1e-12).sqrt()
 
 
 def jackknife(f: Callable[..., Tensor], *samples: Tensor) -> tuple[Tensor, Tensor]:

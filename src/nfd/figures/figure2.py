@@ -71,17 +71,10 @@ def best(runs: Runs, metric: str = "test_loss") -> float:
     return lowest if math.isfinite(means[lowest]) else math.nan
 
 
-def gain(runs: Runs, first: float, second: float, metric: str = "test_loss") -> Interval:
-    """The loss at the second horizon minus that at the first, paired by seed.
-
-    Infinite where networks of the second diverged, minus infinity where those of the first did, not-a-number for both.
-    """
+def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss") -> Interval:
+    """The loss at the second horizon minus that at the first, paired by seed; networks that diverged count as log C."""
     found = scores(runs, metric)
-    means = [float(found[T].mean()) if T in found else math.nan for T in (first, second)]
-    if not all(map(math.isfinite, means)):
-        apart = means[1] - means[0]
-        return Interval(apart, math.nan, apart, apart)
-    return difference(found[first], found[second])
+    return difference(*(found[T].clamp(max=math.log(classes)) for T in (first, second)))
 
 
 def _curves(runs: Runs, data: Data) -> list[Finding]:

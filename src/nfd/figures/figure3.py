@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Size
-from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
+from nfd.core.statistics import Interval, interval, log_slope, squared_distances, systematic_squares
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, Parts
@@ -120,16 +120,21 @@ def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
     return _exponent(widths, squared_distances, *samples)
 
 
+def squares_slope(widths: list[float], runs: Tensor, limit: Tensor) -> Tensor:
+    """The same of all widths, as a number: of outputs ``[seeds, widths, ...]`` against those of the limit."""
+    return log_slope(widths, squared_distances(runs, limit).clamp_min(1e-300))
+
+
 def depth_slope(limit: Runs) -> Interval:
     """The exponent in L of the mean-square error of trained, very wide networks."""
     depths, differences = depth_squares(limit)
-    return _exponent(depths, _systematic, differences)
+    return _exponent(depths, systematic_squares, differences)
 
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
     """The exponent of squares ``[points]`` of the samples, over the points where they can be told from zero."""
     kept = [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
-    if len(kept) < 2:
+    if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
     return interval(lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)), *samples)
 
@@ -137,11 +142,6 @@ def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Ten
 def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
     """The square of every point, with its interval."""
     return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
-
-
-def _systematic(differences: Tensor) -> Tensor:
-    """Squared sizes ``[points]`` of the mean of differences ``[seeds, points, ...]``."""
-    return torch.stack([squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)])
 
 
 def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
@@ -183,7 +183,7 @@ def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
 
 def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
     depths, differences = depth_squares(limit)
-    rows = _resolved("infinitely wide", "depth", depths, _each(_systematic, differences))
+    rows = _resolved("infinitely wide", "depth", depths, _each(systematic_squares, differences))
     slopes = [exponent("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Size
-from nfd.core.statistics import Interval, interval, log_slope
+from nfd.core.statistics import Interval, interval
 from nfd.experiment.findings.finding import Axes, Finding, Row
 from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, Settings
-from nfd.figures.panels import BANDS, UNKNOWN, curve_rows, difference, diverged, epoch_losses, panel, tested
+from nfd.figures.panels import BANDS, curve_rows, difference, diverged, epoch_losses, panel, tested
 from nfd.figures.runs import Data, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -49,7 +49,7 @@ def losses(runs: Runs, depth: int, feedback: str) -> Tensor:
 
 def gap(runs: Runs, depth: int) -> Interval:
     """Decoupled minus standard training loss, mean over the second half of training, paired by seed."""
-    return interval(lambda d: d.mean(0), _gaps(runs, depth))
+    return difference(*late(runs, depth).unbind(1))
 
 
 def test_gap(runs: Runs, depth: int) -> Interval:
@@ -57,32 +57,27 @@ def test_gap(runs: Runs, depth: int) -> Interval:
     return difference(*(runs.where(depth=depth, feedback=f).metric("test_loss") for f in ("shared", "independent")))
 
 
-def progress(runs: Runs, depth: int, classes: int) -> Interval:
-    """What the standard network learns: log C minus its training loss, over the second half of training."""
-    standard = losses(runs, depth, "shared")
-    return interval(lambda s: torch.tensor(classes).log() - s.mean(0), standard[:, standard.shape[1] // 2 :].mean(1))
+def late(runs: Runs, depth: int) -> Tensor:
+    """Training losses over the second half, standard and decoupled, ``[seeds, 2]``."""
+    both = [losses(runs, depth, feedback) for feedback in MEMBERS]
+    return torch.stack([values[:, values.shape[1] // 2 :].mean(1) for values in both], 1)
+
+
+def made(runs: Runs, depth: int, classes: int) -> Tensor:
+    """What standard networks learn: log C minus their training loss over the second half, ``[seeds]``."""
+    return math.log(classes) - late(runs, depth)[:, 0]
+
+
+def gap_over_progress(pair: Tensor, classes: int) -> Tensor:
+    """Decoupled minus standard loss over what the standard network learns, of ``late``."""
+    standard, decoupled = pair.mean(0)
+    relative: Tensor = (decoupled - standard) / (math.log(classes) - standard)
+    return relative
 
 
 def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
     """The gap over the progress of the standard network."""
-    half = losses(runs, depth, "shared").shape[1] // 2
-    pair = torch.stack([losses(runs, depth, f)[:, half:].mean(1) for f in ("shared", "independent")], 1)
-    guess = torch.tensor(float(classes)).log()
-    return interval(lambda p: (p[:, 1] - p[:, 0]).mean() / (guess - p[:, 0].mean()), pair)
-
-
-def gap_slope(runs: Runs) -> Interval:
-    """The exponent of the gap against depth, over depths where no network diverged."""
-    depths = [L for L in sorted(runs.values("depth")) if bool(_gaps(runs, L).isfinite().all())]
-    if len(depths) < 2:
-        return UNKNOWN
-    together = torch.stack([_gaps(runs, L) for L in depths], 1)
-    return interval(lambda d: log_slope(depths, d.mean(0).abs().clamp_min(1e-12)), together)
-
-
-def _gaps(runs: Runs, depth: int) -> Tensor:
-    apart = losses(runs, depth, "independent") - losses(runs, depth, "shared")
-    return apart[:, apart.shape[1] // 2 :].mean(1)
+    return interval(lambda pair: gap_over_progress(pair, classes), late(runs, depth))
 
 
 def reduce(runs: Mapping[str, Runs], data: Data, figure: str = "figure-4") -> list[Finding]:

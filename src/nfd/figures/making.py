@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nfd.data.dataset import Dataset
 from nfd.experiment.findings.finding import Finding
@@ -28,5 +29,6 @@ def trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> dict[str, Run
 
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
-    """The panels of a figure."""
-    return figure.reduce(runs, Data(dataset.title, len(dataset.classes)))
+    """The panels of a figure, with the data in their titles."""
+    panels = figure.reduce(runs, Data(dataset.title, len(dataset.classes)))
+    return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]

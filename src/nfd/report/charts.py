@@ -167,10 +167,12 @@ class _Drawing:
         return cast(Chart, chart.properties(width="container", height=_HEIGHT, usermeta=about))
 
 
-def still(chart: Chart) -> tuple[bytes, bytes]:
-    """The chart as PDF and PNG."""
+def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
+    """The chart as PDF and PNG, under its title."""
     plain = chart.properties(width=_STILL_WIDTH).to_dict()
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
+    if title:
+        spec["title"] = {"text": textwrap.wrap(title, _TITLE_WIDTH * 2), "anchor": "start", "fontWeight": "normal"}
     text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
     return vl_convert.vegalite_to_pdf(text), vl_convert.vegalite_to_png(text, scale=2)
 
@@ -179,7 +181,7 @@ def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
     """Every finding's chart as PDF and PNG and its rows as CSV in ``folder``; returns the charts by name."""
     charts = {finding.name: chart_of(finding) for finding in found}
     for finding in found:
-        pdf, png = still(charts[finding.name])
+        pdf, png = still(charts[finding.name], finding.title)
         write_csv(folder / f"{finding.name}.csv", finding.rows)
         write_bytes(folder / f"{finding.name}.pdf", pdf)
         write_bytes(folder / f"{finding.name}.png", png)

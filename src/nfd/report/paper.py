@@ -26,7 +26,7 @@ def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directo
     """Write a figure's page and every panel as PDF, PNG and CSV; returns the page's path."""
     with staged(directory) as folder:
         write_charts(findings, folder)
-        title = f"{figure.title} On {data}"
+        title = f"{figure.title} ({data})"
         write_text(folder / f"{figure.name}.html", page(title, [_section(figure, findings)]))
     return directory / f"{figure.name}.html"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval, log_slope, squared_distances, squared_size, stderr
+from nfd.core.statistics import Interval, interval, log_slope, squared_distances, systematic_squares
 from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, columns, fitted, listed, power, slope_table
 from nfd.experiment.findings.outputs import divergence, real, wide
 from nfd.experiment.study import Study
@@ -75,9 +75,9 @@ def by_depth(study: Study) -> Finding | None:
             rows, slopes = rows + more, [*slopes, slope]
     depths = [int(L) for L in limits]
     differences = torch.stack([outputs - target for outputs in limits.values()], 1)
-    wide_rows = _rows(_WIDE, "depth", depths, _systematic, differences)
+    wide_rows = _rows(_WIDE, "depth", depths, systematic_squares, differences)
     slope = _slope(
-        _WIDE, depths[:-1], _systematic, differences[:, :-1]
+        _WIDE, depths[:-1], systematic_squares, differences[:, :-1]
     )  # the two deepest are in proportion 2 by making
     headline = (
         f"The infinitely wide network of depth {listed(depths)} is "
@@ -104,11 +104,6 @@ def _line(series: str, axis: str, points: Sequence[int], runs: Tensor, limit: Te
         _rows(series, axis, points, squared_distances, runs, limit),
         _slope(series, points, squared_distances, runs, limit),
     )
-
-
-def _systematic(differences: Tensor) -> Tensor:
-    """Squared sizes [points] of mean differences ``[R, points, ...]``."""
-    return torch.stack([squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)])
 
 
 def _rows(series: str, axis: str, points: Sequence[int], squares: Squares, *samples: Tensor) -> list[Row]:
