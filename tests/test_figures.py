@@ -373,7 +373,7 @@ def test_figure_3_leaves_out_what_noise_hides_and_who_diverged() -> None:
     found = by_letter(figure3.reduce(figure_3(lambda c: 0 if c.width == 16 else None), DATA))
     said_plainly(list(found.values()))
     assert {r["width"] for r in found["c"].rows} == {64, 256}
-    assert not any(map(math.isfinite, exponents(found["c"]).values()))  # of three widths two are too few to tell
+    assert all(math.isnan(row["slope"]) for row in found["c"].slopes)  # of three widths two are too few to tell
     shared = {"meter": "outputs", "coupled": True, "depth": 4}
     real = made(outputs, **shared, width=[10**5, 10**6, 10**7])
     limit = made(outputs, **shared, width=100, seed=[100, 101, 102])
@@ -427,7 +427,7 @@ def test_gaps_and_their_exponents() -> None:
     for depth in (2, 4, 8):
         assert figure4.gap(runs, depth).value == pytest.approx(0.1 / depth)
         assert figure4.relative_gap(runs, depth, 10).value == pytest.approx(0.1 / depth / (math.log(10) - 1))
-    assert figure4.made(runs, 2, 10).tolist() == pytest.approx([math.log(10) - 1] * len(SEEDS))
+    assert float(figure4.made(runs, 2, 10).mean()) == pytest.approx(math.log(10) - 1)
 
 
 def test_figure_4_where_networks_diverge() -> None:
