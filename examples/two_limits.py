@@ -75,7 +75,7 @@ exactly.
 
 ## Convergence at initialisation
 
-Mean squares of `h_L` and `g_0` of networks of width {start_width} minus those of depth {deepest}, along one Brownian
+Mean squares of `h_L` and `g_0` of networks of width {start_width} minus those of twice the depth, along one Brownian
 path of weight matrices (`nfd.ResNet(coupled=True)`; the paper couples the Gaussian noise of each coordinate instead,
 under which the square falls as L^-2), and of `h_L.h_L / n` minus the kernel of Prop. 3 and `g_0.g_0 / n` minus P_0 of
 Prop. 6 at depth {kernel_depth}, as powers of depth and of width. Prop. 6 asks for a Lipschitz phi', which relu has not.
@@ -118,7 +118,7 @@ def main() -> None:
     print(table, flush=True)
     steps = first_steps(x[0], scaled(512, 64), scaled(24, 2))
     print(steps, flush=True)
-    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 2), scaled(256, 64))
+    start, start_facts = initialisation(x, scaled(256, 16), scaled(8, 2))
     print(start, flush=True)
     slopes, facts = convergence(x, y, sizes["width"], sizes["networks"])
     print(slopes, flush=True)
@@ -214,7 +214,7 @@ def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
     return [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
 
 
-def initialisation(x: Tensor, n: int, count: int, deepest: int) -> tuple[str, dict[str, object]]:
+def initialisation(x: Tensor, n: int, count: int) -> tuple[str, dict[str, object]]:
     """Fitted exponents of the mean-square errors of untrained networks in depth and width."""
     depths, L = (4, 8, 16, 32), 8
     lines = [
@@ -222,7 +222,7 @@ def initialisation(x: Tensor, n: int, count: int, deepest: int) -> tuple[str, di
         "|---|---|---|---|",
     ]
     for name in ("relu", "tanh"):
-        h, g = zip(*(errors_in_depth(x, name, n, seed, depths, deepest) for seed in range(count)), strict=True)
+        h, g = zip(*(errors_in_depth(x, name, n, seed, depths) for seed in range(count)), strict=True)
         for what, squares in (("`h_L`", torch.stack(h)), ("`g_0`", torch.stack(g))):
             found = interval(lambda r: log_slope(depths, r.mean(0)), squares)
             lines.append(f"| {what} | {name} | depth {', '.join(map(str, depths))} | {found} |")
@@ -231,7 +231,7 @@ def initialisation(x: Tensor, n: int, count: int, deepest: int) -> tuple[str, di
         for k, what in enumerate(("`h_L.h_L / n`", "`g_0.g_0 / n`")):
             found = interval(lambda r, w=widths: log_slope(w, r.mean(0)), squares[:, k])  # type: ignore[misc]
             lines.append(f"| {what} | {name} | width {', '.join(map(str, widths))} | {found} |")
-    return "\n".join(lines), {"start_width": n, "deepest": deepest, "kernel_depth": L}
+    return "\n".join(lines), {"start_width": n, "kernel_depth": L}
 
 
 def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict[str, object]]:

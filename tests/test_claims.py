@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nfd.claims.claim import Claim, Judged, inside
-from nfd.claims.rules import above, as_fast_as, below, between, conditional, undecided
+from nfd.claims.claim import Claim, Judged
+from nfd.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
 from nfd.claims.table import CLAIMS
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
@@ -47,7 +47,9 @@ def test_an_interval_that_is_not_known_decides_nothing() -> None:
         (around(-1.0, 0.1), "holds"),
         (around(-2.0, 0.1), "holds"),  # faster than claimed
         (around(-0.95, 0.1), "holds"),
-        (around(-0.8, 0.1), "does not hold"),
+        (around(-0.86, 0.1), "holds"),  # as exponents seem at finite sizes
+        (around(-0.8, 0.1), "undecided"),
+        (around(-0.5, 0.1), "does not hold"),  # the root
         (around(-0.9, 0.5), "undecided"),
     ],
 )

@@ -19,8 +19,8 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 class Judged:
     """What a measurement says of a statement.
 
-    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried`` is what was done to
-    make the statement hold where it does not.
+    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried`` is what was varied,
+    so that the statement might hold where it does not: never empty there.
     """
 
     value: Interval
@@ -46,10 +46,3 @@ class Claim:
         return about | asdict(judged.value) | {
             "verdict": judged.verdict, "reading": judged.reading, "tried": list(judged.tried),
         }  # fmt: skip
-
-
-def inside(found: Interval, low: float, high: float) -> Literal["holds", "does not hold", "undecided"]:
-    """Whether a 95 % interval lies within bounds, outside of them, or across one."""
-    if low <= found.low and found.high <= high:
-        return "holds"
-    return "does not hold" if found.high < low or found.low > high else "undecided"

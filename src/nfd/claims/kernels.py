@@ -8,7 +8,8 @@ import torch
 
 from nfd.claims.claim import Claim, Judged, Verdict
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import some_of, within
+from nfd.claims.measuring import within
+from nfd.claims.rules import some_of
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Size
 from nfd.experiment.kernel_facts import Facts, kernel_facts
@@ -33,21 +34,25 @@ def facts(evidence: Evidence) -> list[Facts]:
     return [_known(name, evidence.seed) for name in SIZES[evidence.size]]
 
 
-def judge_definite(smallest: dict[str, float], start: dict[str, float]) -> Judged:
-    """Whether Gram matrices of the activations, and of their k_0, are strictly positive definite."""
+def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: dict[str, str]) -> Judged:
+    """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are told besides."""
     verdicts: list[Verdict] = ["holds" if value > NUMERICAL else "does not hold" for value in smallest.values()]
     numbers = ", ".join(f"{name} {value:.1e}" for name, value in smallest.items())
     singular = [name for name, value in smallest.items() if value <= NUMERICAL]
     at_start = [name for name, value in start.items() if value <= NUMERICAL]
     reading = f"Smallest eigenvalue of C_1 over the largest, points and antipodes: {numbers}."
-    if singular:
-        reading += (
-            f" Odd: {', '.join(singular)}, where C(x, -x) = -C(x, x): only odd functions. Condition: phi is not odd."
-        )
+    odd = [name for name in smallest if parity[name] == "odd"]
+    why = {
+        "of odd phi, where C(x, -x) = -C(x, x)": [name for name in singular if name in odd],
+        "though phi is not odd": [name for name in singular if name not in odd],
+    }
+    reading += "".join(f" Singular {said}: {', '.join(names)}." for said, names in why.items() if names)
+    verdict = some_of(verdicts)
+    if verdict == "holds with a condition":
+        reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
     if at_start:
         reading += f" k_0 of Lemma 6 is singular for {', '.join(at_start)}."
-    worst = min(smallest.values())
-    return Judged(within(worst, NUMERICAL), some_of(verdicts), reading)
+    return Judged(within(min(smallest.values()), NUMERICAL), verdict, reading, (*smallest, "k_0 in place of C_1"))
 
 
 def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
@@ -57,8 +62,7 @@ def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
     vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
     smallest = min(abs(c) for cs in coefficients.values() for c in cs)
     reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
-    verdict = some_of(verdicts)
-    return Judged(within(smallest, ZERO), verdict, reading, tuple(coefficients) if verdict == "does not hold" else ())
+    return Judged(within(smallest, ZERO), some_of(verdicts), reading, tuple(coefficients))
 
 
 def series_error(name: Activation) -> float:
@@ -73,7 +77,7 @@ def judge_series(errors: dict[str, float]) -> Judged:
     """Whether the series is the dual activation to rounding."""
     verdicts: list[Verdict] = ["holds" if error < ZERO else "does not hold" for error in errors.values()]
     reading = "Largest difference: " + ", ".join(f"{name} {error:.1e}" for name, error in errors.items()) + "."
-    return Judged(within(max(errors.values()), ZERO), some_of(verdicts), reading)
+    return Judged(within(max(errors.values()), ZERO), some_of(verdicts), reading, tuple(errors))
 
 
 def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Judged:
@@ -84,13 +88,15 @@ def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Jud
         f"Smallest eigenvalue of all differences: {smallest[worst]:.1e} ({worst}), rounding {rounding[worst]:.1e}."
     )
     verdicts: list[Verdict] = ["holds" if fine else "does not hold" for fine in ok.values()]
-    return Judged(within(smallest[worst], rounding[worst]), some_of(verdicts), reading)
+    return Judged(within(smallest[worst], rounding[worst]), some_of(verdicts), reading, tuple(smallest))
 
 
 def _definite(evidence: Evidence) -> Judged:
     found = facts(evidence)
     return judge_definite(
-        {f.name: f.smallest_antipodal for f in found}, {f.name: f.smallest_antipodal_0 for f in found}
+        {f.name: f.smallest_antipodal for f in found},
+        {f.name: f.smallest_antipodal_0 for f in found},
+        {f.name: f.parity for f in found},
     )
 
 
@@ -110,14 +116,16 @@ CLAIMS = (
         "If phi is Lipschitz and neither linear nor polynomial, C_t is strictly positive definite and its functions "
         "are dense on the sphere.",
         "Smallest eigenvalue of C_1 over the largest, on 24 points of a sphere and their antipodes; the "
-        f"smallest over activations, with numerical error. Holds above {NUMERICAL:g} for all, on condition for some.",
+        f"smallest over activations, with numerical error. Holds if all are above {NUMERICAL:g}; with a "
+        "condition if some are.",
         _definite,
     ),
     Claim(
         "hermite-coefficients",
-        "Lemma 6, Appendix D",
+        "Proof of Lemma 6, Appendix D",
         "No Hermite coefficient of a nonlinear, non-polynomial activation is zero.",
-        f"Smallest coefficient of degree 0 to 12 over the activations. Holds where none is below {ZERO:g}.",
+        f"Smallest coefficient of degree 0 to 12 over the activations. Holds if for all none is below {ZERO:g}; with a "
+        "condition if for some.",
         _hermite,
     ),
     Claim(
@@ -125,7 +133,8 @@ CLAIMS = (
         "Appendix D",
         "The kernel E phi(u) phi(v) of a correlation rho is the power series whose coefficients are squared Hermite "
         "coefficients.",
-        f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds below {ZERO:g}.",
+        f"Largest difference for |rho| up to 1/2 over activations, 40 terms. Holds if all are below {ZERO:g}; with a "
+        "condition if some are.",
         lambda evidence: judge_series({name: series_error(name) for name in SIZES[evidence.size]}),
     ),
     Claim(
@@ -133,7 +142,7 @@ CLAIMS = (
         "Prop. 5, Section 3.3",
         "Function spaces grow with the horizon: that of C_t is contractively contained in that of C_t' for t < t'.",
         "Smallest eigenvalue of C_t' - C_t over t < t' in 0.25 .. 4 and points with and without antipodes, with "
-        "rounding. Holds where it is not negative beyond rounding.",
+        "rounding. Holds if for all activations it is not negative beyond rounding; with a condition if for some.",
         _nesting,
     ),
 )

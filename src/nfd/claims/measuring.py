@@ -1,25 +1,16 @@
-"""What the claims that are measured live have in common: inputs, seeds, exponents, and how verdicts combine."""
+"""What the claims that are measured live have in common: inputs, seeds, exponents and distances."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from nfd.claims.claim import Verdict
 from nfd.claims.evidence import Evidence
 from nfd.core.random import derive
 from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
-
-_WORST_FIRST: tuple[Verdict, ...] = (
-    "does not hold",
-    "undecided",
-    "not testable here",
-    "holds with a condition",
-    "holds",
-)
 
 
 def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
@@ -110,18 +101,6 @@ def within(value: float, error: float) -> Interval:
 def span(samples: Tensor) -> Interval:
     """The largest of several numbers without noise; the limits are the smallest and the largest."""
     return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
-
-
-def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of several verdicts, all of which a statement needs."""
-    found = set(verdicts)
-    return next(verdict for verdict in _WORST_FIRST if verdict in found)
-
-
-def some_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict on a statement for every case: with a condition where it holds in some cases and not in others."""
-    found = set(verdicts)
-    return "holds with a condition" if {"holds", "does not hold"} <= found else together(found)
 
 
 def listed(found: dict[str, Interval]) -> str:

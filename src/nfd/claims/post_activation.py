@@ -9,9 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.claims.claim import Claim, Judged, Verdict, inside
+from nfd.claims.claim import Claim, Judged, Verdict
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import exponent, listed, mean, over, some_of, together, unit
+from nfd.claims.measuring import exponent, listed, mean, over, unit
+from nfd.claims.rules import FLAT, flat, inside, rescued, together, undecided
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Order, Size
 from nfd.core.quadrature import gaussian_mean
@@ -19,7 +20,6 @@ from nfd.core.statistics import Interval
 from nfd.nets.resnet import ResNet
 
 C_1 = 1 / math.sqrt(2 * math.pi)
-STABLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def judge_bound(ratios: dict[str, Interval], width: int) -> Judged:
     reading = (
         f"E h_L over the bound: {listed(ratios)}. The bound tends to c_1 = {C_1:.2f} at infinite width (here {width})."
     )
-    return Judged(ratios[worst], verdict, reading)
+    return Judged(ratios[worst], verdict, reading, tuple(ratios))
 
 
 def _bound(evidence: Evidence) -> Judged:
@@ -75,26 +75,35 @@ def _bound(evidence: Evidence) -> Judged:
     return judge_bound(ratios, counts.width)
 
 
-def judge_debate(post: Interval, pre: Interval) -> Judged:
-    """Whether post-activation features grow with depth and pre-activation ones do not."""
-    verdict = together((grows(post), inside(pre, -STABLE, STABLE)))
-    return Judged(post, verdict, f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}.")
+def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interval, Interval]]) -> Judged:
+    """Whether post-activation features grow with depth and pre-activation ones do not, or do in a variant."""
+
+    def differ(post: Interval, pre: Interval) -> Verdict:
+        return together((grows(post), flat(pre)))
+
+    shown = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
+    reading = f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}{shown}."
+    verdict, condition = rescued(differ(post, pre), {name: differ(*found) for name, found in variants.items()})
+    return Judged(post, verdict, reading + condition, tuple(variants))
 
 
 def judge_common(found: dict[str, Interval], covered: list[str]) -> Judged:
-    """Which activations make post-activation networks grow."""
-    verdict = some_of(grows(value) for value in found.values())
-    growing = [name for name, value in found.items() if grows(value) == "holds"]
-    beyond = [name for name in growing if name not in covered]
-    reading = f"Exponents of the RMS of h_L: {listed(found)}; these grow: {', '.join(growing) or 'none'}."
-    if beyond:
-        reading += f" Prop. 1 covers {', '.join(covered) or 'none'}; its condition is not needed: {', '.join(beyond)}."
-    return Judged(min(found.values(), key=lambda value: value.value), verdict, reading)
+    """Whether the activations that Prop. 1 covers make post-activation networks grow; what others do is told."""
+    within = {name: found[name] for name in covered}
+    others = {name: value for name, value in found.items() if name not in covered}
+    if not within:
+        return undecided(f"None of these meets the condition of Prop. 1: {listed(found)}.")
+    reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
+    if others:
+        growing = [name for name, value in others.items() if grows(value) == "holds"]
+        reading += f" Beyond it: {listed(others)}; of these {', '.join(growing) or 'none'} grow."
+    lowest = min(within.values(), key=lambda value: value.low)
+    return Judged(lowest, together(grows(value) for value in within.values()), reading, tuple(found))
 
 
 def grows(found: Interval) -> Verdict:
-    """Whether an exponent is above ``STABLE``."""
-    return inside(found, STABLE, math.inf)
+    """Whether an exponent is above ``FLAT``."""
+    return inside(found, FLAT, math.inf)
 
 
 def dominant(name: Activation) -> bool:
@@ -107,7 +116,10 @@ def dominant(name: Activation) -> bool:
 
 
 def _debate(evidence: Evidence) -> Judged:
-    return judge_debate(*(_growth(evidence, order, "relu") for order in ("post", "pre")))
+    def both(horizon: float) -> tuple[Interval, Interval]:
+        return _growth(evidence, "post", "relu", horizon), _growth(evidence, "pre", "relu", horizon)
+
+    return judge_debate(*both(1.0), {"T = 4": both(4.0)})
 
 
 def _common(evidence: Evidence) -> Judged:
@@ -116,8 +128,8 @@ def _common(evidence: Evidence) -> Judged:
     return judge_common(found, [name for name in names if dominant(name)])
 
 
-def _growth(evidence: Evidence, order: Order, name: Activation) -> Interval:
-    sizes = _features(evidence, order, name).square().mean(-1).sqrt()
+def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:
+    sizes = _features(evidence, order, name, horizon).square().mean(-1).sqrt()
     return exponent(SIZES[evidence.size].depths, sizes)
 
 
@@ -129,23 +141,23 @@ CLAIMS = (
         "Prop. 1, Section 3.1",
         "In post-activation relu networks the mean feature is at least c_1 (1 + c_1 sqrt(T/(L n)))^L |x|/sqrt(d), "
         "c_1 = 1/sqrt(2 pi).",
-        f"{_NETWORKS}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds at 1 or more at all.",
+        f"{_NETWORKS}, T = 1 and 4: mean of h_L over the bound, the smallest over depths. Holds if all are 1 or more.",
         _bound,
     ),
     Claim(
         "pre-against-post",
         "Section 3.1; Fig. 1a",
         "With 1/sqrt(L) on the branch, post-activation features diverge with depth and pre-activation ones do not.",
-        f"{_NETWORKS}, relu: exponent in L of the RMS of h_L. Holds if it is above {STABLE} for post- and within "
-        f"{STABLE} of 0 for pre-activation.",
+        f"{_NETWORKS}, relu: exponent in L of the RMS of h_L. Holds if it is above {FLAT} for post- and within "
+        f"{FLAT} of 0 for pre-activation; with a condition if so at T = 4 only.",
         _debate,
     ),
     Claim(
         "post-activation-common",
         "Sections 1 and 3.1; Appendix B",
-        "Post-activation features diverge with depth for commonly used activations.",
-        f"{_NETWORKS}: exponent in L of the RMS of h_L for four activations; the smallest. Holds if all are above "
-        f"{STABLE}, with a condition if some are.",
+        "Post-activation features can diverge with depth for common activations, those of positive dominance, as relu.",
+        f"{_NETWORKS}: exponent in L of the RMS of h_L for four activations; the smallest of those with "
+        f"E phi(w x) >= c_1 |x| + c_2, c_1 or c_2 positive. Holds if all of these are above {FLAT}.",
         _common,
     ),
 )

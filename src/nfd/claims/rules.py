@@ -1,14 +1,48 @@
-"""Rules by which intervals decide."""
+"""Rules by which intervals decide, how several verdicts make one, and the bounds they share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
-from nfd.claims.claim import UNKNOWN, Judged, Verdict, inside
+from nfd.claims.claim import UNKNOWN, Judged, Verdict
 from nfd.core.statistics import Interval
 
-FASTER = 0.25  # how much slower than claimed a rate may seem to be
+NEAR = 0.05  # relative differences that count as none
+FLAT = 0.1  # exponents of measured sizes that count as the expected one
 EVEN = 0.15  # exponents that count as none
+FASTER = 0.25  # how much slower than claimed a rate may be: tells 1/size from its root
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "does not hold",
+    "undecided",
+    "not testable here",
+    "holds with a condition",
+    "holds",
+)
+
+
+def inside(found: Interval, low: float, high: float) -> Literal["holds", "does not hold", "undecided"]:
+    """Whether a 95 % interval lies within bounds, outside of them, or across one."""
+    if low <= found.low and found.high <= high:
+        return "holds"
+    return "does not hold" if found.high < low or found.low > high else "undecided"
+
+
+def near(found: Interval, expected: float = 0.0) -> Verdict:
+    """Whether an interval is the expected number within ``NEAR``."""
+    return inside(found, expected - NEAR, expected + NEAR)
+
+
+def flat(found: Interval, expected: float = 0.0) -> Verdict:
+    """Whether an exponent is the expected one within ``FLAT``."""
+    return inside(found, expected - FLAT, expected + FLAT)
+
+
+def fast(found: Interval, exponent: float) -> Verdict:
+    """Whether an exponent is at most ``FASTER`` above the claimed one; faster than claimed is fast enough."""
+    return inside(found, -math.inf, exponent + FASTER)
 
 
 def between(found: Interval, low: float, high: float, reading: str, *tried: str) -> Judged:
@@ -27,13 +61,29 @@ def above(found: Interval, bound: float, reading: str, *tried: str) -> Judged:
 
 
 def as_fast_as(found: Interval, exponent: float, reading: str, *tried: str) -> Judged:
-    """Holds where an exponent's interval reaches the claimed one or lies below it, and is no wider above it than
-    ``FASTER``; does not where it lies above."""
-    if found.low > exponent:
-        verdict: Verdict = "does not hold"
-    else:
-        verdict = "holds" if found.high <= exponent + FASTER else "undecided"
-    return Judged(found, verdict, reading, tried)
+    """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
+    above that: finite sizes shift a fitted exponent, and what is to be told from 1/size is its root."""
+    return Judged(found, fast(found, exponent), reading, tried)
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of several verdicts, all of which a statement needs; of none, nothing can be said."""
+    found = set(verdicts)
+    return next((verdict for verdict in _WORST_FIRST if verdict in found), "undecided")
+
+
+def some_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict on a statement for every case: with a condition where it holds in some cases and not in others."""
+    found = set(verdicts)
+    return "holds with a condition" if {"holds", "does not hold"} <= found else together(found)
+
+
+def rescued(verdict: Verdict, variants: Mapping[str, Verdict]) -> tuple[Verdict, str]:
+    """A statement that does not hold, but holds in variants, holds with a condition; and the sentence that says so."""
+    helped = [name for name, found in variants.items() if found == "holds"]
+    if verdict != "does not hold" or not helped:
+        return verdict, ""
+    return "holds with a condition", f" The condition: {', '.join(helped)}."
 
 
 def conditional(judged: Judged, condition: str) -> Judged:

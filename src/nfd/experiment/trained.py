@@ -11,16 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from nfd.data.dataset import Dataset
+from nfd.experiment.metering import metered
 from nfd.experiment.settings import RunConfig
-from nfd.meters.spectra import Spectra, Watched
 from nfd.meters.start import start
-from nfd.meters.updates import Baseline
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
 from nfd.nets.stack import Stack
-from nfd.scaling.planning import plan
 from nfd.scaling.rules import exponent_of
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
@@ -116,7 +114,7 @@ class _Alone:
         self.config, self.dataset, self.device, self.order = config, dataset, device, order
         self.net = network(config, dataset, device)
         self.tests = _placed(dataset, device)[2][: None if config.meter == "none" else TESTED]
-        self.meter = _METERS.get(config.meter, _Meter)(self.net, config, self.tests[:PROBES])
+        self.meter = metered(config.meter)(self.net, config, self.tests[:PROBES])
         self.moments = set(looks(config))
         self.seen: dict[int, Tensor] = {}
         self.readings: dict[int, dict[str, Tensor]] = {}
@@ -164,51 +162,6 @@ class _Alone:
         steps = looks(self.config)[1:]
         found = {name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank}
         return found | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
-
-
-class _Meter:
-    """Reads nothing; ``net`` is what is trained."""
-
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
-        self.net: nn.Module = net
-        self.probes = probes
-
-    def after(self) -> None:
-        """Called after every step."""
-
-    def read(self) -> dict[str, Tensor]:
-        """Vectors by name, at a look."""
-        return {}
-
-
-class _UpdateMeter(_Meter):
-    """Updates of features and function (``nfd.meters.updates``)."""
-
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
-        super().__init__(net, config, probes)
-        self.baseline = Baseline(net, plan(net, rule=config.rule, optimizer="sgd"), probes)
-
-    def read(self) -> dict[str, Tensor]:
-        return {name: torch.tensor([value]) for name, value in self.baseline.updates(self.net).items()}
-
-
-class _SpectraMeter(_Meter):
-    """Smallest eigenvalues of the covariances of all steps (``nfd.meters.spectra``)."""
-
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
-        super().__init__(net, config, probes)
-        self.net = self.watched = Watched(net)
-        self.spectra = Spectra(net)
-
-    def after(self) -> None:
-        assert self.watched.seen is not None
-        self.spectra.gather(self.watched.seen)
-
-    def read(self) -> dict[str, Tensor]:
-        return self.spectra.smallest()
-
-
-_METERS: dict[str, type[_Meter]] = {"updates": _UpdateMeter, "spectra": _SpectraMeter}
 
 
 @torch.no_grad()
