@@ -7,8 +7,7 @@ from functools import partial
 
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import together
-from nfd.claims.rules import EVEN, above, below, between, conditional, inside, undecided
+from nfd.claims.rules import EVEN, above, below, between, conditional, inside, together, undecided
 from nfd.core.names import RuleName
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.figures import figure5

@@ -47,7 +47,7 @@ def fast(found: Interval, exponent: float) -> Verdict:
 
 def between(found: Interval, low: float, high: float, reading: str, *tried: str) -> Judged:
     """Holds where the whole interval lies within the bounds, does not where it lies outside."""
-    return Judged(found, inside(found, low, high), reading, tried)
+    return _judged(found, inside(found, low, high), reading, tried)
 
 
 def below(found: Interval, bound: float, reading: str, *tried: str) -> Judged:
@@ -63,7 +63,12 @@ def above(found: Interval, bound: float, reading: str, *tried: str) -> Judged:
 def as_fast_as(found: Interval, exponent: float, reading: str, *tried: str) -> Judged:
     """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
     above that: finite sizes shift a fitted exponent, and what is to be told from 1/size is its root."""
-    return Judged(found, fast(found, exponent), reading, tried)
+    return _judged(found, fast(found, exponent), reading, tried)
+
+
+def _judged(found: Interval, verdict: Verdict, reading: str, tried: tuple[str, ...]) -> Judged:
+    """With what was tried, where the statement does not simply hold."""
+    return Judged(found, verdict, reading, () if verdict == "holds" else tried)
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

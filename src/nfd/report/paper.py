@@ -71,8 +71,8 @@ def _intro(config: FigureConfig, data: str, command: str) -> str:
     return (
         f"Statements of the paper, in our words, that can be measured, judged at size {config.size} on {data} by "
         f"{command}. Intervals are 95 % ones, over seeds of the initial weights where networks are trained. The rule "
-        "that stands with each measurement makes the verdict: it holds, or does not, where the whole interval says so; it "
-        "holds with a condition where it does in part of the cases or under what the reading names; it is undecided "
+        "that stands with each measurement makes the verdict: it holds, or does not, where the whole interval says so; "
+        "it holds with a condition where it does in part of the cases or under what the reading names; it is undecided "
         "where the interval lies on both sides of the bound, or where networks diverged or the grid was too small to "
         "tell, as the reading says. What was tried to make a statement hold stands with those that do not. Eighty "
         "verdicts at 95 % are wrong a few times by chance."
