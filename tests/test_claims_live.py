@@ -31,7 +31,7 @@ from nfd.core.activations import activation
 from nfd.core.statistics import Interval
 from nfd.core.variances import variances
 from nfd.data.digits import digits
-from nfd.limits.start import covariances
+from nfd.limits.start import covariances, endpoints, errors_in_depth
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +111,7 @@ def test_the_bound_and_the_debate_are_judged_both_ways() -> None:
     assert post_activation.judge_debate(about(1.0), about(1.0), yes).verdict == "holds with a condition"
     grow = {"a": about(1), "b": about(0)}
     assert post_activation.judge_common(grow, ["a"]).verdict == "holds"
-    assert "of these none grow" in post_activation.judge_common(grow, ["a"]).reading
+    assert "of these grow: none." in post_activation.judge_common(grow, ["a"]).reading
     assert post_activation.judge_common(grow, ["a", "b"]).verdict == "does not hold"
     assert post_activation.judge_common(grow, []).verdict == "undecided"
     assert post_activation.dominant("relu")
@@ -258,6 +258,15 @@ def test_variances_are_those_of_relu() -> None:
     q, P = variances(activation("relu"), torch.ones(()), 8)
     torch.testing.assert_close(q, (1 + 1 / 16) ** torch.arange(9, dtype=torch.float64))
     torch.testing.assert_close(P, q.flip(0))
+
+
+def test_errors_in_depth_are_against_twice_the_depth(smoke: Evidence) -> None:
+    x, depths = measuring.rows(smoke, 2), (2, 8)
+    found = errors_in_depth(x, "tanh", 8, 3, depths)
+    for index, L in enumerate(depths):
+        for end, errors in enumerate(found):
+            one, twice = (endpoints(x, "tanh", 8, depth, 3)[end] for depth in (L, 2 * L))
+            assert float(errors[index]) == pytest.approx(float((one - twice).square().mean()))
 
 
 def test_the_law_of_the_forward_pass_has_the_exact_mean(smoke: Evidence) -> None:
