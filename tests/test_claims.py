@@ -34,6 +34,12 @@ def test_an_interval_decides_by_where_it_lies(found: Interval, verdict: str) -> 
     assert above(mirrored, -0.5, "").verdict == verdict
 
 
+def test_what_lies_on_a_bound_is_not_beyond_it() -> None:
+    same = Interval(0.0, 0.0, 0.0, 0.0)  # runs that do not differ at all
+    assert above(same, 0.0, "").verdict == below(same, 0.0, "").verdict == "does not hold"
+    assert inside(same, -0.1, 0.1) == inside(Interval(1.0, 0.0, 1.0, math.inf), 0.5, math.inf) == "holds"
+
+
 def test_an_interval_that_is_not_known_decides_nothing() -> None:
     unknown = Interval(1.0, math.nan, math.nan, math.nan)
     assert between(unknown, 0.0, 2.0, "").verdict == "undecided"

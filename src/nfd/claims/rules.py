@@ -24,10 +24,10 @@ _WORST_FIRST: tuple[Verdict, ...] = (
 
 
 def inside(found: Interval, low: float, high: float) -> Literal["holds", "does not hold", "undecided"]:
-    """Whether a 95 % interval lies within bounds, outside of them, or across one."""
-    if low <= found.low and found.high <= high:
-        return "holds"
-    return "does not hold" if found.high < low or found.low > high else "undecided"
+    """Whether a 95 % interval lies within bounds, outside of them, or across one; no difference is not above zero."""
+    if (low < found.low or low == -math.inf) and (found.high < high or high == math.inf):
+        return "holds" if found.low <= found.high else "undecided"
+    return "does not hold" if found.high <= low or found.low >= high else "undecided"
 
 
 def near(found: Interval, expected: float = 0.0) -> Verdict:
