@@ -56,7 +56,7 @@ PARTS = everywhere(
                 "depth": [3, 6, 9], "width": [64, 128], "batch": 128, "eta_c": _RATES, "steps": 390, "seeds": 4,
             },
             "deep": {
-                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6], "steps": 780, "looks": 13,
+                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2], "steps": 780, "looks": 13,
                 "seeds": 3,
             },
         },
@@ -69,7 +69,7 @@ PARTS = everywhere(
                 "depth": [3, 6, 9], "width": [64, 128, 256], "batch": 128, "eta_c": _RATES, "epochs": 30, "seeds": 5,
             },
             "deep": {
-                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6], "epochs": 30, "looks": 30,
+                "depth": 64, "width": 128, "batch": 128, "eta_c": [0.1, 0.4, 0.8, 1.6, 3.2], "epochs": 30, "looks": 30,
                 "seeds": 5,
             },
         },
