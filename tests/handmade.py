@@ -57,6 +57,8 @@ def _cut(name: str, values: np.ndarray[Any, Any], config: RunConfig, at: int) ->
     if name == "loss":
         return np.where(np.arange(len(values)) >= at, np.nan, values)
     after = np.array(looks(config))[-len(values) :] if config.every else np.full(len(values), config.steps)
+    if len(after) < len(values):  # several numbers at every look but the first
+        after = np.repeat(after[1:], len(values) // (len(after) - 1))
     return np.where(after > at, np.nan, values)
 
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from nfd.claims.claim import Claim, Judged
+from nfd.claims.claim import UNKNOWN, Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import EVEN, above, below, between, conditional, inside, together, undecided
+from nfd.claims.rules import (
+    EVEN,
+    above,
+    below,
+    between,
+    conditional,
+    inside,
+    known,
+    no_number,
+    power_said,
+    together,
+    undecided,
+)
 from nfd.core.names import RuleName
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.figures import figure5
+from nfd.figures.panels import apart_said
 from nfd.figures.runs import Runs
 from nfd.sweep.optimum import Scores
 from nfd.sweep.transfer import Size, drift
@@ -22,20 +35,25 @@ _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drif
 def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -> Judged:
     collapse = evidence.runs["5"]["collapse"]
     found, said = _exponent_of(collapse, rule, meter)
+    if not known(found):
+        return no_number(collapse.where(rule=rule), "depth", "depth")
     function, _ = _exponent_of(collapse, rule, "function_update_inner")
     first, _ = _exponent_of(collapse, rule, meter, look=0)
     looks = collapse.curve("measured_after")[0].tolist()
-    reading = f"{said} after {looks[-1]:.0f} steps; L^{first} after {looks[0]:.0f}. What inner layers do to the "
+    early = f"{power_said('L', first)} after {looks[0]:.0f}"
+    reading = f"{said} after {looks[-1]:.0f} steps; {early}. What inner layers do to the "
     return between(
-        found, low, high, f"{reading}function goes as L^{function}.", f"after {looks[0]:.0f} steps: L^{first}",
+        found, low, high, f"{reading}function goes as {power_said('L', function)}.", f"{early} steps",
         "digits and Adam: docs/checks.md",
     )  # fmt: skip
 
 
 def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple[Interval, str]:
     depths, samples = figure5.updates(collapse, rule, meter, look)
+    if len(depths) < 2:
+        return UNKNOWN, "no known power of L"
     found = interval(lambda s: log_slope(depths, s.mean(0)), samples)
-    return found, f"L^{found} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
+    return found, f"{power_said('L', found)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
 def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[Size, Scores]:
@@ -52,7 +70,21 @@ def drifted(found: dict[Size, Scores], axis: str) -> tuple[Interval | None, str]
     said = ", ".join(
         f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in found.items()
     )
-    return drift(found, "depth" if axis == "depth" else "width"), f"Best eta_c: {said}."
+    moved = drift(found, "depth" if axis == "depth" else "width")
+    return None if moved is None else _between_rates(moved, found, axis), f"Best eta_c: {said}."
+
+
+def _between_rates(moved: Interval, found: dict[Size, Scores], axis: str) -> Interval:
+    """The drift, wider by what half a step of the grid makes where a best rate is one of the grid: seeds that agree on
+    it say nothing of what lies beside it. Of sizes that differ along this axis alone."""
+    x = [math.log2(size[axis == "depth"]) for size in found]
+    centred = [place - sum(x) / len(x) for place in x]
+    halves = [
+        float(cell.log2_eta[1] - cell.log2_eta[0]) / 2 * bool((cell.log2_eta.double() == cell.best()).any())
+        for cell in found.values()
+    ]
+    more = sum(abs(c) * half for c, half in zip(centred, halves, strict=True)) / sum(c * c for c in centred)
+    return Interval(moved.value, math.hypot(moved.stderr, more / math.sqrt(3)), moved.low - more, moved.high + more)
 
 
 def _moves(evidence: Evidence) -> Judged:
@@ -92,26 +124,30 @@ def _better(evidence: Evidence, metric: str) -> Judged:
     for (width, depth), some in sorted(transfer.by("width", "depth").items()):
         found[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
         ends += [rule for rule in figure5.RULES if figure5.best_rate(some, rule)[1]]
-    said = "; ".join(f"{apart} at {size}" for size, apart in found.items())
+    said = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in found.items())
     if ends:
         return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {said}.")
-    worst = max(found.values(), key=lambda apart: apart.high)
     verdict = together(inside(apart, -math.inf, 0.0) for apart in found.values())
+    worst = max(found.values(), key=lambda apart: apart.low if verdict == "does not hold" else apart.high)
     better = sum(apart.high < 0 for apart in found.values())
     reading = f"Eq. 8 minus uniform in nats, each at its best rate: {said}. Better at {better} of {len(found)} sizes."
-    return Judged(worst, verdict, reading, ("every size of the figure", "more seeds and steps: docs/sweeps.md"))
+    tried = () if verdict == "holds" else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
+    return Judged(worst, verdict, reading, tried)
 
 
 def _deep(evidence: Evidence, metric: str) -> Judged:
     """At the paper's rate; what is left of it when each rule is tuned makes the condition."""
     deep = evidence.runs["5"]["deep"]
     shown = deep.where(eta_c=min(deep.values("eta_c")))
+    if any(r.status == "diverged" for r in shown):
+        return no_number(shown, "rule", "")
     found, fair = figure5.advantage(shown, metric), figure5.tuned_advantage(deep, metric)
     rates = {name: figure5.best_rate(deep, rule) for rule, name in figure5.RULES.items()}
     said = ", ".join(f"{eta:g}{' (an end of the grid)' * end} with {name}" for name, (eta, end) in rates.items())
     reading = f"Eq. 8 minus uniform: {found} at eta_c = {min(deep.values('eta_c')):g}; {fair} each at its best, {said}."
     rule = above if metric == "test_accuracy" else below
-    judged, tuned = rule(found, 0.0, reading), rule(fair, 0.0, reading)
+    grid = ", ".join(f"{eta:g}" for eta in sorted(deep.values("eta_c")))
+    judged, tuned = (rule(each, 0.0, reading, f"each rule at its best of the rates {grid}") for each in (found, fair))
     condition = {"holds": "", "undecided": "At one rate for both, not resolved when each is tuned:"}
     said_of = condition.get(tuned.verdict, "At one rate for both, and not when each is tuned:")
     return conditional(judged, said_of) if said_of else judged

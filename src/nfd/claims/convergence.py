@@ -6,8 +6,8 @@ import torch
 
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import as_fast_as, between
-from nfd.core.statistics import interval
+from nfd.claims.rules import as_fast_as, between, known, power_said, undecided
+from nfd.core.statistics import interval, squared_distances
 from nfd.figures import figure3
 
 _SAME = 0.5  # exponents that differ by less are called the same
@@ -16,13 +16,14 @@ _SAME = 0.5  # exponents that differ by less are called the same
 def _width(evidence: Evidence) -> Judged:
     real, limit = (evidence.runs["3"][part] for part in ("real", "limit"))
     slopes = {L: figure3.width_slope(real, limit, L) for L in sorted(real.values("depth"))}
-    said = "; ".join(f"n^{found} at depth {L}" for L, found in slopes.items())
+    said = "; ".join(f"{power_said('n', found)} at depth {L}" for L, found in slopes.items())
     return as_fast_as(list(slopes.values())[-1], -1.0, f"The mean square goes as {said}.", "every depth of the figure")
 
 
 def _depth(evidence: Evidence) -> Judged:
     found = figure3.depth_slope(evidence.runs["3"]["limit"])
-    reading = f"The mean square of very wide networks goes as L^{found}; O(1/L) is a bound that need not be reached."
+    said = f"The mean square of very wide networks goes as {power_said('L', found)}"
+    reading = f"{said}; O(1/L) is a bound that need not be reached."
     return as_fast_as(found, -1.0, reading, "particles and independent feedback: docs/two-limits.md")
 
 
@@ -33,12 +34,20 @@ def _uniform(evidence: Evidence) -> Judged:
     ends = [figure3.width_squares(real, limit, L) for L in (depths[0], depths[-1])]
     widths, runs = ends[0][0], torch.stack([end[1] for end in ends], 1)
     limits = torch.stack([end[2] for end in ends], 1)
+    each = [figure3.width_slope(real, limit, L) for L in (depths[0], depths[-1])]
+    said = " and ".join(
+        f"{power_said('n', p)} at depth {L}" for p, L in zip(each, (depths[0], depths[-1]), strict=True)
+    )
+    reading = f"The mean square goes as {said}."
+    told = [set(figure3.resolved(squared_distances, *end[1:])) for end in ends]
+    kept = sorted(told[0] & told[1])
+    if not all(map(known, each)) or len(kept) < 2:
+        return undecided(f"{reading} Elsewhere networks diverged, or are as near to the limit as it is known.")
+    widths, runs = [widths[k] for k in kept], runs[:, :, kept]
     found = interval(
         lambda r, e: figure3.squares_slope(widths, r[:, 1], e[:, 1]) - figure3.squares_slope(widths, r[:, 0], e[:, 0]),
         runs, limits,
     )  # fmt: skip
-    each = [figure3.width_slope(real, limit, L) for L in (depths[0], depths[-1])]
-    reading = f"The exponent in n is {each[0]} at depth {depths[0]}, {each[1]} at depth {depths[-1]}."
     return between(
         found, -_SAME, _SAME, f"{reading} Orders of limits while training: docs/two-limits.md.", "other depths"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -9,10 +10,10 @@ from torch import Tensor
 
 from nfd.claims.claim import UNKNOWN, Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import above, below, between, inside, undecided
+from nfd.claims.rules import above, below, between, inside, known, no_number, undecided
 from nfd.core.statistics import Interval, interval
 from nfd.figures import figure4
-from nfd.figures.panels import difference, mean_of
+from nfd.figures.panels import apart_said, difference, mean_of
 from nfd.figures.runs import Runs
 
 ALIGNED = 0.05  # of the progress: a gap within is none
@@ -28,8 +29,12 @@ def _ends(runs: Runs) -> tuple[int, int]:
 def _vanishes(evidence: Evidence) -> Judged:
     runs = evidence.runs["4"]["dnn"]
     shallow, deep = _ends(runs)
+    if shallow not in _learning(runs, evidence.classes):
+        return undecided(f"{_none_learns([shallow])} There is no progress to compare with.")
     made = torch.stack([figure4.made(runs, L, evidence.classes) for L in (shallow, deep)], 1)
     found = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
+    if not known(found):
+        return no_number(runs.where(feedback="shared"), "depth", "depth")
     said = " and ".join(f"{mean_of(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
     return below(found, 0.1, f"Progress in nats: {said}.", "eta_c = 0.1 alone, as in the caption")
 
@@ -38,16 +43,22 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
     """Whether the two trainings stay apart, at the deepest network that learns and does not diverge."""
     runs = evidence.runs[figure][name]
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in _learning(runs, evidence.classes)}
+    gaps = {L: gap for L, gap in gaps.items() if known(gap)}
     if not gaps:
-        return undecided("No depth has networks that all learn.")
+        return undecided("At every depth networks learn nothing or diverge.")
     depth, found = list(gaps.items())[-1]
-    rest = [str(L) for L in sorted(runs.values("depth")) if depth < L]
+    rest = [L for L in sorted(runs.values("depth")) if depth < L]
     reading = f"Gap over progress: {_listed(gaps)}."
     if rest:
-        reading += f" Networks of depth {', '.join(rest)} learn nothing or diverge."
+        reading += f" {_none_learns(rest)}"
     outside = {"holds": "does not hold", "does not hold": "holds"}
     verdict = inside(found, -ALIGNED, ALIGNED)
-    return Judged(found, outside.get(verdict, verdict), reading, ("every depth of the figure",))  # type: ignore[arg-type]
+    tried = () if verdict == "does not hold" else ("every depth of the figure",)
+    return Judged(found, outside.get(verdict, verdict), reading, tried)  # type: ignore[arg-type]
+
+
+def _none_learns(depths: Sequence[int]) -> str:
+    return f"Of networks of depth {', '.join(map(str, depths))} some learn nothing or diverge."
 
 
 def _learning(runs: Runs, classes: int) -> list[int]:
@@ -57,7 +68,13 @@ def _learning(runs: Runs, classes: int) -> list[int]:
 
 
 def _listed(gaps: dict[int, Interval]) -> str:
-    return "; ".join(f"{gap} at depth {L}" for L, gap in gaps.items())
+    return "; ".join(f"{apart_said(gap)} at depth {L}" for L, gap in gaps.items())
+
+
+def _compared(runs: Runs, classes: int, *depths: int) -> list[int]:
+    """Those of these depths where there is no gap over progress: networks learn nothing, or some diverge."""
+    learning = _learning(runs, classes)
+    return [L for L in depths if L not in learning or not known(figure4.relative_gap(runs, L, classes))]
 
 
 def _mup_diverges(evidence: Evidence) -> Judged:
@@ -84,11 +101,11 @@ def _mup_overfits(evidence: Evidence) -> Judged:
         return Judged(UNKNOWN, "not testable here", reading)
     depths = [L for L, some in sorted(runs.by("depth").items()) if bool(some.metric("test_loss").isfinite().all())]
     if len(depths) < 2:
-        return undecided("Networks of all depths but one diverged.")
+        return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")
     apart = [runs.where(depth=L).metric("test_loss") - runs.where(depth=L).metric("train_loss") for L in depths]
     found = difference(apart[0], apart[-1])
     passes = f"after {seen / images:.1f} passes"
-    reading = f"Test minus training loss rises by {found} nats from depth {depths[0]} to {depths[-1]} {passes}."
+    reading = f"Test minus training loss changes by {found} nats from depth {depths[0]} to {depths[-1]} {passes}."
     return above(found, 0.0, reading, f"{passes} alone")
 
 
@@ -96,6 +113,8 @@ def _improves(evidence: Evidence, metric: str) -> Judged:
     runs = evidence.runs["4"]["depth-mup"].where(feedback="shared")
     shallow, deep = _ends(runs)
     found = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
+    if not known(found):
+        return no_number(runs, "depth", "depth")
     return below(found, 0.0, f"From depth {shallow} to {deep} it changes by {found} nats.", "eta_c = 0.1 alone")
 
 
@@ -104,6 +123,8 @@ def _aligns(evidence: Evidence) -> Judged:
     runs = evidence.runs["4"]["depth-mup"]
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
     _, deep = _ends(runs)
+    if missing := _compared(runs, evidence.classes, deep):
+        return undecided(f"Gap over progress: {_listed(gaps)}. {_none_learns(missing)}")
     found = gaps[deep]
     reading = f"Gap over progress: {_listed(gaps)}; {figure4.gap(runs, deep)} nats at depth {deep}."
     return between(
@@ -116,7 +137,8 @@ def _other_rates(evidence: Evidence) -> list[str]:
     said = []
     for eta_c, some in sorted(evidence.runs["claims"]["rates"].by("eta_c").items()):
         deep = _ends(some)[1]
-        said.append(f"eta_c = {eta_c:g}: {figure4.relative_gap(some, deep, evidence.classes)} at depth {deep}")
+        gap = figure4.relative_gap(some, deep, evidence.classes)
+        said.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
     return said
 
 
@@ -124,6 +146,8 @@ def _closes(evidence: Evidence) -> Judged:
     """Whether the gap, over the progress, shrinks with depth."""
     runs = evidence.runs["4"]["depth-mup"]
     shallow, deep = _ends(runs)
+    if missing := _compared(runs, evidence.classes, shallow, deep):
+        return undecided(_none_learns(missing))
     pairs = torch.cat([figure4.late(runs, L) for L in (shallow, deep)], 1)
     found = interval(lambda p: _size(p[:, 2:], evidence) - _size(p[:, :2], evidence), pairs)
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
@@ -154,6 +178,8 @@ def _finite(runs: Runs) -> bool:
 def _wide_aligns(evidence: Evidence) -> Judged:
     runs = [evidence.runs[figure]["depth-mup"] for figure in ("4", "7")]
     _, deep = _ends(runs[0])
+    if any(_compared(r, evidence.classes, deep) for r in runs):
+        return undecided(_none_learns([deep]))
     found = interval(lambda a, b: _size(b, evidence) - _size(a, evidence), *(figure4.late(r, deep) for r in runs))
     gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
     said = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
@@ -164,6 +190,8 @@ def _wide_gains(evidence: Evidence) -> Judged:
     runs = [evidence.runs[figure]["depth-mup"].where(feedback="shared") for figure in ("4", "7")]
     _, deep = _ends(runs[0])
     found = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
+    if not known(found):
+        return no_number(Runs([r for some in runs for r in some.where(depth=deep)]), "width", "width")
     return below(found, 0.0, f"The test loss at depth {deep} changes by {found} nats.", "one width doubling")
 
 

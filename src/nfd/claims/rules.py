@@ -8,6 +8,8 @@ from typing import Literal
 
 from nfd.claims.claim import UNKNOWN, Judged, Verdict
 from nfd.core.statistics import Interval
+from nfd.figures.panels import diverged
+from nfd.figures.runs import Runs
 
 NEAR = 0.05  # relative differences that count as none
 FLAT = 0.1  # exponents of measured sizes that count as the expected one
@@ -96,6 +98,21 @@ def conditional(judged: Judged, condition: str) -> Judged:
     if judged.verdict != "holds":
         return judged
     return Judged(judged.value, "holds with a condition", f"{condition} {judged.reading}".strip(), judged.tried)
+
+
+def known(found: Interval) -> bool:
+    """Whether there is a number, with limits."""
+    return all(math.isfinite(x) for x in (found.value, found.low, found.high))
+
+
+def power_said(letter: str, found: Interval) -> str:
+    """``L^-0.46 [-0.51, -0.41]``, where there is an exponent."""
+    return f"{letter}^{found}" if known(found) else f"no known power of {letter}"
+
+
+def no_number(runs: Runs, axis: str, name: str) -> Judged:
+    """Undecided: by the values of a setting, which networks diverged."""
+    return undecided(" ".join(diverged(runs, axis, name)) or "These runs give no number to judge by.")
 
 
 def undecided(reading: str) -> Judged:

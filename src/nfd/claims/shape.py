@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import above, below, undecided
+from nfd.claims.rules import above, below, known, no_number, undecided
 from nfd.core.statistics import interval
 from nfd.figures import figure1, figure2
 from nfd.figures.panels import difference, mean_of
@@ -21,7 +21,10 @@ _MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
 
 
 def _advantage(evidence: Evidence, metric: str) -> Judged:
-    found = figure1.advantage(evidence.runs["1"]["training"], metric)
+    runs = evidence.runs["1"]["training"]
+    found = figure1.advantage(runs, metric)
+    if not known(found):
+        return no_number(runs, "order", "")
     return above(
         found, 0.0, f"At the end of training post-activation is {found} nats above pre-activation.", *_budget(evidence)
     )  # fmt: skip
@@ -33,22 +36,27 @@ def _budget(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _steadier(evidence: Evidence) -> Judged:
-    found = figure1.variance_ratio(evidence.runs["1"]["training"])
-    said = (
-        f"The variance over {len(evidence.runs['1']['training'].values('seed'))} seeds is {math.exp(found.value):.2g}"
-    )
-    return above(found, 0.0, f"{said} times that of pre-activation.", *_budget(evidence))
+    runs = evidence.runs["1"]["training"]
+    found = figure1.variance_ratio(runs)
+    if not known(found):
+        return no_number(runs, "order", "")
+    said = f"The variance over {_seeds(runs)} seeds is {math.exp(found.value):.2g} times that of pre-activation."
+    return above(found, 0.0, said, *_budget(evidence))
 
 
 def _moderate(evidence: Evidence, metric: str) -> Judged:
     """From the smallest horizon that is at least 1 to the next."""
     runs = evidence.runs["2"]["horizon"]
     first, second = [T for T in sorted(runs.values("horizon")) if T >= 1][:2]
+    some = [runs.where(horizon=T) for T in (first, second)]
+    if not any(r.status == "done" for r in (*some[0], *some[1])):
+        return no_number(runs, "horizon", "T =")
     found = figure2.gain(runs, first, second, evidence.classes, metric)
     best = figure2.best(runs, metric)
+    lowest = "some networks diverged at every T" if math.isnan(best) else f"it is lowest at T = {best:g}"
     return below(
         found, 0.0,
-        f"The {_named(metric)} changes by {found} nats from T = {first:g} to {second:g}; it is lowest at T = {best:g}.",
+        f"The {_named(metric)} changes by {found} nats from T = {first:g} to {second:g}; {lowest}.",
         f"horizons {', '.join(f'{T:g}' for T in sorted(runs.values('horizon')))}",
     )  # fmt: skip
 
@@ -56,17 +64,21 @@ def _moderate(evidence: Evidence, metric: str) -> Judged:
 def _excessive(evidence: Evidence) -> Judged:
     """The largest horizon against the best smaller one, which is chosen without the seed that is compared."""
     runs = evidence.runs["2"]["horizon"]
+    if all(r.status == "diverged" for r in runs):
+        return no_number(runs, "horizon", "T =")
     found = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
     *smaller, largest = sorted(found)
     lost = torch.stack([found[largest][k] - found[_best_without(found, smaller, k)][k] for k in range(_seeds(runs))])
     apart = mean_of(lost)
-    beside = "; ".join(
-        f"{difference(found[T], found[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
+    beside = "".join(
+        f"; {difference(found[T], found[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
     )
+    config = runs.configs[0]
+    passes = config.steps * config.batch / len(evidence.dataset.train)
     return above(
         apart, 0.0,
-        f"At T = {largest:g} the test loss is {apart} nats above that of the best smaller T; {beside}.",
-        "two passes over the images at most: longer training was not tried",
+        f"At T = {largest:g} the test loss is {apart} nats above that of the best smaller T{beside}.",
+        f"{passes:.2g} passes over the images: longer training was not tried",
     )  # fmt: skip
 
 
@@ -78,19 +90,21 @@ def _best_without(found: dict[float, Tensor], horizons: list[float], seed: int) 
 def _unstable_horizon(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"]
     horizons = sorted(runs.values("horizon"))
+    every = ", ".join(f"{_upset(runs.where(horizon=T)).mean():.0%} at {T:g}" for T in horizons)
     return _more_upset(
         runs.where(horizon=horizons[-1]), runs.where(horizon=horizons[0]), f"T = {horizons[-1]:g}",
-        f"T = {horizons[0]:g}",
+        f"T = {horizons[0]:g}", f"every T: {every}",
     )  # fmt: skip
 
 
 def _unstable_depth(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"]
-    moderate = Runs([r for r in runs if r.config["horizon"] <= _MODERATE])
     depths = sorted(runs.values("depth"))
+    every = " and ".join(f"{_upset(runs.where(depth=L)).mean():.0%} at depth {L}" for L in (depths[0], depths[-1]))
+    moderate = Runs([r for r in runs if r.config["horizon"] <= _MODERATE])
     return _more_upset(
         moderate.where(depth=depths[-1]), moderate.where(depth=depths[0]), f"depth {depths[-1]}", f"depth {depths[0]}",
-        "every T up to the largest: then the share rises, for the horizon's sake (fig2-unstable-horizon)",
+        f"every T up to the largest: {every}",
         "depths up to 256 under tuned rates: docs/sweeps.md",
     )  # fmt: skip
 
@@ -99,10 +113,11 @@ def _more_upset(many: Runs, few: Runs, name: str, other: str, *tried: str) -> Ju
     """Whether a larger share of networks is upset; one share for each seed."""
     shares = torch.stack([_upset(many), _upset(few)], 1)
     found = interval(lambda s: (s[:, 0] - s[:, 1]).mean(), shares)
-    reading = (
-        f"Diverged or doubled its loss: {shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%}"
-    )
-    return above(found, 0.0, f"{reading} at {other}, over {len(shares)} seeds.", *tried)
+    said = f"{shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%} at {other}"
+    reading = f"Diverged or doubled its loss: {said}, over {len(shares)} seeds."
+    if bool((shares == 1).all()):
+        return undecided(f"{reading} There can be no more.")
+    return above(found, 0.0, reading, *tried)
 
 
 def _upset(runs: Runs) -> Tensor:
@@ -113,6 +128,8 @@ def _depth_helps(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"].where(horizon=1.0)
     first, second, *_ = sorted(runs.values("depth"))
     found = difference(*(runs.where(depth=L).metric("test_loss") for L in (first, second)))
+    if not known(found):
+        return no_number(runs, "depth", "depth")
     return below(
         found, 0.0, f"The test loss changes by {found} nats from depth {first} to {second} at T = 1.",
         "T = 1 alone",
@@ -127,6 +144,8 @@ def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
     if len(sizes) < 3:
         return undecided("It takes three sizes or more.")
     losses = torch.stack([runs.where(**{axis: size}).metric("test_loss") for size in sizes], 1)
+    if not bool(losses.isfinite().all()):
+        return no_number(runs, axis, axis)
     gains = losses[:, :-1] - losses[:, 1:]
     first, last = mean_of(gains[:, 0]), mean_of(gains[:, -1])
     config = runs.configs[0]

@@ -7,13 +7,14 @@ from functools import partial
 
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
-from nfd.claims.rules import above, below, conditional, undecided
+from nfd.claims.rules import above, below, conditional, known, no_number, power_said, undecided
 from nfd.core.statistics import interval, log_slope
 from nfd.figures import figure6
 from nfd.figures.panels import mean_of
 from nfd.figures.runs import Runs
 
 _CLOSE = 1e-3  # of the mean diagonal: close to zero
+_ZERO = -30.0  # log10 of what stands for an eigenvalue of zero
 _ROUNDING = 1e-11  # of the mean diagonal: what single precision leaves of a zero eigenvalue
 
 
@@ -23,6 +24,8 @@ def _positive(evidence: Evidence, name: str) -> Judged:
     widest = runs.where(width=max(runs.values("width")))
     relative, raw = figure6.smallest(widest, f"{name}_relative"), figure6.smallest(widest, name)
     found = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
+    if not known(found):
+        return no_number(widest, "width", "width")
     steps = figure6.eigenvalues(widest, name)[0][-1]
     smallest = f"{float(raw.min()):.1e}, {float(relative.min()):.1e} of the diagonal"
     reading = (
@@ -43,11 +46,16 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
     runs = evidence.runs["6"]["online"]
     widest = runs.where(width=max(runs.values("width")))
     first, last = (figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1))
-    found = interval(lambda s: s.mean(0), first - last)
+    found = mean_of(first - last)
+    if not known(found):
+        return no_number(widest, "width", "width")
     steps, _ = figure6.eigenvalues(widest, name)
+    if bool((first <= _ZERO).any()):
+        return undecided(f"At step {steps[0]:.0f} it is already zero within rounding.")
+    fall = f"by {found} decades" if bool((last > _ZERO).all()) else "to zero within rounding"
     return above(
-        found, 0.0, f"From step {steps[0]:.0f} to step {steps[-1]:.0f} it falls by {found} decades. It cannot rise: "
-        "the matrix of fewer steps is a part of that of more (Cauchy).",
+        found, 0.0, f"From step {steps[0]:.0f} to step {steps[-1]:.0f} it falls {fall}. It cannot rise: "
+        "the matrix of fewer steps is a part of that of more (Cauchy).", f"{steps[-1]:.0f} steps alone",
     )  # fmt: skip
 
 
@@ -60,8 +68,10 @@ def _grows(evidence: Evidence, name: str) -> Judged:
         if len(widths) > 1:
             found[look] = interval(lambda s, w=widths: log_slope(w, s.mean(0).clamp_min(1e-30)), samples)
     if len(steps) - 1 not in found:
-        return undecided("Networks of all widths but one diverged.")
-    said = ", ".join(f"n^{power} at step {steps[look]:.0f}" for look, power in found.items())
+        return undecided("Less than two widths have no network that diverged.")
+    if not bool(figure6.by_width(runs, name)[1].any()):
+        return undecided(f"At every width it is zero within rounding after {steps[-1]:.0f} steps.")
+    said = ", ".join(f"{power_said('n', power)} at step {steps[look]:.0f}" for look, power in found.items())
     return above(found[len(steps) - 1], 0.0, f"The smallest over layers goes as {said}.", f"steps {said}")
 
 
@@ -73,6 +83,8 @@ def _narrow(evidence: Evidence) -> Judged:
     steps, _ = figure6.eigenvalues(narrow, "sigma")
     by_look = {look: figure6.smallest(narrow, "sigma_relative", look).clamp_min(1e-30).log10() for look in (0, -1)}
     found, early = mean_of(by_look[-1]), mean_of(by_look[0])
+    if not known(found):
+        return no_number(narrow, "width", "width")
     reading = f"At width {width} it is 10^{found} of the diagonal after {steps[-1]:.0f} steps and 10^{early} after "
     judged = below(found, math.log10(_CLOSE), f"{reading}{steps[0]:.0f}.", f"after {steps[0]:.0f} steps: 10^{early}")
     return conditional(judged, f"Where steps come near the width, here {steps[-1] / width:.2f} of it:")

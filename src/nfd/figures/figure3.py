@@ -133,10 +133,15 @@ def depth_slope(limit: Runs) -> Interval:
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
     """The exponent of squares ``[points]`` of the samples, over the points where they can be told from zero."""
-    kept = [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
+    kept = resolved(squares, *samples)
     if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
     return interval(lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)), *samples)
+
+
+def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
+    """The points whose square can be told from zero."""
+    return [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
 
 
 def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
