@@ -30,9 +30,12 @@ class ClaimsCommand(SweepOptions, FigureConfig):
         return resumable(store, lambda: self._judged(config, directory, store, command))
 
     def _judged(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
+        import torch
+
         from nfd.claims.table import evidence_for, table
         from nfd.report.paper import write_claims
 
+        torch.set_num_threads(self.threads)  # what is computed here is small: threads would wait for each other
         with self.sweep(store) as sweep:
             evidence = evidence_for(config, sweep)
         rows = table(evidence, progress=True)
