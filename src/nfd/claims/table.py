@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nfd.claims import (
@@ -51,10 +51,10 @@ CLAIMS: tuple[Claim, ...] = (  # in the order of the text
 _FIGURES: Mapping[str, Figure] = {**FIGURES, "claims": RUNS}
 
 
-def evidence_for(config: FigureConfig, sweep: Sweep) -> Evidence:
-    """The runs of every figure, trained where they are not stored."""
+def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None) -> Evidence:
+    """The runs of every figure, trained where they are not stored; ``say`` is told what there is to train."""
     dataset = dataset_for(config, progress=sweep.progress)
-    runs = {number: trained(figure, config, sweep) for number, figure in _FIGURES.items()}
+    runs = {number: trained(figure, config, sweep, say) for number, figure in _FIGURES.items()}
     return Evidence(config.size, dataset, config.seed, runs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nfd.cli.options import UsageError
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import FigureConfig
 
@@ -25,6 +26,10 @@ class ClaimsCommand(SweepOptions, FigureConfig):
         config = self.settings(FigureConfig)
         from nfd.core.files import prepare_directory
 
+        if self.store is not None and not (Path(self.store).expanduser() / "runs.sqlite").exists():
+            raise UsageError(
+                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train anew."
+            )
         directory = prepare_directory(self.out)
         store = prepare_directory(self.store or self.out)
         return resumable(store, lambda: self._judged(config, directory, store, command))
@@ -37,7 +42,7 @@ class ClaimsCommand(SweepOptions, FigureConfig):
 
         torch.set_num_threads(self.threads)  # what is computed here is small: threads would wait for each other
         with self.sweep(store) as sweep:
-            evidence = evidence_for(config, sweep)
+            evidence = evidence_for(config, sweep, say=lambda text: print(text, flush=True))
         rows = table(evidence, progress=True)
         for row in rows:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")

@@ -11,6 +11,10 @@ from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import FigureConfig
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
 class FigureCommand(SweepOptions, FigureConfig):
     """Draw figures of the paper, every panel, from networks trained here.
 
@@ -40,11 +44,10 @@ class FigureCommand(SweepOptions, FigureConfig):
         from nfd.report.paper import write_figure, write_figures
 
         wanted = FIGURES.values() if self.number == "all" else [FIGURES[self.number]]
-        drawn = []
+        drawn, dataset = [], dataset_for(config, progress=True)
         with self.sweep(store) as sweep:
-            dataset = dataset_for(config, progress=True)
             for figure in wanted:
-                found = findings(figure, trained(figure, config, sweep), dataset)
+                found = findings(figure, trained(figure, config, sweep, _say), dataset)
                 drawn.append((figure, found))
                 write_figure(figure, found, dataset.title, directory)
                 for finding in found:

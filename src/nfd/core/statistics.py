@@ -81,6 +81,9 @@ def _variance(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int) -
     return (together - together.mean(0)).square().sum(0) * (R - 1) / R
 
 
+_FINEST = 1e-3  # of a number: no finer digits are printed, however small its error
+
+
 @dataclass(frozen=True)
 class Interval:
     """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``."""
@@ -91,8 +94,9 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        known = math.isfinite(self.stderr) and self.stderr > 0
-        digits = min(max(2, 1 - math.floor(math.log10(self.stderr))), 12) if known else 2
+        noise = max(self.stderr, _FINEST * abs(self.value))
+        known = math.isfinite(self.stderr) and math.isfinite(noise) and noise > 0
+        digits = min(max(2, 1 - math.floor(math.log10(noise))), 12) if known else 2
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
 
     @property

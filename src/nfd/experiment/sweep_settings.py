@@ -147,5 +147,10 @@ class FigureConfig(DataConfig):
 
 def _kind_of(path: Path) -> str:
     """Folders without a name of CIFAR-10's are folders of images."""
+    if not path.exists():
+        raise ValueError(
+            f"data_dir {str(path)!r} does not exist. Point it at CIFAR-10's binary files or at a folder of images per "
+            "class."
+        )
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else {"cifar-10"}
     return "cifar10" if any(name.startswith(("cifar-10", "data_batch")) for name in names) else "images"

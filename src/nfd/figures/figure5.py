@@ -127,14 +127,27 @@ def tuned_advantage(runs: Runs, metric: str) -> Interval:
 
 def _collapse(runs: Runs, data: Data) -> list[Finding]:
     drawn = (
-        ("a", "inner_update", "How far inner layers move features", "RMS of x_l beyond initial weights", -0.5),
-        ("b", "stream_update", "How far outer layers move the stream", "RMS of dh/dt beyond initial weights", 0.0),
-        ("c", "function_update_inner", "What inner layers do to the function", "RMS change of f by inner layers", 0.5),
+        (
+            "a", "inner_update", "How far inner layers move features", "RMS of x_l beyond initial weights", -0.5,
+            "Of x_l minus what it would be with the initial inner weights (Eqs. 7, 27); the grey line is Eq. 7.",
+        ),
+        (
+            "b", "stream_update", "How far outer layers move the stream", "RMS of dh/dt beyond initial weights", 0.0,
+            "Of L (h_l - h_{l-1}) minus what it would be with the initial outer weights (Eqs. 7, 33, 34); the grey "
+            "line is Eq. 7.",
+        ),
+        (
+            "c", "function_update_inner", "What inner layers do to the function", "RMS change of f by inner layers",
+            0.5, "Of f minus what it would be with the initial inner weights: ours, not in the paper; the grey line is "
+            "what updates of size one that add up make.",
+        ),
     )  # fmt: skip
     return [_against_depth(runs, data, *each) for each in drawn]
 
 
-def _against_depth(runs: Runs, data: Data, letter: str, meter: str, title: str, up: str, exponent: float) -> Finding:
+def _against_depth(
+    runs: Runs, data: Data, letter: str, meter: str, title: str, up: str, exponent: float, said: str
+) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for rule, name in RULES.items():
         depths, samples = updates(runs, rule, meter)
@@ -145,7 +158,7 @@ def _against_depth(runs: Runs, data: Data, letter: str, meter: str, title: str, 
     places, at = [row["depth"] for row in uniform], uniform[0][meter] if uniform else 1.0
     return panel(
         "figure-5", letter, title, headline=f"After {steps} steps: {slopes_said('L', slopes)}.", rows=rows,
-        axes=Axes("depth", meter, "depth L", up, "logarithmic"), caption=caption(runs, data, BARS), slopes=slopes,
+        axes=Axes("depth", meter, "depth L", up, "logarithmic"), caption=caption(runs, data, said, BARS), slopes=slopes,
         references=line(f"slope {exponent:g}", "depth", meter, places, exponent, at),
     )  # fmt: skip
 
@@ -196,7 +209,7 @@ def _deep(runs: Runs, data: Data) -> list[Finding]:
         found.append(
             panel(
                 "figure-5", letter, title, headline=_compared(shown, runs, metric), rows=rows,
-                axes=Axes("step", metric, "step", up, "curves"), caption=caption(shown, data, BANDS),
+                axes=Axes("step", metric, "step", up, "curves"), caption=caption(shown, data, BANDS, "Differences are paired by seed."),
                 details=[
                     f"{name[0].upper()}{name[1:]}: {said[0].lower()}{said[1:]}"
                     for rule, name in RULES.items()

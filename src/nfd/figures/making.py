@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nfd.data.dataset import Dataset
@@ -12,6 +12,7 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import FigureConfig
 from nfd.figures.figure import Figure
 from nfd.figures.runs import Data, Runs
+from nfd.sweep.grid import names
 from nfd.sweep.sweep import Sweep, succeeded
 
 
@@ -20,11 +21,17 @@ def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
     return dataset_of(RunConfig(**config.data_settings()), progress=progress)
 
 
-def trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> dict[str, Runs]:
-    """The runs of every part of a figure; those that are not stored are trained."""
+def trained(
+    figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
+) -> dict[str, Runs]:
+    """The runs of every part of a figure; those that are not stored are trained, and ``say`` is told how many."""
     data = config.data_settings()
     grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
-    records = iter(succeeded(sweep.run([c for configs in grids.values() for c in configs], figure.name)))
+    wanted = [c for configs in grids.values() for c in configs]
+    missing = len(set(names(wanted)) - sweep.store.keys())
+    if missing:
+        say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
+    records = iter(succeeded(sweep.run(wanted, figure.name)))
     return {name: Runs.of(sweep.store, [next(records).key for _ in configs]) for name, configs in grids.items()}
 
 

@@ -34,7 +34,7 @@ def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directo
 def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
     """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
     title = f"{_FIGURES}, on {data}"
-    sections = [_section(figure, findings) for figure, findings in drawn]
+    sections = [*_warning(config), *(_section(figure, findings) for figure, findings in drawn)]
     with staged(directory) as folder:
         write_text(folder / "config.toml", config.toml())
         write_text(folder / "report.html", page(title, [*sections, _made(command)]))
@@ -52,7 +52,9 @@ def write_claims(
     with staged(directory) as folder:
         write_text(folder / "config.toml", config.toml())
         write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{intro}"))
-        write_text(folder / "report.html", page(_CLAIMS, [Section("How", [intro]), claims_section(rows)]))
+        write_text(
+            folder / "report.html", page(_CLAIMS, [*_warning(config), Section("How", [intro]), claims_section(rows)])
+        )
         about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
         write_json(folder / "result.json", {**about, "rows": list(rows)})
     return directory / "report.html"
@@ -61,6 +63,12 @@ def write_claims(
 def _section(figure: Figure, findings: Sequence[Finding]) -> Section:
     number = figure.name.replace("figure-", "Figure ")
     return figure_section(f"{number}: {figure.title}", "", findings)
+
+
+def _warning(config: FigureConfig) -> list[Section]:
+    if config.size != "smoke":
+        return []
+    return [Section("At size smoke", ["This shows that everything works, and nothing of what the paper says."])]
 
 
 def _made(command: str) -> Section:
