@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,13 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     assert text.count('<figure class="plot"') == 2
     found = json.loads((results / "report/result.json").read_text())
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
+
+
+def test_a_pipe_among_the_results_is_not_waited_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "pipe").mkdir()
+    os.mkfifo(results / "pipe/result.json")
+    assert main(["report", str(results), "--out", str(results / "report")]) == 0
+    assert "pipe/result.json: is no regular file." in capsys.readouterr().err
 
 
 def test_a_report_replaces_no_result(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
