@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from tests.browser import Seen, browser, seen
 from nfd.cli.main import main
 from nfd.core.files import write_json
 from nfd.experiment.findings.finding import Axes, Finding, plain
+from nfd.experiment.sweep_settings import FigureConfig
 from nfd.report.charts import chart_of, still
 from nfd.report.claims import claims_markdown, claims_section
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.page import Section, page
+from nfd.report.paper import write_claims
 from nfd.report.section import section_html
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, styled
 from nfd.report.tidy import linear_span, log_span, tidy
@@ -295,6 +298,13 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
 
 
+def test_a_pipe_among_the_results_is_not_waited_for(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "pipe").mkdir()
+    os.mkfifo(results / "pipe/result.json")
+    assert main(["report", str(results), "--out", str(results / "report")]) == 0
+    assert "pipe/result.json: is no regular file." in capsys.readouterr().err
+
+
 def test_a_report_replaces_no_result(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in ("study", "torn"):
         before = (results / place / "result.json").read_bytes()
@@ -377,3 +387,9 @@ def test_a_page_that_breaks_is_noticed(shown: Seen, tmp_path: Path) -> None:
     found = seen(broken, {"light": (0, 600, 400)}, tmp_path)
     assert found.console
     assert min(found.said.get("light", {"marks": [0]})["marks"]) == 0
+
+
+def test_the_name_of_the_data_is_text_in_the_markdown_of_claims(tmp_path: Path) -> None:
+    write_claims(FigureConfig(size="smoke"), [], "<img src=x>\n# big", tmp_path, "nfd claims")
+    text = (tmp_path / "claims.md").read_text()
+    assert "on &lt;img src=x> # big by nfd claims" in text

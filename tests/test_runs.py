@@ -130,6 +130,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
             RunConfig(meter=meter, weights="deferred", batch=1)
         with pytest.raises(ValueError, match="got 'dense' and 'adam'"):
             RunConfig(meter=meter, optimizer="adam", batch=1)
+    with pytest.raises(ValueError, match="got rule='ntk', the kernel regime"):
+        RunConfig(meter="updates", rule="ntk")
     RunConfig(meter="outputs", weights="deferred")  # reads nothing of the weights
 
 

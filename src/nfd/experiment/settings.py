@@ -142,6 +142,8 @@ class RunConfig(TrainingConfig):
                 f"meter={self.meter!r} needs weights='dense' and optimizer='sgd'; got {self.weights!r} and "
                 f"{self.optimizer!r}."
             )
+        if self.meter == "updates" and self.rule == "ntk":
+            raise ValueError("meter='updates' is of the feature regime; got rule='ntk', the kernel regime.")
         if self.meter == "spectra" and self.batch != 1:
             raise ValueError(f"meter='spectra' is of steps of one sample: it needs batch=1; got batch={self.batch}.")
 

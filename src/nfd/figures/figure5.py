@@ -209,7 +209,8 @@ def _deep(runs: Runs, data: Data) -> list[Finding]:
         found.append(
             panel(
                 "figure-5", letter, title, headline=_compared(shown, runs, metric), rows=rows,
-                axes=Axes("step", metric, "step", up, "curves"), caption=caption(shown, data, BANDS, "Differences are paired by seed."),
+                axes=Axes("step", metric, "step", up, "curves"),
+                caption=caption(shown, data, BANDS, "Differences are paired by seed."),
                 details=[
                     f"{name[0].upper()}{name[1:]}: {said[0].lower()}{said[1:]}"
                     for rule, name in RULES.items()

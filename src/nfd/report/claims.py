@@ -45,10 +45,12 @@ def claims_markdown(rows: Sequence[Row], intro: str) -> str:
     """``intro``, a table of the statements in Markdown, and below it what was measured, read and tried for each."""
     head = ["| id | source | statement | measured | verdict |", "| --- | --- | --- | --- | --- |"]
     lines = [
-        f"| {' | '.join(_escaped(v) for v in (r['id'], r['source'], r['statement'], _measured(r), r['verdict']))} |"
+        f"| {' | '.join(in_markdown(v) for v in (r['id'], r['source'], r['statement'], _measured(r), r['verdict']))} |"
         for r in rows
     ]
-    below = [f"- **{_escaped(r['id'])}**, {_escaped(r['verdict'])}. {_escaped(' '.join(_details(r)))}" for r in rows]
+    below = [
+        f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
+    ]
     opening = [intro.strip(), ""] + ([_count(rows), ""] if rows else [])
     return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
 
@@ -96,7 +98,7 @@ def _ended(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _escaped(text: Any) -> str:
-    """Text of a cell in Markdown: in one line, without what would end the cell or begin HTML."""
+def in_markdown(text: Any) -> str:
+    """Text in Markdown: in one line, without what would end a cell or begin HTML."""
     shown = _plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
     return shown.replace("*", "\\*").replace("_", "\\_").replace("`", "\\`")

@@ -11,7 +11,7 @@ from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.sweep_settings import FigureConfig
 from nfd.figures.figure import Figure
 from nfd.report.charts import write_charts
-from nfd.report.claims import claims_markdown, claims_section
+from nfd.report.claims import claims_markdown, claims_section, in_markdown
 from nfd.report.figure import figure_section
 from nfd.report.page import page
 from nfd.report.section import Section
@@ -51,10 +51,11 @@ def write_claims(
     intro = _intro(config, data, command)
     with staged(directory) as folder:
         write_text(folder / "config.toml", config.toml())
-        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{intro}"))
-        write_text(
-            folder / "report.html", page(_CLAIMS, [*_warning(config), Section("How", [intro]), claims_section(rows)])
-        )
+        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}
+
+{in_markdown(intro)}"))
+        sections = [*_warning(config), Section("How", [intro]), claims_section(rows)]
+        write_text(folder / "report.html", page(_CLAIMS, sections))
         about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
         write_json(folder / "result.json", {**about, "rows": list(rows)})
     return directory / "report.html"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,9 +76,13 @@ def _files(directory: Path) -> Iterator[Path]:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
+            raise ValueError("is no regular file.")
+        text = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot be read ({error.strerror}).") from None
+    try:
+        content = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is damaged: no JSON ({str(error).splitlines()[0]}). Make it anew.") from None
     if not isinstance(content, dict) or not isinstance(content.get("command"), str):
