@@ -51,9 +51,7 @@ def write_claims(
     intro = _intro(config, data, command)
     with staged(directory) as folder:
         write_text(folder / "config.toml", config.toml())
-        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}
-
-{in_markdown(intro)}"))
+        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(intro)}"))
         sections = [*_warning(config), Section("How", [intro]), claims_section(rows)]
         write_text(folder / "report.html", page(_CLAIMS, sections))
         about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
