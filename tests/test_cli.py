@@ -95,7 +95,7 @@ def test_options_complete_a_configuration_file(tmp_path: Path) -> None:
 def test_odd_studies_end_with_words_not_with_nan(
     options: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nfd.report.charts.still", lambda _: (b"", b""))
+    monkeypatch.setattr("nfd.report.charts.still", lambda *_: (b"", b""))
     assert main(["study", *SMALL, *options.split(), "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert re.search(said, shown + (tmp_path / "report.html").read_text())

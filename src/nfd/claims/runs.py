@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nfd.figures.figure import Figure, everywhere
 
-_RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0]
+_RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0, 5.657]
 
 PARTS = everywhere(
     {},
