@@ -48,8 +48,7 @@ class FigureCommand(SweepOptions, FigureConfig):
         with self.sweep(store) as sweep:
             for figure in wanted:
                 found = findings(figure, trained(figure, config, sweep, _say), dataset)
-                drawn.append((figure, found))
-                write_figure(figure, found, dataset.title, directory)
+                drawn.append((found, write_figure(figure, found, dataset.title, directory)))
                 for finding in found:
                     print(f"{finding.name}: {finding.headline}", flush=True)
         print(f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")

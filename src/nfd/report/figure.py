@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from nfd.experiment.findings.finding import Finding
@@ -18,7 +18,13 @@ def finding_section(finding: Finding, chart: Chart | None = None, *, level: Lite
     return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level, cards=wide)
 
 
-def figure_section(title: str, caption: str, findings: Sequence[Finding]) -> Section:
-    """Findings as the panels of one figure, each with what it shows below; the caption of all below."""
-    panels = [Panel(chart_of(f), " ".join(filter(None, [f.reading, f.caption])), f.title) for f in findings]
+def figure_section(
+    title: str, caption: str, findings: Sequence[Finding], charts: Mapping[str, Chart] | None = None
+) -> Section:
+    """Findings as the panels of one figure, each with what it shows below; the caption of all below.
+
+    ``charts`` are theirs by name, where they are drawn already.
+    """
+    drawn = {f.name: chart_of(f) for f in findings} if charts is None else charts
+    panels = [Panel(drawn[f.name], " ".join(filter(None, [f.reading, f.caption])), f.title) for f in findings]
     return Section(title, [], caption=caption, panels=panels)

@@ -16,29 +16,30 @@ from nfd.report.figure import figure_section
 from nfd.report.page import page
 from nfd.report.section import Section
 
-Drawn = Sequence[tuple[Figure, Sequence[Finding]]]
+Drawn = Sequence[tuple[Sequence[Finding], Section]]
 
 _FIGURES = "The figures of the paper"
 _CLAIMS = "What the paper says, and what is measured"
 
 
-def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Path:
-    """Write a figure's page and every panel as PDF, PNG and CSV; returns the page's path."""
+def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Section:
+    """Write a figure's page and every panel as PDF, PNG and CSV; returns the figure as a section of a page."""
+    number = figure.name.replace("figure-", "Figure ")
     with staged(directory) as folder:
-        write_charts(findings, folder)
-        title = f"{figure.title} ({data})"
-        write_text(folder / f"{figure.name}.html", page(title, [_section(figure, findings)]))
-    return directory / f"{figure.name}.html"
+        charts = write_charts(findings, folder)
+        section = figure_section(f"{number}: {figure.title}", "", findings, charts)
+        write_text(folder / f"{figure.name}.html", page(f"{figure.title} ({data})", [section]))
+    return section
 
 
 def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
     """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
     title = f"{_FIGURES}, on {data}"
-    sections = [*_warning(config), *(_section(figure, findings) for figure, findings in drawn)]
+    sections = [*_warning(config), *(section for _, section in drawn)]
     with staged(directory) as folder:
         write_text(folder / "config.toml", config.toml())
         write_text(folder / "report.html", page(title, [*sections, _made(command)]))
-        found = plain([finding for _, findings in drawn for finding in findings])
+        found = plain([finding for findings, _ in drawn for finding in findings])
         about = {"title": title, "config": config.model_dump(), "command": command}
         write_json(folder / "result.json", {**about, "findings": found})
     return directory / "report.html"
@@ -57,11 +58,6 @@ def write_claims(
         about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
         write_json(folder / "result.json", {**about, "rows": list(rows)})
     return directory / "report.html"
-
-
-def _section(figure: Figure, findings: Sequence[Finding]) -> Section:
-    number = figure.name.replace("figure-", "Figure ")
-    return figure_section(f"{number}: {figure.title}", "", findings)
 
 
 def _warning(config: FigureConfig) -> list[Section]:
