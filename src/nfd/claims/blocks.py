@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from nfd.claims.claim import UNKNOWN, Claim, Judged
+from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
 from nfd.claims.rules import (
     EVEN,
@@ -21,7 +21,7 @@ from nfd.claims.rules import (
     undecided,
 )
 from nfd.core.names import RuleName
-from nfd.core.statistics import Interval, interval, log_slope
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope
 from nfd.figures import figure5
 from nfd.figures.panels import apart_said
 from nfd.figures.runs import Runs

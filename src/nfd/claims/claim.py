@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -11,8 +10,6 @@ from nfd.claims.evidence import Evidence
 from nfd.core.statistics import Interval
 
 Verdict = Literal["holds", "holds with a condition", "does not hold", "undecided", "not testable here"]
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)

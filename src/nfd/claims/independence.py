@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nfd.claims.claim import UNKNOWN, Claim, Judged
+from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
 from nfd.claims.rules import above, below, between, inside, known, no_number, undecided
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import UNKNOWN, Interval, interval
 from nfd.figures import figure4
 from nfd.figures.panels import apart_said, difference, mean_of
 from nfd.figures.runs import Runs

@@ -8,13 +8,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.claims.claim import UNKNOWN, Claim, Judged
+from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
 from nfd.claims.measuring import distance, listed, relative, signed
 from nfd.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
 from nfd.core.names import Activation, Feedback, Size
 from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr, systematic
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_size, stderr, systematic
 from nfd.limits.two_limits import ETA_C, networks, solutions
 
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares

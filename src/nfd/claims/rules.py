@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from nfd.claims.claim import UNKNOWN, Judged, Verdict
-from nfd.core.statistics import Interval
+from nfd.claims.claim import Judged, Verdict
+from nfd.core.statistics import UNKNOWN, Interval
 from nfd.figures.panels import diverged
 from nfd.figures.runs import Runs
 

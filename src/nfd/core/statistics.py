@@ -115,6 +115,9 @@ class Interval:
         return Interval(value, self.stderr / (2 * value) if value > 0 else math.nan, low, high)
 
 
+UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
+
+
 def student(value: float, error: float, freedom: float) -> Interval:
     """A number with this standard error, and 95 % limits by Student's t with these degrees of freedom."""
     half = float(stats.t.ppf(0.975, freedom)) * error

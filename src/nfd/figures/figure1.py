@@ -108,7 +108,7 @@ def _training(training: Runs, data: Data) -> list[Finding]:
         losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])
         tests += curve_rows(_NAMES[order], "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
     said, ended = caption(training, data, BANDS), diverged(training, "order", "")
-    train = difference(*(training.where(order=o).metric("train_loss") for o in ("pre", "post")))
+    train = advantage(training, "train_loss")
     return [
         panel(
             "figure-1", "b", "Training loss",

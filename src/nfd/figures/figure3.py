@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Size
-from nfd.core.statistics import Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.figures.captions import caption
 from nfd.figures.figure import Figure, Parts
 from nfd.figures.panels import (
     BARS,
-    UNKNOWN,
     by_seed,
     exponent,
     line,

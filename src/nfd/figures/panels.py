@@ -11,12 +11,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval, log_slope, stderr
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, stderr
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
 from nfd.figures.runs import Runs
 from nfd.meters.verdict import verdict
 
-UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."
 
