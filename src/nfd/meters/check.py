@@ -102,8 +102,9 @@ def check(
     The base of every plan is the smallest width and depth; networks of ``nfd.nets`` have their own, width 1 and depth
     1, so that ``eta_c`` is the paper's. Meters, after the last step and on the inputs of the first batch: those of
     ``nfd.meters.updates``; ``gradient``, rms of dLoss/dh entering the first block over that leaving the last, at the
-    start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, |loss of the standard network - loss
-    of the decoupled one| over the progress of the standard one since the start, all on the first batch.
+    start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, the absolute
+    difference of the losses of the standard and the decoupled network, over the progress of the standard one since the
+    start, all on the first batch.
 
     Args:
         make_model: ``make_model(width, depth)``.
