@@ -7,7 +7,7 @@
 # %% tags=["parameters"]
 SMALL = (32, 4)
 LARGE = (128, 16)
-RATES = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
 STEPS = 40
 SEEDS = 3
 OUT = "out/transfer-own"
@@ -92,21 +92,21 @@ for rule in (None, "complete-p"):
     }
     for (size, rate), found in losses.items():
         label = f"width {size[0]}, depth {size[1]}"
-        rows.append({"scaling": name, "size": label, "rate": rate, "loss": float(found.mean())})
+        low, mean, high = float(found.min()), float(found.mean()), float(found.max())
+        rows.append({"scaling": name, "size": label, "rate": rate, "low": low, "loss": mean, "high": high})
     small, large = (best_rate({r: losses[size, r] for r in RATES}) for size in (SMALL, LARGE))
     regret = interval(lambda lost: lost.mean(0), losses[LARGE, small] - losses[LARGE, large])
     print(f"{name}: best rate {small:g} small, {large:g} large; regret {regret} nats")
 
 # %%
-chart = (
-    alt.Chart(alt.Data(values=rows))
-    .mark_line(point=True, clip=True)
-    .encode(
-        x=alt.X("rate:Q", title="learning rate").scale(type="log"),
-        y=alt.Y("loss:Q", title="training loss (nats)").scale(domain=[0, 2.5]),
-        color=alt.Color("size:N", title=None),
-        column=alt.Column("scaling:N", title=None),
-    )
+base = alt.Chart().encode(
+    x=alt.X("rate:Q", title="learning rate", axis=alt.Axis(values=RATES, grid=False, format="~g")).scale(type="log"),
+    color=alt.Color("size:N", title=None, legend=alt.Legend(orient="top")),
 )
+line = base.mark_line(point=True, clip=True).encode(
+    y=alt.Y("loss:Q", title="training loss (nats)").scale(domain=[0, 2.5])
+)
+bars = base.mark_rule(clip=True).encode(y="low:Q", y2="high:Q")  # the least and the largest of the seeds
+chart = alt.layer(line, bars, data=alt.Data(values=rows)).facet(column=alt.Column("scaling:N", title=None))
 chart.save(prepare_directory(OUT) / "transfer.png", scale_factor=2)
 chart

@@ -94,7 +94,8 @@ def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     where = {"metadata": {"path": str(tmp_path)}}
     done = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
     outputs = [output for cell in done.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert re.search(SMALL[name][1], "".join(output.get("text", "") for output in outputs))
+    shown = [output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs]
+    assert re.search(SMALL[name][1], "\n".join(shown))
     drawn = [output for output in outputs if output.output_type == "execute_result"]
     assert len(drawn) == (1 if name in ("million_wide", "transfer_learning_rate") else 0)
 
