@@ -54,7 +54,7 @@ SMALL = {
     "figure": "--size smoke --executor inline",
     "claims": "--size smoke --executor inline",
 }
-SMALL_GRID = "--widths 8 16 32 --depths 2 3 4 --steps 4 --seeds 2 --horizons 1"  # of a capacity without a sweep
+SMALL_GRID = "--widths 8 16 32 --depths 2 3 4 --steps 4 --seeds 2 --horizons 0.5 1"  # of a capacity without a sweep
 
 
 @dataclass(frozen=True)

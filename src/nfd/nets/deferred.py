@@ -53,7 +53,7 @@ class DeferredLinear(nn.Module):
         RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
             but ``nfd.SGD``.
 
-    Source: 1.3 of the mathematics page (docs/equations.md, "deferred decisions").
+    Source: docs/equations.md, "deferred decisions"; the layer is no object of the paper.
     """
 
     update: Guarded
@@ -132,7 +132,7 @@ class DeferredLinear(nn.Module):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Directions revealed so far: (backward, forward)."""
+        """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
 
     def reserve(self, samples: int) -> None:
