@@ -16,7 +16,7 @@ version = release = nfd.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "commands"]
 exclude_patterns = ["_extensions"]
-nitpicky = False
+smartquotes = False  # they would turn -- of options into dashes
 
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3

@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 
 import nfd
 from nfd.cli.main import _COMMANDS, _parsed, main
+from nfd.sweep.grid import grid_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
@@ -41,6 +42,7 @@ NOT_RUN = {
     "cd nfd": "goes with the clone",
     "make demo": "installs an environment and then runs nfd study, which tests/test_study.py does",
     "nfd check mypackage.module:make_model": "the module is the reader's; tests/test_check.py runs the command on ours",
+    "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
 }
 
 # What makes a command take seconds.
@@ -99,6 +101,8 @@ class Line:
 
 
 def lines_of(block: Block) -> Iterator[Line]:
+    if block.language != "bash":
+        return
     for line in block.text.replace("\\\n", " ").splitlines():
         for command in line.split(" && "):
             words = shlex.split(command, comments=True)
@@ -106,7 +110,10 @@ def lines_of(block: Block) -> Iterator[Line]:
                 yield Line(block.page, (words[0].removeprefix(".venv/bin/"), *words[1:]))
 
 
-LINES = list(dict.fromkeys(line for block in BLOCKS if block.language == "bash" for line in lines_of(block)))
+# What stands on several pages is run where it stands first.
+LINES = list({line.words: line for block in reversed(BLOCKS) for line in reversed(list(lines_of(block)))}.values())[
+    ::-1
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -135,12 +142,23 @@ def test_the_python_of_a_page_runs(page: str, monkeypatch: pytest.MonkeyPatch, t
             exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
 
 
+def grids_of(page: str) -> list[tuple[str, str]]:
+    """The blocks of TOML of a page with the name of the file in their first line."""
+    found = [block for block in blocks_of(page) if block.language == "toml"]
+    return [(block.text.split()[1].rstrip(":"), block.text) for block in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if grids_of(page)])
+def test_grids_are_ones_that_a_sweep_takes(page: str, tmp_path: Path) -> None:
+    for name, text in grids_of(page):
+        (tmp_path / name).write_text(text)
+        assert len(grid_of(tmp_path / name)) > 1
+
+
 def prepared(line: Line, folder: Path) -> list[str]:
     """The arguments of an ``nfd`` line, with what it reads there: named TOML blocks of its page, settings, data."""
-    for block in blocks_of(line.page):
-        named = re.match(r"# ([\w.]+\.toml)", block.text)
-        if block.language == "toml" and named:
-            (folder / named[1]).write_text(block.text)
+    for name, text in grids_of(line.page):
+        (folder / name).write_text(re.sub(r"steps = \d+", "steps = 4", text))
     for option, value in zip(line.words, line.words[1:], strict=False):
         if option == "--config" and "/" in value and not (folder / value).exists():
             (folder / value).parent.mkdir(parents=True, exist_ok=True)
