@@ -334,5 +334,5 @@ def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     loaded = r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"(?:https?:)?//|@import|url\([\"']?(?:https?:)?//"
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
         assert not re.search(loaded, path.read_text()), path
-    assert "nfd figure all" in (tmp_path / "howto/paper.html").read_text()
+    assert "Figures and claims" in (tmp_path / "howto/paper.html").read_text()
     assert "Train a constructor" in (tmp_path / "commands.html").read_text()
