@@ -83,6 +83,7 @@ def test_formulas_survive_every_renderer(page: str) -> None:
     text = re.sub(r"`[^`]*`", "", prose(page))
     inline = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
     assert inline.count("$") % 2 == 0
+    assert not any("\n" in formula for formula in re.findall(r"\$([^$]*)\$", inline))
     formulas = [*re.findall(r"\$\$(.*?)\$\$", text, flags=re.DOTALL), *re.findall(r"\$([^$]*)\$", inline)]
     for formula in formulas:
         assert not re.search(r"\\[^A-Za-z\s]", formula), formula  # GitHub drops the backslash before punctuation
@@ -163,6 +164,15 @@ def test_the_identity_behind_folding(optimizer: type[torch.optim.Optimizer]) -> 
     torch.testing.assert_close(s * W, w.detach(), rtol=1e-9, atol=1e-12)
 
 
+def test_post_activation_features_grow_as_the_page_says() -> None:
+    def size(L: int) -> float:
+        nets = [nfd.ResNet(4, 1, 128, L, order="post", seed=seed) for seed in range(3)]
+        return rms(torch.stack([net.streams(torch.ones(1, 4)).h[-1] for net in nets]))
+
+    rate = math.log(size(128) / size(32)) / (math.sqrt(128) - math.sqrt(32))
+    assert math.isclose(rate, 1 / math.sqrt(2 * math.pi), rel_tol=0.1)
+
+
 def test_increments_of_twice_the_depth_add_up() -> None:
     def layer(index: int, count: int) -> Tensor:
         return DenseLinear(5, 5, seed=Increment(3, index, count), dtype=torch.float64).weight.detach()
@@ -185,12 +195,12 @@ def test_a_layer_holds_four_vectors_per_direction() -> None:
 
 
 def test_the_table_of_kernels() -> None:
-    table = rows("mathematics/infinite-depth", "| cosine | NNGP")
+    table = np.array(rows("mathematics/infinite-depth", "| cosine | NNGP"), dtype=np.float64)
     assert len(table) == 5
-    for cosine, *values in ([float(cell) for cell in row] for row in table):
-        x = np.array([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]]) * math.sqrt(2)
-        for kind, value in zip(("nngp", "ntk", "independent-feedback"), values, strict=True):
-            assert abs(nfd.kernel(x, kind=kind)[0, 1] - value) < 2e-8
+    angles = np.arccos(np.concatenate([[1.0], table[:, 0]]))
+    x = np.stack([np.cos(angles), np.sin(angles)], 1) * math.sqrt(2)
+    for kind, values in zip(("nngp", "ntk", "independent-feedback"), table[:, 1:].T, strict=True):
+        assert np.abs(nfd.kernel(x, kind=kind)[0, 1:] - values).max() < 2e-8
 
 
 @pytest.mark.parametrize("T", [0.5, 3.0])
