@@ -22,7 +22,7 @@ CHARTS: dict[str, dict[str, str]] = tomllib.loads((IMAGES / "charts.toml").read_
 def arguments_of(command: str, data: str = "DIR") -> list[str]:
     """What this interpreter is given to run ``nfd ...`` or ``python ...``; ``data`` stands for DIR."""
     program, *rest = [data if part == "DIR" else part for part in shlex.split(command)]
-    return (["-m", "nfd.cli.main"] if program == "nfd" else []) + rest
+    return (["-m", "nfd"] if program == "nfd" else []) + rest
 
 
 def main() -> int:

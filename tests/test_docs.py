@@ -21,7 +21,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import nfd
-from nfd.cli.main import _COMMANDS, _parsed, main
+from nfd.cli.main import _COMMANDS, _command, _parsed, main
 from nfd.sweep.grid import grid_of
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +162,7 @@ def prepared(line: Line, folder: Path) -> list[str]:
     for option, value in zip(line.words, line.words[1:], strict=False):
         if option == "--config" and "/" in value and not (folder / value).exists():
             (folder / value).parent.mkdir(parents=True, exist_ok=True)
-            (folder / value).write_text(_COMMANDS[line.words[1]].settings_type()().toml())
+            (folder / value).write_text(_command(line.words[1]).settings_type()().toml())
     data = cifar10(folder / "cifar") if "cifar10" in line.words else images(folder / "images")
     return [str(data) if word == "DIR" else word for word in line.words[1:]]
 
