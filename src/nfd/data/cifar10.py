@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nfd.core.files import expanded
 from nfd.data.dataset import Dataset, Images
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -47,7 +48,7 @@ def cifar10(path: str | Path) -> Dataset:
         ValueError: when nothing of the kind is there, when it is the python version, or when a file is cut short or
             malformed, naming the file and the offset.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not place.exists():
         raise ValueError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
     archive, folder = _find(place)

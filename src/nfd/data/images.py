@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from nfd.core.files import expanded
 from nfd.core.progress import bar
 from nfd.data.cache import Cache
 from nfd.data.dataset import Dataset, Images
@@ -56,7 +57,7 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
     Raises:
         ValueError: naming the folder or the files that are missing, mixed up or unreadable.
     """
-    root = Path(directory).expanduser()
+    root = expanded(directory)
     files, notes = _listed(root.resolve())
     if size is not None and 3 * size * size * len(files) > _MOST_BYTES:
         raise _too_large(len(files), size, size)
