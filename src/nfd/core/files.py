@@ -22,6 +22,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
 _UNFINISHED = ".unfinished-"
 
 
@@ -181,12 +182,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write dictionaries with the same keys as CSV."""
+    """Write dictionaries with the same keys as CSV; text that a spreadsheet would compute gets a quote in front."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
-    writer.writeheader()
-    writer.writerows(rows)
+    names = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, fieldnames=names)
+    writer.writerow({name: _inert(name) for name in names})
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return write_text(path, text.getvalue())
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_COMPUTED) else value
 
 
 def _finite(value: Any) -> Any:
