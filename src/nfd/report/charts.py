@@ -215,8 +215,8 @@ def _legend(count: int) -> alt.Legend | None:
 
 
 def _said(name: str) -> str:
-    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else."""
-    return f"{name}:" if name in ("title", "image", "series") else name
+    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else, and controls break Vega."""
+    return f"{name}:" if name in ("title", "image", "series") else " ".join(visible(name).split())
 
 
 def _wrapped(title: str) -> list[str]:

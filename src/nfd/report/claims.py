@@ -52,7 +52,7 @@ def claims_markdown(rows: Sequence[Row], intro: str) -> str:
     below = [
         f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
     ]
-    opening = [intro.strip(), ""] + ([_count(rows), ""] if rows else [])
+    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), ""] if rows else [])
     return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
 
 
