@@ -34,6 +34,7 @@ _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _RECORDS = 10_000
 _MOST_UNPACKED = 256 << 20
+_MOST_MEMBERS = 1000  # the official archive has nine
 _PADDING = 1 << 20  # at most so many bytes of zeros end a tar file
 _PYTHON = ("cifar-10-python.tar.gz", "cifar-10-batches-py", *(name.removesuffix(".bin") for name in (*TRAIN, TEST)))
 _WHERE = f"It is {ARCHIVE} at https://www.cs.toronto.edu/~kriz/cifar.html."
@@ -172,14 +173,22 @@ def _from_archive(archive: Path) -> dict[str, Bytes]:
 
 
 def _members(tar: tarfile.TarFile, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    for member in tar:
-        name = PurePosixPath(member.name).name
+    for count, member in enumerate(tar):
+        if count >= _MOST_MEMBERS:
+            raise ValueError(f"{archive}: holds more than {_MOST_MEMBERS} entries; this is not CIFAR-10. {_WHERE}")
+        path = PurePosixPath(member.name)
+        name = path.name
         if name in _PYTHON and member.isfile():
             raise _python_version(archive)
         if member.size > _RECORDS * _RECORD:
             raise ValueError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
-        if name not in (*TRAIN, TEST) or not member.isfile():
+        if name not in (*TRAIN, TEST):
             continue
+        if not member.isfile() or path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"{archive}: its entry {member.name!r} is a link, a device or a path out of the archive, not a file in "
+                f"it; this is not CIFAR-10. {_WHERE}"
+            )
         file = tar.extractfile(member)
         if file is not None:
             yield name, file
