@@ -46,7 +46,7 @@ def test_good_arguments_are_answered(call: Call) -> None:
 
 
 @given(mixed())
-@settings(max_examples=500, **_HOW)
+@settings(max_examples=300, **_HOW)
 def test_odd_arguments_are_answered_or_refused_by_name(case: tuple[Call, dict[str, Any]]) -> None:
     call, arguments = case
     call.answer(arguments)

@@ -42,7 +42,7 @@ def prepare_directory(path: str | Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"out must be a name in UTF-8; got {os.fsencode(path)!r}. Choose another.") from None
+        raise ValueError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
     directory = expanded(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)

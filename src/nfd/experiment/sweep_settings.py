@@ -140,9 +140,8 @@ class FigureConfig(DataConfig):
     @classmethod
     def _name_data(cls, given: Any) -> Any:
         """``data_dir`` alone says which data set: the binary files of CIFAR-10, or folders of images."""
-        if isinstance(given, dict) and given.get("data_dir") and given.get("data") is None:
-            return given | {"data": _kind_of(expanded(str(given["data_dir"])))}
-        return given
+        place = given.get("data_dir") if isinstance(given, dict) and given.get("data") is None else None
+        return given | {"data": _kind_of(expanded(place))} if isinstance(place, str) and place.strip() else given
 
     def data_settings(self) -> dict[str, Any]:
         """The data, as settings of ``RunConfig``."""
