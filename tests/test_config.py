@@ -13,6 +13,7 @@ from nfd.core.activations import ACTIVATIONS
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
 from nfd.experiment.settings import DataConfig, PredictConfig, StudyConfig
+from nfd.experiment.sweep_settings import FigureConfig
 from nfd.scaling.rules import RULES
 
 
@@ -70,6 +71,15 @@ def test_every_wrong_setting_is_reported_at_once(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StudyConfig(**settings)
+
+
+def test_the_data_of_figures_are_what_lies_there_unless_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    assert FigureConfig().data_settings()["data"] == "digits"
+    assert FigureConfig(data_dir=str(tmp_path)).data == "cifar10"
+    assert FigureConfig(data="images", data_dir=str(tmp_path)).data == "images"
+    with pytest.raises(ValueError, match="got data='digits' and data_dir="):
+        FigureConfig(data="digits", data_dir=str(tmp_path))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json
+from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Axes
 from nfd.report.charts import Series, curves
 from nfd.report.page import Section, page
@@ -99,3 +101,35 @@ def test_hostile_names_stay_text() -> None:
     text = page(evil, [Section(evil, [evil], chart, [{evil: evil}], evil)])
     assert "<script>alert" not in text
     assert text.count("</script>") == 2
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """The folder of a writer at work stays: its lock is held."""
+    killed = """
+import os, sys
+from pathlib import Path
+from nfd.core.files import staged
+with staged(Path(sys.argv[1])) as folder:
+    (folder / "half").write_text("x")
+    os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    with staged(tmp_path) as first:
+        assert not left.exists()
+        with staged(tmp_path) as second:
+            assert first.exists()
+            write_text(second / "b", "2")
+        write_text(first / "a", "1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_link_of_the_name_of_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    out.mkdir()
+    write_text(outside / "kept", "1")
+    (out / ".unfinished-x").symlink_to(outside)
+    with staged(out):
+        pass
+    assert (outside / "kept").exists()

@@ -19,7 +19,7 @@ from nfd.store.rows import Record
 from nfd.store.store import Store
 from nfd.sweep.optimum import Scores
 from nfd.sweep.sweep import Sweep
-from nfd.sweep.transfer import procedure, transfer
+from nfd.sweep.transfer import drift, procedure, transfer
 from nfd.sweep.transfer_findings import sentence, table
 
 RATES = torch.arange(-4.0, 3.0, dtype=torch.float64)
@@ -154,6 +154,28 @@ def test_a_doubtful_choice_of_the_rate_is_in_the_interval() -> None:
 
     assert spread(small) < 1e-6
     assert spread(risky) > 0.01
+
+
+def test_best_rates_on_the_grid_leave_their_drift_open_by_half_a_step_each() -> None:
+    """Cliffs on both sides of one rate: no parabola is fitted, and seeds agree on the rate exactly."""
+
+    def cliffs(best: float) -> Scores:
+        return cell(torch.where(best == RATES, 0.5, 2.2).expand(5, -1))
+
+    cells = {(16, 2): cliffs(0.0), (16, 4): cliffs(0.0), (16, 8): cliffs(0.0)}
+    for found, moved in ((drift(cells, "depth"), 0.0), (drift({**cells, (16, 8): cliffs(-1.0)}, "depth"), -0.5)):
+        assert found is not None
+        assert found.value == pytest.approx(moved)
+        # the ends may lie half a step to either side of the grid's, two doublings apart
+        assert (found.low, found.high) == pytest.approx((moved - 0.5, moved + 0.5))
+        assert found.stderr == pytest.approx(0.5 / math.sqrt(3))
+    fitted = {size: cell(parabolas(0.3, 0.3, 0.3)) for size in cells}
+    found = drift(fitted, "depth")
+    assert found is not None
+    assert found.stderr == pytest.approx(0, abs=1e-6)  # vertices between the rates have no such doubt
+    both = drift({(n, L): cliffs(0.0) for n in (16, 32) for L in (2, 8)}, "width")
+    assert both is not None
+    assert both.high == pytest.approx(1.0)  # each of two ends, of the mean over two depths, by half a step
 
 
 def test_one_axis_alone_has_no_drift_along_the_other() -> None:

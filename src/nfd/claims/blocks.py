@@ -70,21 +70,7 @@ def drifted(found: dict[Size, Scores], axis: str) -> tuple[Interval | None, str]
     said = ", ".join(
         f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in found.items()
     )
-    moved = drift(found, "depth" if axis == "depth" else "width")
-    return None if moved is None else _between_rates(moved, found, axis), f"Best eta_c: {said}."
-
-
-def _between_rates(moved: Interval, found: dict[Size, Scores], axis: str) -> Interval:
-    """The drift, wider by what half a step of the grid makes where a best rate is one of the grid: seeds that agree on
-    it say nothing of what lies beside it. Of sizes that differ along this axis alone."""
-    x = [math.log2(size[axis == "depth"]) for size in found]
-    centred = [place - sum(x) / len(x) for place in x]
-    halves = [
-        float(cell.log2_eta[1] - cell.log2_eta[0]) / 2 * bool((cell.log2_eta.double() == cell.best()).any())
-        for cell in found.values()
-    ]
-    more = sum(abs(c) * half for c, half in zip(centred, halves, strict=True)) / sum(c * c for c in centred)
-    return Interval(moved.value, math.hypot(moved.stderr, more / math.sqrt(3)), moved.low - more, moved.high + more)
+    return drift(found, "depth" if axis == "depth" else "width"), f"Best eta_c: {said}."
 
 
 def _moves(evidence: Evidence) -> Judged:

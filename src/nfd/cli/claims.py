@@ -24,9 +24,9 @@ class ClaimsCommand(SweepOptions, FigureConfig):
     def run(self, command: str) -> int:
         """Check, train what is missing, judge, print."""
         config = self.settings(FigureConfig)
-        from nfd.core.files import prepare_directory
+        from nfd.core.files import expanded, prepare_directory
 
-        if self.store is not None and not (Path(self.store).expanduser() / "runs.sqlite").exists():
+        if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
                 f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train anew."
             )

@@ -25,6 +25,7 @@ class DataCommand(Options, DataConfig):
         """Load, print, write."""
         config = self.settings(DataConfig)
         from nfd.core.files import prepare_directory, staged, write_bytes, write_json
+        from nfd.core.text import visible
         from nfd.data.describe import description
         from nfd.data.load import load
         from nfd.data.sheet import contact_sheet
@@ -36,6 +37,6 @@ class DataCommand(Options, DataConfig):
             write_json(folder / "result.json", {"config": config.model_dump(), "command": command, **about})
             write_bytes(folder / "contact.png", contact_sheet(dataset))
         for name, value in about.items():
-            print(f"{name.replace('_', ' '):>18}  {value}")
+            print(f"{name.replace('_', ' '):>18}  {visible(str(value))}")
         print(f"{'contact sheet':>18}  {directory / 'contact.png'}")
         return 0

@@ -27,16 +27,16 @@ class ReportCommand(Options, Config):
         """Read, draw, write, print."""
         if not self.directory:
             raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
-        from nfd.core.files import prepare_directory
+        from nfd.core.files import expanded, prepare_directory
         from nfd.report.overview import write_report
         from nfd.report.results import read_results, replaceable
 
-        if not replaceable(Path(self.out).expanduser()):
+        if not replaceable(expanded(self.out)):
             raise UsageError(
                 f"the page would replace a result, {str(Path(self.out) / 'result.json')!r}. Choose another directory "
                 "with --out DIR."
             )
-        results, problems = read_results(Path(self.directory).expanduser())
+        results, problems = read_results(expanded(self.directory))
         for problem in problems:
             print(f"nfd: {problem}", file=sys.stderr)
         if not results:

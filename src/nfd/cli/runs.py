@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -36,7 +35,9 @@ class RunsCommand(Options, Config):
         """Read, print, write."""
         if not self.directory:
             raise UsageError("runs needs the directory of a sweep, such as out/transfer. See nfd runs --help.")
-        if self.out and Path(self.out).expanduser().resolve() == Path(self.directory).expanduser().resolve():
+        from nfd.core.files import expanded
+
+        if self.out and expanded(self.out).resolve() == expanded(self.directory).resolve():
             raise UsageError(f"--out would replace files of the sweep in {self.out!r}. Choose another directory.")
         where = chosen(self.where)
         from nfd.store.rows import matching

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
 
 MAX_SEED = 2**63 - 1
+MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps
+WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
 
 
 class UsageError(Exception):
@@ -34,8 +36,8 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
     )
 
 
-def check_count(argument: str, value: SupportsIndex, minimum: int = 1) -> int:
-    """Return ``value`` as an int of at least ``minimum``; TypeError if it is not a whole number."""
+def check_count(argument: str, value: SupportsIndex, minimum: int = 1, maximum: int = MAX_SEED) -> int:
+    """Return ``value`` as an int in ``[minimum, maximum]``; TypeError if it is not a whole number."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -44,27 +46,64 @@ def check_count(argument: str, value: SupportsIndex, minimum: int = 1) -> int:
         raise TypeError(f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}.") from None
     if count < minimum:
         raise ValueError(f"{argument} must be at least {minimum}; got {count}.")
+    if count > maximum:
+        got = count if count.bit_length() < 1000 else f"a number of {count.bit_length()} bits"
+        raise ValueError(f"{argument} must be at most {maximum}; got {got}.")
     return count
 
 
 def check_seed(seed: int) -> int:
     """Return ``seed`` as an int in [0, 2**63 - 1], or raise."""
-    value = check_count("seed", seed, minimum=0)
-    if value > MAX_SEED:
-        raise ValueError(f"seed must be at most 2**63 - 1; got {value}.")
+    return check_count("seed", seed, minimum=0, maximum=MAX_SEED)
+
+
+def check_flag(argument: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} must be True or False; got {value!r}.")
     return value
+
+
+def check_callable(argument: str, value: Any, what: str) -> Callable[..., Any]:
+    """Return ``value`` if it can be called; ``what`` says what it should be."""
+    if not callable(value):
+        raise TypeError(f"{argument} must be {what}; got {type(value).__name__}.")
+    return value  # type: ignore[no-any-return]
+
+
+def check_several(argument: str, value: Any, what: str) -> list[Any]:
+    """The entries of a list, tuple, array or other iterable that is no text; ``what`` says what they should be."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be a list of {what}; got {value!r} of {type(value).__name__}.") from None
+
+
+def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | list[str] | None:
+    """Return ``value`` if it is a text, a list of texts, or None."""
+    if value is None or isinstance(value, str):
+        return value
+    found = check_several(argument, value, "texts, or one text")
+    if not all(isinstance(one, str) for one in found):
+        raise TypeError(f"{argument} must be a text or a list of texts; got {value!r}.")
+    return found
 
 
 def check_real(
     argument: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
 ) -> float:
     """Return ``value`` as a finite float, optionally ``> above``, ``>= least``, ``< below``."""
-    if isinstance(value, bool | str):
-        raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.")
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        if truth or isinstance(value, str | bytes | bytearray):
+            raise TypeError
+        number = float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):  # PyTorch's, of several numbers
         raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
+    except OverflowError:
+        raise ValueError(f"{argument} must be finite; got a whole number of more than 300 digits.") from None
     if not math.isfinite(number):
         raise ValueError(f"{argument} must be finite; got {number}.")
     if above is not None and number <= above:
@@ -83,14 +122,18 @@ def check_device(device: torch.device | str) -> torch.device:
     try:
         place = torch.device(device)
         torch.zeros((), device=place).item()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"device must be one that PyTorch can use here; got {device!r} ({reason}).") from None
     return place
 
 
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
+    if tensor.is_meta or "strided" not in str(tensor.layout):
+        raise TypeError(
+            f"{argument} must be a dense tensor with numbers in it; got {tensor.layout} on {tensor.device}."
+        )
     finite = tensor.isfinite()
     if bool(finite.all()):
         return tensor

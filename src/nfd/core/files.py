@@ -17,6 +17,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
+_UNFINISHED = ".unfinished-"
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home of ``~`` in it, where there is one; TypeError for what is no path."""
+    if not isinstance(path, str | Path):
+        raise TypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
+    if "\0" in str(path):
+        raise ValueError(f"a path cannot hold a zero byte; got {str(path)!r}.")
+    return Path(os.path.expanduser(path))
+
 
 def prepare_directory(path: str | Path) -> Path:
     """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
@@ -25,8 +42,8 @@ def prepare_directory(path: str | Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"out must be a name in UTF-8; got {os.fsencode(path)!r}. Choose another.") from None
-    directory = Path(path).expanduser()
+        raise ValueError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
+    directory = expanded(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -44,9 +61,14 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
     """A folder to write files in; they move into ``directory`` together when the block ends well.
 
     Otherwise they vanish, and ``directory`` stays as it was. A disk that is full is noticed before the first move.
-    Files named in ``replaced`` belong to what is written: those that were not written anew are removed.
+    Files named in ``replaced`` belong to what is written: those that were not written anew are removed. What writers
+    that were killed left in ``directory`` is removed first.
     """
-    folder = Path(tempfile.mkdtemp(dir=directory, prefix=".unfinished-"))
+    with _alone(directory):
+        for left in directory.glob(f"{_UNFINISHED}*"):
+            _remove_abandoned(left)
+        folder = Path(tempfile.mkdtemp(dir=directory, prefix=_UNFINISHED))
+        held = _locked(folder)
     try:
         try:
             yield folder
@@ -56,6 +78,51 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
         _move(folder, directory, replaced)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _unlocked(held)
+
+
+# A folder is locked by its writer. The system drops the lock when the writer dies, however it dies. Where folders have
+# no locks (other systems, some network file systems) nothing counts as abandoned.
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Writers of ``directory`` one at a time, while one makes and locks its folder."""
+    held = _locked(directory, wait=True)
+    try:
+        yield
+    finally:
+        _unlocked(held)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    held = _locked(folder)
+    if held is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        _unlocked(held)
+
+
+def _locked(folder: Path, *, wait: bool = False) -> int | None:
+    """A handle that locks a folder, None where it is locked already or cannot be."""
+    if fcntl is None:
+        return None
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _unlocked(handle: int | None) -> None:
+    if handle is not None:
+        os.close(handle)
 
 
 def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
@@ -115,12 +182,17 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write dictionaries with the same keys as CSV."""
+    """Write dictionaries with the same keys as CSV; text that a spreadsheet would compute gets a quote in front."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [])
-    writer.writeheader()
-    writer.writerows(rows)
+    names = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, fieldnames=names)
+    writer.writerow({name: _inert(name) for name in names})
+    writer.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
     return write_text(path, text.getvalue())
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_COMPUTED) else value
 
 
 def _finite(value: Any) -> Any:

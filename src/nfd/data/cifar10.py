@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nfd.core.files import expanded
 from nfd.data.dataset import Dataset, Images
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -33,6 +34,7 @@ _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _RECORDS = 10_000
 _MOST_UNPACKED = 256 << 20
+_MOST_MEMBERS = 1000  # the official archive has nine
 _PADDING = 1 << 20  # at most so many bytes of zeros end a tar file
 _PYTHON = ("cifar-10-python.tar.gz", "cifar-10-batches-py", *(name.removesuffix(".bin") for name in (*TRAIN, TEST)))
 _WHERE = f"It is {ARCHIVE} at https://www.cs.toronto.edu/~kriz/cifar.html."
@@ -47,7 +49,7 @@ def cifar10(path: str | Path) -> Dataset:
         ValueError: when nothing of the kind is there, when it is the python version, or when a file is cut short or
             malformed, naming the file and the offset.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not place.exists():
         raise ValueError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
     archive, folder = _find(place)
@@ -171,14 +173,22 @@ def _from_archive(archive: Path) -> dict[str, Bytes]:
 
 
 def _members(tar: tarfile.TarFile, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    for member in tar:
-        name = PurePosixPath(member.name).name
+    for count, member in enumerate(tar):
+        if count >= _MOST_MEMBERS:
+            raise ValueError(f"{archive}: holds more than {_MOST_MEMBERS} entries; this is not CIFAR-10. {_WHERE}")
+        path = PurePosixPath(member.name)
+        name = path.name
         if name in _PYTHON and member.isfile():
             raise _python_version(archive)
         if member.size > _RECORDS * _RECORD:
             raise ValueError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
-        if name not in (*TRAIN, TEST) or not member.isfile():
+        if name not in (*TRAIN, TEST):
             continue
+        if not member.isfile() or path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"{archive}: its entry {member.name!r} is a link, a device or a path out of the archive, not a file in "
+                f"it; this is not CIFAR-10. {_WHERE}"
+            )
         file = tar.extractfile(member)
         if file is not None:
             yield name, file

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from nfd.core.files import expanded
 from nfd.core.progress import bar
 from nfd.data.cache import Cache
 from nfd.data.dataset import Dataset, Images
@@ -56,7 +57,7 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
     Raises:
         ValueError: naming the folder or the files that are missing, mixed up or unreadable.
     """
-    root = Path(directory).expanduser()
+    root = expanded(directory)
     files, notes = _listed(root.resolve())
     if size is not None and 3 * size * size * len(files) > _MOST_BYTES:
         raise _too_large(len(files), size, size)
@@ -100,9 +101,9 @@ def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
 
 def _parts(root: Path) -> dict[str, Path]:
     """Part to folder: ``{"train": ..., "test": ...}``, or ``{"": root}`` where the seed splits."""
-    names = [e.name for e in _entries(root) if e.is_dir()]
+    names = [e.name for e in _entries(root) if _is(e.is_dir)]
     training = [name for name in names if name.lower() == "train"]
-    if not training or not any(e.is_dir() for e in _entries(root / training[0])):
+    if not training or not any(_is(e.is_dir) for e in _entries(root / training[0])):
         return {"": root}
     tests = [name for name in names if name.lower() in _TEST_NAMES]
     rest = [name for name in names if name not in (training[0], *tests)]
@@ -117,27 +118,47 @@ def _parts(root: Path) -> dict[str, Path]:
 def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
     """(path, class, what changes when the file does), sorted; loose images beside class folders are an error."""
     entries = _entries(folder)
-    loose = [e.name for e in entries if e.is_file() and e.name.lower().endswith(_SUFFIXES)]
+    loose = [e.name for e in entries if _is(e.is_file) and e.name.lower().endswith(_SUFFIXES)]
     if loose:
         raise ValueError(
             f"{folder} holds {len(loose)} images that are in no class folder, such as {loose[0]}. Move each into the "
             "folder of its class."
         )
     for entry in entries:
-        if entry.is_dir():
+        if _is(entry.is_dir):
+            _check_link(entry, folder)
             for path, stamp in _walk(entry.path):
                 yield path, entry.name, f"{entry.name} {stamp}"
+
+
+def _check_link(entry: os.DirEntry[str], folder: Path) -> None:
+    """A class may be a link to a folder elsewhere, but not to one that holds the classes or is one of them."""
+    if entry.is_symlink():
+        inside, target = folder.resolve(), Path(entry.path).resolve()
+        if inside == target or inside in target.parents or target in inside.parents:
+            raise ValueError(
+                f"{entry.path} is a link to {target}, which holds this folder or lies in it: its images would be of "
+                "two classes. Remove the link."
+            )
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
     for entry in _entries(folder):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
-        elif entry.is_file():
+        elif _is(entry.is_file):
             about = entry.stat()
             yield entry.path, f"{entry.path} {about.st_size} {about.st_mtime_ns}"
         else:  # links to folders or to nowhere are no images, whatever their names say
             yield entry.path + os.sep, ""
+
+
+def _is(asked: Callable[[], bool]) -> bool:
+    """The answer of the file system; False of links that lead in a circle."""
+    try:
+        return asked()
+    except OSError:
+        return False
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nfd.core.errors import MAX_SEED, nearest
+from nfd.core.errors import MAX_SEED, MOST, WIDEST, nearest
 from nfd.scaling.rules import MAX_ETA_C
 
-Count = Annotated[int, Field(strict=True, ge=1, le=10**6)]
-Width = Annotated[int, Field(strict=True, ge=1, le=2**26)]
-Several = Annotated[int, Field(strict=True, ge=2, le=10**6)]  # of which a standard error can be taken
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Width = Annotated[int, Field(strict=True, ge=1, le=WIDEST)]
+Several = Annotated[int, Field(strict=True, ge=2, le=MOST)]  # of which a standard error can be taken
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(strict=True, ge=0, lt=MAX_ETA_C, allow_inf_nan=False)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]

@@ -50,15 +50,16 @@ class DataConfig(Config):
     def _check_data(self) -> Self:
         if is_partial():
             return self
-        if self.data == "digits" and self.data_dir is not None:
+        kind = self.data or "digits"  # a configuration may leave it open
+        if kind == "digits" and self.data_dir is not None:
             raise ValueError(
                 f"data_dir is for data='cifar10' and data='images'; got data='digits' and data_dir={self.data_dir!r}. "
                 "Drop it or name the data set with --data."
             )
-        if self.data != "digits" and not (self.data_dir or "").strip():
+        if kind != "digits" and not (self.data_dir or "").strip():
             raise ValueError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
-        if self.image_size is not None and self.data != "images":
-            raise ValueError(f"image_size is for data='images'; got data={self.data!r}. Drop it.")
+        if self.image_size is not None and kind != "images":
+            raise ValueError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
         return self
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from nfd.core.errors import MAX_SEED
-from nfd.core.names import Activation, Block, RuleName, Size
+from nfd.core.files import expanded
+from nfd.core.names import Activation, Block, Data, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
@@ -129,6 +130,9 @@ class CapacityConfig(SweepConfig):
 class FigureConfig(DataConfig):
     """The figures of the paper, and its claims: how large, and on what."""
 
+    data: Data | None = None  # type: ignore[assignment]  # left open: data_dir alone may say
+    """digits (scikit-learn's), cifar10 (official binary version) or images (class folders); by default what lies in
+    data_dir, and the digits without one"""
     size: Size = "cpu"
     """smoke (seconds), cpu (under an hour for all on two cores) or paper (as its captions say; for a GPU)"""
 
@@ -136,13 +140,13 @@ class FigureConfig(DataConfig):
     @classmethod
     def _name_data(cls, given: Any) -> Any:
         """``data_dir`` alone says which data set: the binary files of CIFAR-10, or folders of images."""
-        if isinstance(given, dict) and given.get("data_dir") and given.get("data", "digits") == "digits":
-            return given | {"data": _kind_of(Path(str(given["data_dir"])).expanduser())}
-        return given
+        place = given.get("data_dir") if isinstance(given, dict) and given.get("data") is None else None
+        return given | {"data": _kind_of(expanded(place))} if isinstance(place, str) and place.strip() else given
 
     def data_settings(self) -> dict[str, Any]:
         """The data, as settings of ``RunConfig``."""
-        return {"data": self.data, "data_dir": self.data_dir, "image_size": self.image_size, "data_seed": self.seed}
+        kind = self.data or "digits"
+        return {"data": kind, "data_dir": self.data_dir, "image_size": self.image_size, "data_seed": self.seed}
 
 
 def _kind_of(path: Path) -> str:

@@ -15,7 +15,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    check_callable,
+    check_choice,
+    check_count,
+    check_finite,
+    check_flag,
+    check_real,
+    check_several,
+)
 from nfd.core.progress import bar
 from nfd.core.statistics import Interval, pooled_slope
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of
@@ -38,6 +48,7 @@ MEANINGS = {
     "loss": "loss of the last batch before its update",
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
+_FLOAT32 = 1e37  # rates and decays that float32 holds, with room for the factors of width and depth
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
 _NOTHING = Interval(math.nan, math.nan, math.nan, math.nan)
 
@@ -129,7 +140,8 @@ def check(
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
-    sizes = {"width": _sizes("widths", widths), "depth": _sizes("depths", depths)}
+    check_callable("make_model", make_model, "a function of (width, depth)")
+    sizes = {"width": _sizes("widths", widths, WIDEST), "depth": _sizes("depths", depths, MOST)}
     if all(len(s) < 2 for s in sizes.values()):
         raise ValueError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     pairs = _pairs(batches)
@@ -141,15 +153,15 @@ def check(
         pairs,
         rule,
         check_choice("optimizer", optimizer, OPTIMIZERS),
-        check_real("eta_c", eta_c, above=0.0),
+        check_real("eta_c", eta_c, above=0.0, below=_FLOAT32),
         loss_of(loss),
         blocks,
         roles,
-        check_real("weight_decay", weight_decay, least=0.0),
+        check_real("weight_decay", weight_decay, least=0.0, below=_FLOAT32),
         make_optimizer,
-        gia,
+        check_flag("gia", gia),
     )
-    seeds = check_count("seeds", seeds, minimum=2)
+    seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     _check_constructor(make_model, sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
@@ -160,7 +172,7 @@ def check(
 
 def _pairs(batches: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """The batches as a list of tensors; ValueError that names what is not."""
-    found = list(batches)
+    found = check_several("batches", batches, "(inputs, targets), one per step")
     if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
         raise ValueError("batches must be a list of (inputs, targets), one per step.")
     pairs = [tuple(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in pair) for pair in found]
@@ -190,10 +202,8 @@ def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[in
             )
 
 
-def _sizes(argument: str, sizes: Sequence[int]) -> list[int]:
-    if isinstance(sizes, int):
-        raise TypeError(f"{argument} must be a list of sizes; got {sizes!r}. Pass [{sizes}].")
-    found = [check_count(argument, size) for size in sizes]
+def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
+    found = [check_count(argument, size, maximum=most) for size in check_several(argument, sizes, "sizes")]
     if not found or found != sorted(set(found)):
         raise ValueError(f"{argument} must be ascending; got {list(sizes)}.")
     return found

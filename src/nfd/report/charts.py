@@ -15,9 +15,11 @@ import altair as alt
 import vl_convert
 
 from nfd.core.files import write_bytes, write_csv
+from nfd.core.text import visible
 from nfd.experiment.findings.finding import Axes, Finding
 from nfd.report.series import Series, mapped, references, styled
-from nfd.report.tidy import LOG_X, LOG_Y, Point, Row, across_span, linear_span, log_span, tidy
+from nfd.report.thinning import thinned
+from nfd.report.tidy import LOG_X, LOG_Y, Point, Row, across_span, linear_span, log_span, series_of, tidy
 
 Chart = alt.LayerChart
 
@@ -30,10 +32,11 @@ _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its series styled by their names, its references behind them."""
-    names = _distinct(finding.rows)
+    rows, compared = thinned(finding.rows), thinned(finding.references)
+    names = _distinct(rows)
     series = mapped(names) if finding.axes.kind == "map" else styled(names)
     draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
-    return draw(finding.rows, series, finding.axes, finding.references)
+    return draw(rows, series, finding.axes, compared)
 
 
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
@@ -172,7 +175,11 @@ def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
     plain = chart.properties(width=_STILL_WIDTH).to_dict()
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
     if title:
-        spec["title"] = {"text": textwrap.wrap(title, _TITLE_WIDTH * 2), "anchor": "start", "fontWeight": "normal"}
+        spec["title"] = {
+            "text": textwrap.wrap(visible(title), _TITLE_WIDTH * 2),
+            "anchor": "start",
+            "fontWeight": "normal",
+        }
     text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
     return vl_convert.vegalite_to_pdf(text), vl_convert.vegalite_to_png(text, scale=2)
 
@@ -208,14 +215,14 @@ def _legend(count: int) -> alt.Legend | None:
 
 
 def _said(name: str) -> str:
-    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else."""
-    return f"{name}:" if name in ("title", "image", "series") else name
+    """A name of a column in a tooltip, where ``title`` and ``image`` mean something else, and controls break Vega."""
+    return f"{name}:" if name in ("title", "image", "series") else " ".join(visible(name).split())
 
 
 def _wrapped(title: str) -> list[str]:
     """The lines of a title; Vega trips over the names that JavaScript's objects have, unless a space follows."""
-    return textwrap.wrap(title, _TITLE_WIDTH) or [""] if title not in _TRIPS else [f"{title} "]
+    return textwrap.wrap(visible(title), _TITLE_WIDTH) or [""] if title not in _TRIPS else [f"{title} "]
 
 
 def _distinct(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(str(row.get("series", "")) for row in rows))
+    return list(dict.fromkeys(map(series_of, rows)))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
+from nfd.core.text import visible
 from nfd.report.section import Label, Section
 
 Row = Mapping[str, Any]
@@ -51,7 +52,7 @@ def claims_markdown(rows: Sequence[Row], intro: str) -> str:
     below = [
         f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
     ]
-    opening = [intro.strip(), ""] + ([_count(rows), ""] if rows else [])
+    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), ""] if rows else [])
     return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
 
 
@@ -99,6 +100,8 @@ def _ended(text: str) -> str:
 
 
 def in_markdown(text: Any) -> str:
-    """Text in Markdown: in one line, without what would end a cell or begin HTML."""
-    shown = _plain(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-    return shown.replace("*", "\\*").replace("_", "\\_").replace("`", "\\`")
+    """Text in Markdown: in one line, without what would end a cell, begin HTML, or make a link or a picture."""
+    shown = visible(_plain(text)).replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "\\|*_`[]!":
+        shown = shown.replace(mark, f"\\{mark}")
+    return shown

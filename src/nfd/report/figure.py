@@ -8,6 +8,7 @@ from typing import Literal
 from nfd.experiment.findings.finding import Finding
 from nfd.report.charts import Chart, chart_of
 from nfd.report.section import Panel, Section
+from nfd.report.thinning import left_out
 
 
 def finding_section(finding: Finding, chart: Chart | None = None, *, level: Literal[2, 3] = 2) -> Section:
@@ -15,7 +16,8 @@ def finding_section(finding: Finding, chart: Chart | None = None, *, level: Lite
     f = finding
     drawn = chart_of(f) if chart is None else chart
     wide = any(len(row) > 3 for row in f.table)
-    return Section(f.title, [f.headline, *f.details], drawn, f.table, f.caption, level=level, cards=wide)
+    caption = " ".join(filter(None, [f.caption, left_out(f)]))
+    return Section(f.title, [f.headline, *f.details], drawn, f.table, caption, level=level, cards=wide)
 
 
 def figure_section(
@@ -26,5 +28,6 @@ def figure_section(
     ``charts`` are theirs by name, where they are drawn already.
     """
     drawn = {f.name: chart_of(f) for f in findings} if charts is None else charts
-    panels = [Panel(drawn[f.name], " ".join(filter(None, [f.reading, f.caption])), f.title) for f in findings]
+    said = {f.name: " ".join(filter(None, [f.reading, f.caption, left_out(f)])) for f in findings}
+    panels = [Panel(drawn[f.name], said[f.name], f.title) for f in findings]
     return Section(title, [], caption=caption, panels=panels)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import altair as alt
 
+from nfd.core.text import visible
+
 
 @dataclass(frozen=True)
 class Label:
@@ -75,8 +77,8 @@ def section_html(section: Section, anchor: str) -> str:
 
 
 def escaped(text: object) -> str:
-    """Text that is text in HTML, in attributes too; what has no UTF-8 becomes a question mark."""
-    return html.escape(str(text).encode("utf-8", "replace").decode())
+    """Text that is text in HTML, in attributes too; what has no UTF-8 becomes a question mark, what is unseen seen."""
+    return html.escape(visible(str(text)).encode("utf-8", "replace").decode())
 
 
 def _panel(panel: Panel, place: str) -> str:

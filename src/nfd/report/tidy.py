@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from nfd.core.text import visible
 from nfd.experiment.findings.finding import Axes
 
 Row = Mapping[str, Any]
@@ -34,8 +35,13 @@ def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
             continue
         if drawable(y, above_zero=axes.kind in LOG_Y):
             bar = {"low": low, "high": high} if drawable(low) and drawable(high) else dict[str, float]()
-            found.append({"series": str(row.get("series", "")), "x": x, "y": y, **bar, "text": _text(y, bar)})
+            found.append({"series": series_of(row), "x": x, "y": y, **bar, "text": _text(y, bar)})
     return found
+
+
+def series_of(row: Row) -> str:
+    """The name of a row's series."""
+    return visible(str(row.get("series", "")))
 
 
 def drawable(value: Any, *, above_zero: bool = False) -> TypeGuard[float]:
@@ -47,7 +53,7 @@ def drawable(value: Any, *, above_zero: bool = False) -> TypeGuard[float]:
 
 def named(value: Any) -> str:
     """A value as the name of its place on a named axis."""
-    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else str(value)
+    return "infinite" if value == math.inf else f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
 def linear_span(points: Sequence[Point], *, zero: bool) -> Span:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_real, check_seed
+from nfd.core.errors import check_choice, check_count, check_patterns, check_real, check_seed
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
 from nfd.scaling.families import matches
-from nfd.scaling.rules import OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
+from nfd.scaling.rules import MAX_ETA_C, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
 from nfd.scaling.tensors import tensors
 
@@ -128,7 +129,7 @@ class Plan:
         lr: float,
         weight_decay: float = 0.0,
         eps: float = _EPSILON,
-        no_decay: Sequence[str] = (),
+        no_decay: str | Sequence[str] = (),
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
@@ -137,7 +138,7 @@ class Plan:
             lr: the rate that was tuned at the base, at least 0. Schedulers scale every group alike.
             weight_decay: tuned at the base, at least 0.
             eps: Adam's, at the base; written for adam and adamw only.
-            no_decay: patterns of names that take none, such as ``("**.bias",)``.
+            no_decay: pattern or patterns of names that take none, such as ``("**.bias",)``.
 
         Returns:
             groups with ``params``, ``lr``, ``weight_decay``, ``roles``, for adam and adamw ``eps``, and for muon
@@ -146,8 +147,11 @@ class Plan:
         Raises:
             ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
         """
-        lr, weight_decay = check_real("lr", lr, least=0.0), check_real("weight_decay", weight_decay, least=0.0)
-        eps = check_real("eps", eps, above=0.0)
+        lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
+        weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_ETA_C)
+        eps = check_real("eps", eps, above=0.0, below=MAX_ETA_C)
+        patterns = check_patterns("no_decay", no_decay) or []
+        patterns = [patterns] if isinstance(patterns, str) else patterns
         if self.optimizer == "adam" and weight_decay and self.decay != "raw":
             raise ValueError(
                 "The decay of Adam goes through its normaliser and has no form free of width and depth. Plan with "
@@ -158,7 +162,7 @@ class Plan:
         for name, p in named.items():
             if not p.requires_grad:
                 continue
-            spared = any(matches(name, pattern) for pattern in no_decay)
+            spared = any(matches(name, pattern) for pattern in patterns)
             settings = self._settings(name, lr, 0.0 if spared else weight_decay, eps)
             group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
             group["params"].append(p)
@@ -243,21 +247,33 @@ class Plan:
             got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
             raise ValueError(f"This is not a plan of format {_FORMAT}; got {got!r}. Plan the model again.")
         try:
-            entries = {str(name): _entry(e) for name, e in stored["entries"].items()}
-            return cls(
+            entries = {str(name): _entry(name, e) for name, e in stored["entries"].items()}
+            found = cls(
                 rule=cast(RuleName, check_choice("rule", stored["rule"], RULES)),
                 optimizer=cast(Optimizer, check_choice("optimizer", stored["optimizer"], OPTIMIZERS)),
                 decay=cast(Decay, check_choice("decay", stored["decay"], DECAYS)),
                 width=check_real("width", stored["width"], above=0.0),
                 depth=check_real("depth", stored["depth"], above=0.0),
                 entries=entries,
-                blocks=tuple(str(block) for block in stored["blocks"]),
+                blocks=_texts("blocks", stored["blocks"]),
                 multipliers={str(k): check_real(k, v) for k, v in stored["multipliers"].items()},
-                notes=tuple(str(note) for note in stored["notes"]),
+                notes=_texts("notes", stored["notes"]),
             )
+            for name in entries:
+                found._check_numbers(name)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             said = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"The stored plan is damaged ({said}). Plan the model again.") from None
+        return found
+
+    def _check_numbers(self, name: str) -> None:
+        """ValueError unless the numbers of a tensor can be used: ratios may be so far from 1 that powers are not."""
+        try:
+            numbers = [of(name) for of in (self.std, self.rate, self.epsilon, self.weight_decay)]
+        except ArithmeticError:
+            numbers = [math.inf]
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"{name!r} has ratios or powers beyond all numbers: {self.entries[name]}")
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
@@ -266,6 +282,8 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what ``save`` wrote; ValueError when it is not a plan."""
+        if not isinstance(path, str | Path):
+            raise TypeError(f"path must be a text or a Path; got {path!r}.")
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
@@ -273,21 +291,29 @@ class Plan:
         return cls.from_dict(stored)
 
 
-def _entry(stored: Mapping[str, Any]) -> Entry:
+def _entry(name: str, stored: Mapping[str, Any]) -> Entry:
     start, ratios = stored["start"], stored["ratios"]
+    if not isinstance(start["kept"], bool):
+        raise TypeError(f"kept of {name!r} must be true or false; got {start['kept']!r}")
     return Entry(
-        shape=tuple(int(size) for size in stored["shape"]),
+        shape=tuple(check_count(f"shape of {name!r}", size, minimum=0) for size in stored["shape"]),
         role=cast(Role, check_choice("role", stored["role"], ROLES)),
-        why=str(stored["why"]),
-        fan_in=None if stored["fan_in"] is None else int(stored["fan_in"]),
+        why=_texts("why", [stored["why"]])[0],
+        fan_in=None if stored["fan_in"] is None else check_count("fan_in", stored["fan_in"], minimum=0),
         ratios=Ratios(*(check_real(k, ratios[k], above=0.0) for k in ("fan_in", "fan_out"))),
         start=Start(
             check_real("std", start["std"], least=0.0),
             None if start["constant"] is None else check_real("constant", start["constant"]),
-            bool(start["kept"]),
+            start["kept"],
         ),
         multiplier=Power(*(check_real(k, stored["multiplier"][k]) for k in ("fan_in", "fan_out", "depth"))),
     )
+
+
+def _texts(name: str, stored: Any) -> tuple[str, ...]:
+    if not isinstance(stored, list | tuple) or not all(isinstance(text, str) for text in stored):
+        raise TypeError(f"{name} must be text; got {stored!r}")
+    return tuple(stored)
 
 
 def _several(said: str, names: list[str]) -> str:

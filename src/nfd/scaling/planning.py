@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count, check_finite
+from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_found, blocks_named
 from nfd.scaling.entries import (
@@ -94,8 +94,9 @@ def plan(
     decay = check_choice("decay", decay, DECAYS)
     if rule == "ntk":
         raise ValueError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
-    base_width = None if base_width is None else check_count("base_width", base_width)
-    base_depth = None if base_depth is None else check_count("base_depth", base_depth)
+    base_width = None if base_width is None else check_count("base_width", base_width, maximum=WIDEST)
+    base_depth = None if base_depth is None else check_count("base_depth", base_depth, maximum=MOST)
+    blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
     if isinstance(sample, Tensor) and sample.is_floating_point():
         check_finite("sample", sample)
     family = known(model)
@@ -158,7 +159,7 @@ def _of_any(
     base_depth: int | None,
     make_model: MakeModel | None,
     blocks: str | Sequence[str] | None,
-    roles: Mapping[str, str] | None,
+    roles: Mapping[str, str],
     sample: Any,
 ) -> _Parts:
     """Anyone's module."""
@@ -187,6 +188,14 @@ def _of_any(
     )
 
 
+def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
+    if roles is None:
+        return {}
+    if not isinstance(roles, Mapping) or not all(isinstance(pattern, str) for pattern in roles):
+        raise TypeError(f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}.")
+    return roles
+
+
 def _check_sizes(
     family: Known,
     rule: str,
@@ -201,6 +210,8 @@ def _check_sizes(
         raise ValueError("base is the tuned model itself: pass it alone, without base_width, base_depth or make_model.")
     if make_model is not None and base_width is None:
         raise ValueError("make_model needs base_width, the width at which you tuned (and base_depth, its depth).")
+    if make_model is not None:
+        check_callable("make_model", make_model, "a function of (width, depth)")
     nothing = base is None and base_width is None and base_depth is None
     if nothing and family.width is None and rule != "standard":
         raise ValueError(

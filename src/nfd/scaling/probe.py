@@ -46,6 +46,12 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
     try:
         with torch.no_grad(), evaluating(model), torch.random.fork_rng(devices=[]):
             call_with(model, sample)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise ValueError(
+            f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
+            f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -31,6 +31,10 @@ def pack(name: str, values: NDArray[Any] | torch.Tensor) -> bytes:
 
 def unpack(name: str, blob: bytes) -> NDArray[Any]:
     """The curve that was packed; ValueError if a bit of it changed since."""
+    if not isinstance(blob, bytes):
+        raise ValueError(
+            f"Curve {name!r} is damaged: expected bytes, got {type(blob).__name__}. Restore it from a copy."
+        )
     body = blob[_SUM.size :]
     if len(body) < _HEADER.size or _SUM.unpack_from(blob)[0] != zlib.crc32(body):
         raise ValueError(

@@ -51,6 +51,9 @@ def encode(record: Record) -> tuple[Any, ...]:
     key, group = check_name("key", record.key), check_name(f"group of run {record.key!r}", record.group)
     if not (record.error is None or isinstance(record.error, str)):
         raise ValueError(f"error of run {key!r} must be a text or None; got {record.error!r}. Pass str(error).")
+    for what, named in (("metrics", record.metrics), ("curves", record.curves)):
+        if not isinstance(named, dict):
+            raise ValueError(f"{what} of run {key!r} must be a dict by name; got {named!r}.")
     return (
         key,
         group,

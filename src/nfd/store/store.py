@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nfd.core.errors import check_choice
-from nfd.core.files import prepare_directory
+from nfd.core.files import expanded, prepare_directory
 from nfd.store.blobs import pack, unpack
 from nfd.store.database import create, for_driver, for_reader
 from nfd.store.faults import transaction, translated
@@ -62,7 +62,7 @@ class Store:
 
         Where the directory cannot be written and no driver was at work, it shows the runs of this moment for good.
         """
-        path = Path(directory).expanduser() / FILE
+        path = expanded(directory) / FILE
         if not str(directory).strip() or not path.exists():
             raise FileNotFoundError(f"No sweep in {str(directory)!r}: there is no {FILE}. Run nfd sweep there first.")
         return cls(path, for_reader(path), None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_csv, write_json
+from nfd.core.text import visible
 from nfd.store.rows import Record
 
 _SHOWN = ("train_loss", "test_loss", "test_accuracy")
@@ -35,11 +36,11 @@ def listing(records: Sequence[Record], limit: int | None = None) -> Iterator[str
     names = ["status", *differ, *(name for name in _SHOWN if name in table[0])]
     cells = [[_shown(row[name]) for name in names] for row in table[:limit]]
     widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
-    for line in [names, *cells]:
+    for line in [[_line(name) for name in names], *cells]:
         yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
     for record in records[:limit]:
         if record.error:
-            yield f"{record.key}: {record.error}"
+            yield f"{_line(record.key)}: {_line(record.error)}"
 
 
 def write_runs(records: Sequence[Record], directory: Path, command: str, *, parquet: bool) -> list[Path]:
@@ -65,4 +66,9 @@ def _write_parquet(path: Path, table: Sequence[dict[str, Any]]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else _line(str(value))
+
+
+def _line(text: str) -> str:
+    """Text from a file in one line, which moves no cursor."""
+    return visible(" ".join(text.split()))

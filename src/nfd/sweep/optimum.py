@@ -72,13 +72,16 @@ class Scores:
         lowest: Tensor = (centre - slope / (2 * bend)).clamp(x[0], x[-1])
         return lowest
 
+    @property
+    def slack(self) -> float:
+        """Half a step where ``best`` is a rate of the grid, else 0: seeds that agree on it know nothing beside it."""
+        on_grid = bool((self.log2_eta.double() == self.best()).any())
+        return float(self.log2_eta[1] - self.log2_eta[0]) / 2 if on_grid else 0.0
+
     def optimum(self) -> Interval:
-        """``best`` with its jackknife interval over seeds, half a step wider where it is a rate of the grid."""
+        """``best`` with its jackknife interval over seeds, wider by ``slack``."""
         found = interval(lambda seeds: self.of(seeds.long()).best(), torch.arange(len(self.losses)).double())
-        if not bool((self.log2_eta.double() == found.value).any()):
-            return found
-        half = float(self.log2_eta[1] - self.log2_eta[0]) / 2
-        return Interval(found.value, math.hypot(found.stderr, half / math.sqrt(3)), found.low - half, found.high + half)
+        return widened(found, self.slack)
 
     def at(self, log2_eta: Tensor) -> Tensor:
         """The typical score at any rate, linear between those of the grid, constant beyond."""
@@ -98,6 +101,11 @@ class Scores:
         while last < len(mean) - 1 and mean[last + 1] <= limit:
             last += 1
         return first, last
+
+
+def widened(found: Interval, more: float) -> Interval:
+    """An interval with ``more`` on either side, all places within it alike: ``more / sqrt(3)`` joins the error."""
+    return Interval(found.value, math.hypot(found.stderr, more / math.sqrt(3)), found.low - more, found.high + more)
 
 
 def rounded(log2_eta: float) -> float:

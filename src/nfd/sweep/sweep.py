@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nfd.core.errors import check_device
+from nfd.core.errors import check_device, check_several
 from nfd.core.progress import Bar, bar
 from nfd.experiment.runs import failed, train_task
 from nfd.experiment.settings import RunConfig
@@ -50,10 +50,11 @@ class Sweep:
         trackers: Sequence[Tracker] = (),
         progress: bool = False,
     ) -> None:
+        watching = check_several("trackers", trackers, "trackers")
         self.device = str(check_device(device))
         self.store = Store.open(directory)
         self.executor: Executor = Inline() if executor is None else executor
-        self.trackers, self.progress = list(trackers), progress
+        self.trackers, self.progress = watching, progress
         self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
 
     def __enter__(self) -> Self:

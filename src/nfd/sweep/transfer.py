@@ -22,7 +22,7 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
-from nfd.sweep.optimum import Scores, rounded
+from nfd.sweep.optimum import Scores, rounded, widened
 from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
@@ -103,19 +103,23 @@ class Transfer:
 
 
 def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Interval | None:
-    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size."""
+    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size.
+
+    The exponent of least squares is a weighted sum of the best rates. Its interval over seeds is wider by what the
+    ``slack`` of each can add to that sum: best rates that all are rates of the grid have no error of their own.
+    """
     sizes = list(cells)
     if len({size[0 if axis == "width" else 1] for size in sizes}) < 2:
         return None
     rows = torch.tensor([[1.0, math.log2(n), math.log2(L)] for n, L in sizes], dtype=torch.float64)
-    column = 1 if axis == "width" else 2
+    weights: Tensor = torch.linalg.pinv(rows)[1 if axis == "width" else 2]
 
     def exponent(seeds: Tensor) -> Tensor:
         best = torch.stack([cells[size].of(seeds.long()).best() for size in sizes])
-        exponents: Tensor = torch.linalg.pinv(rows) @ best
-        return exponents[column]
+        return weights.dot(best)
 
-    return interval(exponent, _seeds(cells[sizes[0]]))
+    slack = torch.tensor([cells[size].slack for size in sizes], dtype=torch.float64)
+    return widened(interval(exponent, _seeds(cells[sizes[0]])), float(weights.abs() @ slack))
 
 
 def data_title(config: TransferConfig) -> str:

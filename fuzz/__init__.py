@@ -1,0 +1,1 @@
+"""Fuzzing of what reads files from outside: targets, seeds and a runner."""

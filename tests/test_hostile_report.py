@@ -1,0 +1,151 @@
+"""Pages and tables of hostile names are inert: nothing runs, nothing is loaded, nothing is turned around or hidden."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser import browser, seen
+
+from nfd.cli.main import main
+from nfd.core.files import write_csv
+from nfd.core.text import visible
+from nfd.experiment.findings.finding import Axes, Finding
+from nfd.report.claims import claims_markdown
+from nfd.report.thinning import MOST_ROWS, MOST_SERIES, left_out, thinned
+
+EVIL = (
+    "</script><script>document.title='ran'</script>",
+    "<img src=http://127.0.0.1:9/x onerror=document.title='ran'>",
+    "\"'><svg onload=document.title='ran'>",
+    "</title><meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
+    "\u2028\u2029\u202etfel\u2066\u0000\x1b[31m",
+    'a\nb\tc\\n"',
+    "=cmd|' /C calc'!A0",
+    "[a](javascript:alert(1)) ![b](http://127.0.0.1:9/x)",
+    "javascript:alert(1)",
+    "&lt;script&gt;",
+    "constructor",
+    "__proto__",
+    "long " * 400,
+    "x" * 3000,
+)
+
+
+def finding(evil: str, kind: Any = "curves") -> Finding:
+    rows = [{"series": f"{evil}{k % 2}", evil: 1.0 + k, "y": 1.0 + k, "low": 0.5, "high": 9.0} for k in range(6)]
+    return Finding(evil, evil, evil, rows, Axes(evil, "y", evil, evil, kind), evil, [evil], table=[{evil: evil}])
+
+
+def results(folder: Path) -> Path:
+    """Results of every kind, each with hostile texts wherever a text can be."""
+    for k, evil in enumerate(EVIL):
+        claim = dict.fromkeys(("id", "source", "statement", "verdict", "measurement", "reading"), evil)
+        contents: dict[str, dict[str, Any]] = {
+            "findings": {"findings": {evil: finding(evil).plain()}, "config": {evil: evil}},
+            "claims": {"rows": [claim | {"value": 1.0, "tried": [evil]}]},
+            "values": {evil: evil, "nested": {evil: {evil: [evil]}}, "rows": [{evil: evil}]},
+        }
+        for name, content in contents.items():
+            place = folder / f"{k}-{name}"
+            place.mkdir(parents=True)
+            (place / "result.json").write_text(json.dumps({"command": evil, "title": evil} | content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("evil")
+    assert main(["report", str(results(folder / "results")), "--out", str(folder / "report")]) == 0
+    return (folder / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_only_markup_of_a_page_is_its_own(page: str) -> None:
+    assert page.count("<script>") == page.count("</script>") == 2
+    markup, _, data = page.split("<script>")
+    assert not re.search(r"<(img|iframe|object|embed|base|form|link|title[^>]*>[^<]*<meta)", markup + data)
+    assert not re.search(r"<[^>]* on\w+=", re.sub(r'"[^"]*"', '""', markup))
+    assert "default-src 'none'" in markup.split("<title>")[0]
+
+
+def test_what_cannot_be_seen_is_shown_by_its_number(page: str) -> None:
+    assert not re.search(r"[\u202a-\u202e\u2066-\u2069\u2028\u2029\0\x1b]", page)
+    assert "⟨U+202E⟩" in page.split("<script>")[0]
+    assert visible("a\u200cb ü\u00a0😀\n") == "a\u200cb ü\u00a0😀\n"  # what belongs to words stays
+    assert visible("\u061c\x7f") == "⟨U+061C⟩⟨U+007F⟩"
+
+
+@pytest.mark.skipif(browser() is None, reason="needs chromium, as in make browser")
+def test_a_browser_runs_and_loads_nothing_of_it(page: str, tmp_path: Path) -> None:
+    shown = seen(page, {"phone": (0, 480, 800)}, tmp_path)
+    assert shown.said["phone"]["marks"].count(0) == 0
+    assert len(shown.said["phone"]["marks"]) == len(EVIL)
+    assert "ran" not in shown.said
+    assert not [line for line in shown.console if "Content-Security-Policy" in line or "Refused" in line]
+    assert shown.said["phone"]["overflow"] <= 0
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_a_cell_of_a_table_computes_nothing(tmp_path: Path, evil: str) -> None:
+    write_csv(tmp_path / "a.csv", [{evil: evil, "number": -1.5, "none": None}])
+    with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
+        names, values = csv.reader(file)
+    assert not names[0].startswith(("=", "+", "-", "@"))
+    assert values[0].lstrip("'") == evil.lstrip("'")
+    assert values[1:] == ["-1.5", ""]
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_markdown_has_no_links_pictures_or_html_of_it(evil: str) -> None:
+    row = dict.fromkeys(("id", "source", "statement", "verdict", "measurement", "reading"), evil)
+    text = claims_markdown([row], "Intro")
+    bare = re.sub(r"\\.", "", text)
+    assert "<" not in bare
+    assert "](" not in bare
+    assert max(line.count("|") for line in bare.splitlines()) == 6
+
+
+def test_terminals_are_told_text_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nfd.store.rows import Record
+    from nfd.store.store import Store
+
+    with Store.open(tmp_path) as store:
+        configs = [{"data": evil, "width": k} for k, evil in enumerate(EVIL)]
+        store.add(Record(f"k{k}", "g", "failed", c, {}, error=EVIL[k]) for k, c in enumerate(configs))
+    assert main(["runs", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.replace("\n", "").isprintable()
+
+
+def test_very_many_rows_are_thinned_said_and_quick(tmp_path: Path) -> None:
+    """As quick as few rows but for reading them: the bound is ten times what it takes."""
+    rows = [{"series": f"s{k % 7}", "x": k // 7, "y": 1.0, "low": 0.5, "high": 2.0} for k in range(30_000)]
+    many = Finding("many", "Many?", "Yes.", rows, Axes("x", "y", "x", "y", "curves"), "Caption.")
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "result.json").write_text(json.dumps({"command": "nfd x", "findings": {"a": many.plain()}}))
+    begun = time.process_time()
+    assert main(["report", str(tmp_path / "many"), "--out", str(tmp_path / "report")]) == 0
+    assert time.process_time() - begun < 60
+    text = (tmp_path / "report" / "report.html").read_text()
+    assert "Drawn are 4,998 of 30,000 rows, evenly along each series" in text
+    assert len(text) < 3_000_000
+
+
+def test_thinning_keeps_ends_and_every_series_that_it_draws() -> None:
+    rows = [{"series": f"s{k % 3}", "x": k} for k in range(30_000)]
+    kept = thinned(rows)
+    assert len(kept) <= MOST_ROWS
+    for name in ("s0", "s1", "s2"):
+        own, all_ = ([r["x"] for r in some if r["series"] == name] for some in (kept, rows))
+        assert (own[0], own[-1]) == (all_[0], all_[-1])
+        assert own == sorted(set(own))
+    assert thinned(rows[:MOST_ROWS]) == rows[:MOST_ROWS]
+    crowd = Finding("a", "", "", [{"series": f"s{k}", "x": k} for k in range(500)], Axes("x", "y", "", "", "map"), "")
+    assert len(thinned(crowd.rows)) == MOST_SERIES
+    assert "of the first 100 of 500 series" in left_out(crowd)
+    assert left_out(finding("a")) == ""
