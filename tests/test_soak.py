@@ -214,7 +214,7 @@ def test_a_network_stays_as_near_to_its_dense_twin_as_errors_allow(feedback: Fee
         )
 
     def outputs(net: Network, sgd: type[torch.optim.SGD]) -> Tensor:
-        optimizer = sgd(net.param_groups(0.1), momentum=0.9, weight_decay=1e-2)
+        optimizer = sgd(net.param_groups(0.02), momentum=0.9, weight_decay=1e-4)
         found = []
         for batch in islice(awkward(6, 1), steps):
             x = math.sqrt(6) * nn.functional.normalize(batch, dim=1, eps=1e-3).to(net.U.dtype)
