@@ -131,8 +131,9 @@ def training(device: str) -> Any:
     return program
 
 
-@pytest.mark.parametrize("feedback", ["shared", "independent", "static"])
-@pytest.mark.parametrize("block", ["one-layer", "two-layer"])
+@pytest.mark.parametrize(
+    ("feedback", "block"), [("shared", "two-layer"), ("independent", "one-layer"), ("static", "one-layer")]
+)
 def test_completed_dense_network_repeats_every_output(device: str, feedback: str, block: str) -> None:
     def build(weights: str) -> Network:
         return nfd.ResNet(
@@ -182,11 +183,10 @@ def test_deferred_networks_are_saved_there_and_loaded_here(device: str) -> None:
         training(device)(other, nfd.SGD(other.param_groups(0.1)))
 
 
-@pytest.mark.parametrize("feedback", ["shared", "static"])
-def test_a_query_waits_for_the_device_only_to_factor_its_residual(feedback: str) -> None:
+def test_a_query_waits_for_the_device_only_to_factor_its_residual() -> None:
     """Once for the lengths of its vectors, once for the Gram matrix of what is new in them."""
     with pretended_cuda() as pretended:
-        layer = nfd.DeferredLinear(200, 200, feedback=feedback, device="cuda")
+        layer = nfd.DeferredLinear(200, 200, device="cuda")
         optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
         for x in numbers(4, 2, 200).float().to("cuda"):
             before = pretended.waits
@@ -255,7 +255,7 @@ def test_worker_processes_compute_there(tmp_path: Path) -> None:
 # ---- limits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("activation", "kind"), [("relu", "nngp"), ("erf", "ntk"), ("tanh", "independent-feedback")])
+@pytest.mark.parametrize(("activation", "kind"), [("relu", "independent-feedback"), ("erf", "ntk")])
 def test_kernels_agree_with_those_of_the_cpu(device: str, activation: str, kind: str) -> None:
     X, X2 = numbers(7, 4), numbers(3, 4, seed=1)
     X2[0] = 0
@@ -313,7 +313,7 @@ def test_particles_that_diverge_there_are_a_result(device: str) -> None:
     assert found.diverged_at is not None
 
 
-@pytest.mark.parametrize("depth", [2, float("inf")])
+@pytest.mark.parametrize("depth", [2, pytest.param(float("inf"), marks=pytest.mark.slow)])
 def test_predictions_are_made_there(device: str, depth: float) -> None:
     p = nfd.predict(
         numbers(3, 2, 5), torch.ones(3, 2), depth=depth, loss="mse", width=24, replicates=2, rtol=10.0, device=device,
@@ -380,6 +380,7 @@ class InTurn(Executor):
         return done
 
 
+@pytest.mark.slow
 def test_a_study_is_made_there(device: str) -> None:
     config = StudyConfig(
         steps=2, batch=2, depths=(2, 4), widths=(4, 8), seeds=2, limit_width=16, replicates=3, block_depths=(2, 4),

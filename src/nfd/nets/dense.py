@@ -45,8 +45,8 @@ class DenseLinear(nn.Module):
         """Give a shared layer an independent feedback matrix; what it computes forward stays."""
         source = seed if isinstance(seed, Increment) else Increment(seed)
         self.feedback = "independent"
-        drawn = source.normal_(torch.empty_like(self.weight, device="cpu"), "init", "backward")
-        self.feedback_weight = nn.Parameter(drawn.to(self.weight.device))
+        empty = torch.empty_like(self.weight, device="cpu")
+        self.feedback_weight = nn.Parameter(source.normal_(empty, "init", "backward").to(self.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
