@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tyro
 
-from nfd.cli.options import Options
+from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import CheckConfig
 
 
-class CheckCommand(Options, CheckConfig):
+class CheckCommand(DeviceOptions, CheckConfig):
     """Train a constructor's networks over widths and depths for a few steps, and say what scales wrongly.
 
     Writes report.html, result.json, runs.csv, config.toml and charts to OUT. Exit code 0 if nothing collapses, grows or
@@ -31,7 +31,7 @@ class CheckCommand(Options, CheckConfig):
         from nfd.report.check import write_check
 
         directory = prepare_directory(self.out)
-        found, data = checked(config, self.model)
+        found, data = checked(config, self.model, self.device)
         path = write_check(config, self.model, found, check_findings(config, found, data), directory, command)
         print(found)
         print(f"Report: {path}")

@@ -8,12 +8,12 @@ from typing import Literal
 
 import tyro
 
-from nfd.cli.options import Options
+from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import KernelConfig
 
 
-class KernelCommand(Options, KernelConfig):
+class KernelCommand(DeviceOptions, KernelConfig):
     """Kernels of infinitely wide and deep networks: fit a Gaussian process with one, or list the facts of its space.
 
     fit writes report.html, result.json, config.toml and two charts to OUT; facts writes result.json.
@@ -35,7 +35,7 @@ class KernelCommand(Options, KernelConfig):
         from nfd.experiment.kernel_fit import KernelFit, fit_findings
         from nfd.report.kernel import write_fit
 
-        fit = KernelFit(config, progress=True)
+        fit = KernelFit(config, device=self.device, progress=True)
         found = fit_findings(fit)
         path = write_fit(fit, found, directory, command)
         for finding in found:

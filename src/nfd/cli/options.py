@@ -61,6 +61,13 @@ class Options(Config):
         return kind(**values)
 
 
+class DeviceOptions(Options):
+    """Options of the commands that compute."""
+
+    device: str = "cpu"
+    """where it computes: cpu, cuda"""
+
+
 def _presets(folder: str) -> list[Path]:
     """The ready-made configurations of a command."""
     return sorted((Path(experiment.__file__).parent / "presets" / folder).glob("*.toml")) if folder else []

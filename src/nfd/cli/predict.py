@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nfd.cli.options import Options
+from nfd.cli.options import DeviceOptions
 from nfd.experiment.settings import PredictConfig
 
 
-class PredictCommand(Options, PredictConfig):
+class PredictCommand(DeviceOptions, PredictConfig):
     """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
 
     Writes result.json, config.toml and predict.csv (step, loss, standard error) to OUT.
@@ -22,7 +22,7 @@ class PredictCommand(Options, PredictConfig):
         from nfd.experiment.prediction import prediction, summary
 
         directory = prepare_directory(self.out)
-        done = prediction(config, progress=True)
+        done = prediction(config, device=self.device, progress=True)
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", done.rows())
             write_text(folder / "config.toml", config.toml())

@@ -6,14 +6,14 @@ import sys
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from nfd.cli.options import Options
+from nfd.cli.options import DeviceOptions
 from nfd.experiment.settings import StudyConfig
 
 if TYPE_CHECKING:
     from nfd.experiment.findings import Finding
 
 
-class StudyCommand(Options, StudyConfig):
+class StudyCommand(DeviceOptions, StudyConfig):
     """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
 
     Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT. When it is interrupted,
@@ -32,7 +32,7 @@ class StudyCommand(Options, StudyConfig):
         from nfd.report.study import write_study
 
         directory = prepare_directory(self.out)
-        study = Study(config, progress=True)
+        study = Study(config, device=self.device, progress=True)
         try:
             study.measure()
         except KeyboardInterrupt:

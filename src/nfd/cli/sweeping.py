@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from nfd.cli.options import Options
+from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.experiment.config import Count
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nfd.sweep.sweep import Sweep
 
 
-class SweepOptions(Options):
+class SweepOptions(DeviceOptions):
     """Options that change no number: executors and trackers."""
 
     executor: Literal["processes", "inline", "ray"] = "processes"
@@ -26,8 +26,6 @@ class SweepOptions(Options):
     """how many processes; by default as many as there are cores for"""
     threads: Count = 1
     """threads of each"""
-    device: str = "cpu"
-    """where they compute: cpu, cuda"""
     address: str | None = None
     """address of a Ray cluster; by default one is started here"""
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0

@@ -123,6 +123,11 @@ def check_device(device: torch.device | str) -> torch.device:
         place = torch.device(device)
         torch.zeros((), device=place).item()
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        if str(device).startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(
+                f"device={str(device)!r} was asked for, but PyTorch sees no CUDA device; use device='cpu', or a "
+                "machine with one and a build of PyTorch for its driver."
+            ) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"device must be one that PyTorch can use here; got {device!r} ({reason}).") from None
     return place

@@ -37,7 +37,7 @@ def gaussian_mean(f: Callable[[Tensor], Tensor], variance: float, tail: float = 
 def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """``E[f(h) f(hbar)]`` for variances ``a, b`` and covariance ``c`` (same shape, float64), elementwise."""
     largest = float(torch.maximum(a.max(), b.max())) if a.numel() else 0.0
-    z, weights = _nodes(largest)
+    z, weights = (v.to(a.device) for v in _nodes(largest))
     # h = sqrt(a) z, hbar = slope z + spread z': the two-dimensional rule on independent z, z'.
     slope = torch.where(a > 0, c / a.clamp_min(1e-300).sqrt(), 0.0)
     spread = (b - slope * slope).clamp_min(0).sqrt()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from nfd.core.errors import check_device
 from nfd.core.statistics import Interval, interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
@@ -52,8 +53,9 @@ def batches_of(config: CheckConfig) -> tuple[list[tuple[Any, Any]], str]:
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 
-def checked(config: CheckConfig, model: str) -> tuple[Check, str]:
-    """Run the check that the settings describe; and what the data were."""
+def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check, str]:
+    """Run the check that the settings describe, on a device; and what the data were."""
+    place = check_device(device)
     batches, data = batches_of(config)
     found = check(
         named(model, "model"),
@@ -67,6 +69,7 @@ def checked(config: CheckConfig, model: str) -> tuple[Check, str]:
         blocks=config.blocks,
         weight_decay=config.weight_decay,
         gia=config.gia,
+        device=place,
         progress=True,
     )
     return found, data

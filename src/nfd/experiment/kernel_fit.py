@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
+from nfd.core.errors import check_device
 from nfd.core.random import generator
 from nfd.core.statistics import Interval, share
 from nfd.data.dataset import Dataset, Images
@@ -41,8 +42,8 @@ class Score:
 class KernelFit:
     """Scores of one kernel on one data set."""
 
-    def __init__(self, config: KernelConfig, *, progress: bool = False) -> None:
-        self.config = config
+    def __init__(self, config: KernelConfig, *, device: str = "cpu", progress: bool = False) -> None:
+        self.config, self.device = config, check_device(device)
         self.dataset: Dataset = load(
             config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
         )
@@ -87,7 +88,7 @@ class KernelFit:
         K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
         scale = float(K.diagonal().mean())
         N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
-        factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N, dtype=torch.float64))
+        factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N).to(K))
         if int(failed):
             raise ArithmeticError(f"The kernel at horizon {horizon:g} is singular to rounding. Raise noise (--noise).")
         weights = torch.cholesky_solve(self.targets, factor)
@@ -103,7 +104,7 @@ class KernelFit:
     def _part(self, name: str, images: Images, count: int) -> tuple[Tensor, Tensor]:
         order = torch.randperm(len(images), generator=generator(self.config.seed, "kernel", name))
         part = images[order[: min(count, len(images))]]
-        return self.dataset.normalised(part.pixels).double(), part.labels
+        return self.dataset.normalised(part.pixels).double().to(self.device), part.labels.to(self.device)
 
 
 def fit_findings(fit: KernelFit) -> list[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import nfd
+from nfd.core.errors import check_device
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import DataConfig, PredictConfig
@@ -37,9 +38,9 @@ class Predicted:
         return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.rows()}
 
 
-def prediction(config: PredictConfig, *, progress: bool = False) -> Predicted:
-    """Run ``nfd.predict`` as configured."""
-    c = config
+def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = False) -> Predicted:
+    """Run ``nfd.predict`` as configured, on a device."""
+    c, place = config, check_device(device)
     dataset = load(c.data, c.data_dir, image_size=c.image_size, seed=c.seed, progress=progress)
     inputs, targets = dataset.batches(c.batch, c.steps, c.seed)
     own = set(PredictConfig.model_fields) - set(DataConfig.model_fields) - set(_OF_BATCHES)
@@ -49,6 +50,7 @@ def prediction(config: PredictConfig, *, progress: bool = False) -> Predicted:
         depth=c.depth if c.depth == math.inf else int(c.depth),
         classes=len(dataset.classes),
         seed=c.seed,
+        device=place,
         progress=progress,
         **{name: getattr(c, name) for name in own},
     )

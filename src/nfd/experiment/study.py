@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import nfd
+from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.core.names import Block, Feedback, RuleName
 from nfd.core.progress import Bar, bar
@@ -75,13 +76,14 @@ class Study:
     ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
     """
 
-    def __init__(self, config: StudyConfig, *, progress: bool = False) -> None:
-        self.config, self.progress = config, progress
+    def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
+        self.config, self.device, self.progress = config, check_device(device), progress
         self.measured = Measured()
         self.dataset: Dataset = load(
             config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
         )
-        self.inputs, self.targets = self.dataset.batches(config.batch, config.steps, config.seed)
+        batches = self.dataset.batches(config.batch, config.steps, config.seed)
+        self.inputs, self.targets = (x.to(self.device) for x in batches)
 
     def measure(self) -> Measured:
         """Run every unit that is not done, the most telling first."""
@@ -95,7 +97,7 @@ class Study:
 
     def mean_loss(self, outputs: Tensor) -> Tensor:
         """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
-        return cross_entropy(outputs, self.targets)
+        return cross_entropy(outputs, self.targets.cpu())
 
     @cached_property
     def weights(self) -> str:
@@ -126,6 +128,7 @@ class Study:
             "nfd": nfd.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
+            "device": str(self.device),
             "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         }
 
@@ -181,7 +184,7 @@ class Study:
         """Outputs of as many networks as the setting ``count`` says, dense where these are the real ones."""
         weights, stream = ("dense", "real") if count == "seeds" else (self.weights, "limit")
         seeds, seed = range(getattr(self.config, count)), derive(self.config.seed, stream)
-        return ensemble(given, width, depth, weights, seeds, seed, lambda: None).outputs
+        return ensemble(given, width, depth, weights, seeds, seed, lambda: None).outputs.cpu()
 
     def _block(self, rule: RuleName, depth: int) -> None:
         c, rows = self.config, list[dict[str, Any]]()
@@ -202,7 +205,7 @@ class Study:
     def _probes(self) -> Tensor:
         pixels = self.dataset.test.pixels
         order = torch.randperm(len(pixels), generator=generator(self.config.seed, "probe"))
-        return self.dataset.normalised(pixels[order[:_PROBES]])
+        return self.dataset.normalised(pixels[order[:_PROBES]]).to(self.device)
 
     def _limit_problem(self, feedback: Feedback) -> Problem:
         return self._problem(feedback, "one-layer", "depth-mup", coupled=True)
@@ -221,6 +224,6 @@ class Study:
             momentum=0.0,
             feedback=feedback,
             rule=rule,
-            device="cpu",
+            device=self.device,
             coupled=coupled,
         )

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from nfd.limits.problem import Problem
+from nfd.nets.deferred import predicted_bytes
 
 _FLOAT = 4
 _PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
@@ -65,7 +66,7 @@ def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
 def _deferred(problem: Problem, n: int, depth: int) -> Cost:
     layers, N, batch = depth * problem.layers_per_block, problem.samples, problem.inputs.shape[1]
     rank = min(N, n)
-    size = layers * (4 * rank * n + 24 * rank * rank) * _FLOAT + _shared_bytes(problem, n, depth)
+    size = layers * predicted_bytes(n, n, N, _FLOAT) + _shared_bytes(problem, n, depth)
     growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
     products = 2 * 2 * _PASSES * n * batch * growing
     draws = 2 * rank * n

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_count, check_finite, check_real
+from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, evaluated, table
 
@@ -38,6 +38,7 @@ def kernel(
     horizon: float = 1.0,
     depth: float = math.inf,
     return_error: bool = False,
+    device: torch.device | str | None = None,
 ) -> Any:
     """Gram matrix of the infinitely wide residual network at initialisation, infinitely deep or of a given depth.
 
@@ -54,9 +55,11 @@ def kernel(
         return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: four times the
             largest seen between the nodes of the table. The rounding of cosines adds up to 1e-8 to the NTK of relu for
             inputs nearly parallel.
+        device: where the matrix is computed; None for where X is, the CPU for arrays.
 
     Returns:
-        ``[N, M]`` float64, of the kind that came in (NumPy array or tensor), and the error if asked for. Inputs of
+        ``[N, M]`` float64, of the kind that came in (NumPy array, or tensor on that device), and the error if asked
+        for. Inputs of
         zero norm have kernel 0 with everything. Rows are worked on 131,072 entries at a time, so that memory beyond the
         matrix stays at some MiB. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
 
@@ -65,12 +68,12 @@ def kernel(
 
     Source: Props. 2, 3 and 6; see ``nfd.limits.flow``.
     """
-    first = checked_inputs("X", X)
-    second = None if X2 is None else checked_inputs("X2", X2)
+    first = checked_inputs("X", X, device)
+    second = None if X2 is None else checked_inputs("X2", X2, first.device)
     gram, _, error = gram_matrix(
         first, second, kind=kind, activation=activation, horizon=horizon, depth=depth, slopes=False
     )
-    result: Tensor | Array = gram if isinstance(X, Tensor) else gram.numpy()
+    result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
     return (result, error) if return_error else result
 
 
@@ -87,7 +90,7 @@ def gram_matrix(
     norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
     low, high = _range(norms if norms2 is None else torch.cat([norms, norms2]))
     tabled, factor = _TABLED[kind]
-    made = table(activation, tabled, horizon, depth, low, high)
+    made = table(activation, tabled, horizon, depth, low, high).to(X.device)
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
     return found[0], found[1] if slopes else None, made.error
@@ -107,7 +110,7 @@ def diagonal(
     norms = _norms(X)
     norms2 = norms if X2 is None else _norms(X2)
     tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
-    made = table(activation, tabled, horizon, depth, *_range(torch.cat([norms, norms2])))
+    made = table(activation, tabled, horizon, depth, *_range(torch.cat([norms, norms2]))).to(X.device)
     cosine = torch.ones_like(norms) if X2 is None else (_unit(X, norms) * _unit(X2, norms2)).sum(1)
     cosine = cosine.masked_fill_(cosine >= _parallel(X), 1.0).clamp_min_(-1)
     found = _along(made, made.slopes if slopes else made.values, norms, norms2, cosine)
@@ -163,8 +166,9 @@ def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
     return evaluated(torch.einsum("ia,ib,abr->ri", weights, weights2, sheet), x)
 
 
-def checked_inputs(name: str, value: Any) -> Tensor:
-    """``[N, d]`` inputs of any kind as float64, finite."""
+def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
+    """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they are."""
+    place = None if device is None else check_device(device)
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value, dtype=np.float64, copy=True))
@@ -177,7 +181,7 @@ def checked_inputs(name: str, value: Any) -> Tensor:
         raise TypeError(f"{name} must be real; got {x.dtype}.")
     if x.dim() != 2 or not x.shape[1]:
         raise ValueError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
-    return check_finite(name, x.double())
+    return check_finite(name, x.to(place, torch.float64))
 
 
 def _norms(X: Tensor) -> Tensor:

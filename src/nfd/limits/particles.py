@@ -24,7 +24,7 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.errors import check_choice, check_count, check_finite, check_real, check_seed
+from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real, check_seed
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.limits.cost import bytes_of
@@ -79,6 +79,7 @@ def solve_nfd(
     eq5_term: bool = False,
     sampling: str = "sobol",
     memory: str | int = "8 GiB",
+    device: torch.device | str = "cpu",
 ) -> Solution:
     """Solve Neural Feature Dynamics (Definition 1) for online SGD, one sample per step, one output.
 
@@ -97,13 +98,16 @@ def solve_nfd(
             ``"antithetic"``, in pairs that share u and Z and have opposite v and B; ``"plain"``. All are exact in the
             limit of many particles; docs/benchmarks.md has their errors.
         memory: bound on what one replicate holds.
+        device: where particles move, and where the solution is. Their Gaussians are drawn on the CPU, so that the
+            device changes numbers by rounding alone.
 
     Raises:
         ValueError, TypeError: naming the argument.
 
     Source: Definition 1; Appendix F for Eq. 15.
     """
-    x, y = _samples(inputs, targets, check_choice("loss", loss, _LOSSES))
+    place = check_device(device)
+    x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
     if not isinstance(eq5_term, bool):
         raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
@@ -198,16 +202,16 @@ class _Particles:
         self.act, self.eta_c, self.slope, self.M, self.seed, self.eq5 = act, eta_c, slope, M, seed, eq5
         K = len(x)
         self.gram = x @ x.T / x.shape[1]
-        self.h = torch.zeros(L + 1, M, dtype=torch.float64)  # of the present sample
-        self.h_T = torch.zeros(K, M, dtype=torch.float64)
-        self.phi = torch.zeros(L + 1, K, M, dtype=torch.float64)
-        self.slopes = torch.zeros(L + 1, K, M, dtype=torch.float64) if eq5 else None
-        self.g = torch.zeros(L + 1, K, M, dtype=torch.float64)
-        self.Z, self.B = (torch.zeros(L, K, M, dtype=torch.float64) for _ in range(2))
+        self.h = x.new_zeros(L + 1, M)  # of the present sample
+        self.h_T = x.new_zeros(K, M)
+        self.phi = x.new_zeros(L + 1, K, M)
+        self.slopes = x.new_zeros(L + 1, K, M) if eq5 else None
+        self.g = x.new_zeros(L + 1, K, M)
+        self.Z, self.B = (x.new_zeros(L, K, M) for _ in range(2))
         self.forward, self.backward = ([GrowingCholesky(K) for _ in range(L)] for _ in range(2))
         self.diverged_at: int | None = None
-        self.Lp = torch.zeros(K, dtype=torch.float64)
-        self.outputs = torch.zeros(K, dtype=torch.float64)
+        self.Lp = x.new_zeros(K)
+        self.outputs = x.new_zeros(K)
         self.sampling = sampling
         self.u, self.v = self._ends(x.shape[1])
 
@@ -218,16 +222,18 @@ class _Particles:
             for C in (Sigma, Theta):
                 C[:, self.diverged_at :] = torch.nan
                 C[:, :, self.diverged_at :] = torch.nan
-            smallest = torch.full((2, self.L + 1), torch.nan, dtype=torch.float64)
+            smallest = Sigma.new_full((2, self.L + 1), torch.nan)
         else:
             smallest = torch.stack([torch.linalg.eigvalsh(C)[..., 0] for C in (Sigma, Theta)])
-        dropped = torch.tensor([[f.dropped for f in side] for side in (self.forward, self.backward)])
+        dropped = torch.tensor(
+            [[f.dropped for f in side] for side in (self.forward, self.backward)], device=Sigma.device
+        )
         return self.outputs, Sigma, Theta, smallest, dropped
 
     def run(self) -> None:
         for k in range(len(self.x)):
             self._forward(k)
-            self.g[self.L, k] = self.v - self._drift(k, torch.ones(k, dtype=torch.float64), self.h_T)
+            self.g[self.L, k] = self.v - self._drift(k, self.x.new_ones(k), self.h_T)
             self.outputs[k] = (self.g[self.L, k] * self.h[self.L]).mean()
             if not abs(float(self.outputs[k])) < _DIVERGED:
                 self.outputs[k:] = torch.nan
@@ -240,7 +246,7 @@ class _Particles:
     def _forward(self, k: int) -> None:
         self.h[0] = self.x[k] @ self.u / math.sqrt(self.x.shape[1]) - self._drift(k, self.gram[:k, k], self.g[0])
         self._record(0, k)
-        products = torch.zeros(0)
+        products = self.x.new_zeros(0)
         for l in range(1, self.L + 1):  # noqa: E741
             before, products = products, self._products(self.phi[l - 1], k)
             noise = self._noise(self.forward[l - 1], self.Z[l - 1], "Z", l, products, k)
@@ -251,7 +257,7 @@ class _Particles:
             self._record(l, k)
 
     def _backward(self, k: int) -> None:
-        products = torch.zeros(0)
+        products = self.x.new_zeros(0)
         for l in range(self.L, 0, -1):  # noqa: E741
             before, products = products, self._products(self.g[l], k)
             noise = self._noise(self.backward[l - 1], self.B[l - 1], "B", l, products, k)
@@ -276,7 +282,7 @@ class _Particles:
 
     def _noise(self, factor: GrowingCholesky, normals: Tensor, name: str, l: int, row: Tensor, k: int) -> Tensor:  # noqa: E741
         before = len(factor.kept)
-        coefficients = factor.extend(row.numpy())
+        coefficients = factor.extend(row.cpu().numpy()).to(row)
         if len(factor.kept) > before:
             normals[before] = self._normal(name, 1, l, k)[0]
         return coefficients @ normals[: len(coefficients)]
@@ -287,13 +293,13 @@ class _Particles:
             engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
             balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
             uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
-            both = torch.special.ndtri(uniform).T.contiguous()
+            both = torch.special.ndtri(uniform).T.contiguous().to(self.x)
             return both[:d], both[d]
         return self._normal("u", d), self._normal("v", 1)[0]
 
     def _normal(self, name: str, count: int, *where: int) -> Tensor:
         stream = generator(self.seed, "particle", name, *where)
         if self.sampling != "antithetic":
-            return torch.randn(count, self.M, generator=stream, dtype=torch.float64)
-        half = torch.randn(count, (self.M + 1) // 2, generator=stream, dtype=torch.float64)
+            return torch.randn(count, self.M, generator=stream, dtype=torch.float64).to(self.x)
+        half = torch.randn(count, (self.M + 1) // 2, generator=stream, dtype=torch.float64).to(self.x)
         return torch.cat([half, half if name in ("u", "Z") else -half], 1)[:, : self.M]

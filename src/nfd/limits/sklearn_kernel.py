@@ -25,6 +25,7 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
         horizon: T > 0.
         horizon_bounds: range that fitting may search, or ``"fixed"``.
+        device: where Gram matrices are computed; what goes in and out are arrays.
 
     Raises:
         ValueError: at the first call, naming the argument.
@@ -38,11 +39,13 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         activation: str = "relu",
         horizon: float = 1.0,
         horizon_bounds: tuple[float, float] | str = (0.05, 16.0),
+        device: str = "cpu",
     ) -> None:
         self.kind = kind
         self.activation = activation
         self.horizon = horizon
         self.horizon_bounds = horizon_bounds
+        self.device = device
 
     @property
     def hyperparameter_horizon(self) -> Hyperparameter:
@@ -53,17 +56,17 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
         if eval_gradient and Y is not None:
             raise ValueError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
-        second = None if Y is None else checked_inputs("Y", Y)
-        K, slope, _ = gram_matrix(checked_inputs("X", X), second, slopes=eval_gradient, **self._choice())
+        second = None if Y is None else checked_inputs("Y", Y, self.device)
+        K, slope, _ = gram_matrix(checked_inputs("X", X, self.device), second, slopes=eval_gradient, **self._choice())
         if not eval_gradient:
-            return K.numpy()
+            return K.cpu().numpy()
         if slope is None or self.hyperparameter_horizon.fixed:
-            return K.numpy(), np.empty((len(K), len(K), 0))
-        return K.numpy(), (self.horizon * slope)[:, :, None].numpy()
+            return K.cpu().numpy(), np.empty((len(K), len(K), 0))
+        return K.cpu().numpy(), (self.horizon * slope)[:, :, None].cpu().numpy()
 
     def diag(self, X: Any) -> Array:
         """``K(x, x)`` of every row, [N]."""
-        return diagonal(checked_inputs("X", X), **self._choice()).numpy()
+        return diagonal(checked_inputs("X", X, self.device), **self._choice()).cpu().numpy()
 
     def is_stationary(self) -> bool:
         """False: it sees norms and angles, not differences."""

@@ -55,6 +55,11 @@ class Table:
     angular: bool
     error: float
 
+    def to(self, device: torch.device) -> Table:
+        """The same table on another device; tables are made on the CPU."""
+        values, slopes, sizes, norms = (x.to(device) for x in (self.values, self.slopes, self.log_sizes, self.norms))
+        return replace(self, values=values, slopes=slopes, log_sizes=sizes, norms=norms)
+
     def weights(self, norms: Tensor) -> Tensor:
         """Interpolation weights ``[N, A]`` of inputs with these norms; those of norm zero get the smallest node's."""
         return _interpolation(self.norms.log(), norms.clamp_min(float(self.norms.min())).log())
@@ -187,7 +192,7 @@ def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
 def _interpolation(nodes: Tensor, points: Tensor) -> Tensor:
     """Barycentric weights ``[points, nodes]`` of interpolation at Chebyshev nodes."""
     if len(nodes) == 1:
-        return torch.ones(len(points), 1, dtype=torch.float64)
+        return torch.ones(len(points), 1, dtype=torch.float64, device=points.device)
     w = torch.ones_like(nodes)
     w[1::2] = -1
     w[0], w[-1] = 0.5 * w[0], 0.5 * w[-1]

@@ -18,6 +18,7 @@ from nfd.core.errors import (
     check_callable,
     check_choice,
     check_count,
+    check_device,
     check_finite,
     check_flag,
     check_real,
@@ -26,7 +27,7 @@ from nfd.core.errors import (
 from nfd.core.progress import bar
 from nfd.core.statistics import Interval, pooled_slope
 from nfd.core.tables import as_text, table_of
-from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of
+from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of, moved
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
 from nfd.scaling.rules import OPTIMIZERS, rule_named
@@ -101,6 +102,7 @@ def check(
     weight_decay: float = 0.0,
     make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None = None,
     gia: bool = False,
+    device: torch.device | str | None = None,
     progress: bool = False,
 ) -> Check:
     """Train networks of every width and depth on the same batches, measure them, and fit log-log slopes.
@@ -124,6 +126,7 @@ def check(
         weight_decay: the base's.
         make_optimizer: from parameter groups to an optimizer, for ones that PyTorch does not have.
         gia: train the decoupled twin too (networks of ``nfd.nets`` with feedback="shared").
+        device: where models and batches are moved to; None leaves them where ``make_model`` and you put them.
         progress: show a bar on a terminal.
 
     Returns:
@@ -139,7 +142,8 @@ def check(
     sizes = {"width": _sizes("widths", widths, WIDEST), "depth": _sizes("depths", depths, MOST)}
     if all(len(s) < 2 for s in sizes.values()):
         raise ValueError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
-    pairs = _pairs(batches)
+    place = None if device is None else check_device(device)
+    pairs = _pairs(batches, place)
     rule_named(rule)
     job = Job(
         make_model,
@@ -155,6 +159,7 @@ def check(
         check_real("weight_decay", weight_decay, least=0.0, below=_FLOAT32),
         make_optimizer,
         check_flag("gia", gia),
+        place,
     )
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     _check_constructor(make_model, sizes["width"], sizes["depth"])
@@ -165,8 +170,8 @@ def check(
     return Check(rows, runs, _events(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
 
 
-def _pairs(batches: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The batches as a list of tensors; ValueError that names what is not."""
+def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
+    """The batches as a list of tensors, on ``place`` if there is one; ValueError that names what is not."""
     found = check_several("batches", batches, "(inputs, targets), one per step")
     if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
         raise ValueError("batches must be a list of (inputs, targets), one per step.")
@@ -174,7 +179,7 @@ def _pairs(batches: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     for step, (x, _) in enumerate(pairs):
         if isinstance(x, Tensor) and x.is_floating_point():
             check_finite(f"inputs of batches[{step}]", x)
-    return [(x, y) for x, y in pairs]
+    return [(moved(x, place), moved(y, place)) for x, y in pairs]
 
 
 def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[int]) -> None:

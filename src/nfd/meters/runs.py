@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -48,7 +48,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
 
     threads = torch.get_num_threads()
     *rest, smallest = order
-    with torch.random.fork_rng(devices=[]), _attention_by_parts():
+    with job.random_state_kept(), _attention_by_parts():
         try:
             found = {smallest: one(smallest)}
         except (RuntimeError, IndexError, AttributeError, TypeError) as error:
@@ -59,7 +59,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
             ) from error
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
-        alone = not torch.equal(drawn, torch.get_rng_state())
+        alone = job.accelerated or not torch.equal(drawn, torch.get_rng_state())  # one stream for all threads there
         try:
             torch.set_num_threads(threads if alone else 1)
             with ThreadPoolExecutor(1 if alone else min(threads, _MOST_AT_A_TIME)) as pool:
@@ -71,6 +71,19 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
         finally:
             torch.set_num_threads(threads)
     return [found[which] for which in wanted]
+
+
+def moved(value: Any, place: torch.device | None) -> Any:
+    """Inputs or targets with their tensors on ``place``; as they are where it is None."""
+    if place is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.to(place)
+    if isinstance(value, Mapping):
+        return {name: moved(v, place) for name, v in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(moved(v, place) for v in value)
+    return value
 
 
 def _shape(value: Any) -> str:
@@ -105,6 +118,16 @@ class Job:
     weight_decay: float
     make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None
     gia: bool
+    device: torch.device | None
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether networks are trained elsewhere than on the CPU, as far as ``device`` tells."""
+        return self.device is not None and self.device.type != "cpu"
+
+    def random_state_kept(self) -> AbstractContextManager[None]:
+        """Within it random numbers may be drawn without moving the streams of the caller."""
+        return torch.random.fork_rng(devices=[self.device] if self.accelerated else [])
 
     def run(self, width: int, depth: int, seed: int) -> Run:
         with _BUILDING:  # building sets the random state of the process
@@ -145,9 +168,11 @@ class Job:
         return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
 
     def _planned(self, width: int, depth: int, seed: int) -> tuple[nn.Module, Plan]:
-        with torch.random.fork_rng(devices=[]):
+        with self.random_state_kept():
             torch.manual_seed(derive(seed, "check", width, depth))
             model = instance(self.make_model, width, depth)
+        if self.device is not None:
+            model.to(self.device)
         planned = self._plan(model)
         if self.rule != "standard" or isinstance(model, Network):  # elsewhere the model's own start is the standard one
             planned.initialize_(model, derive(seed, "check", width, depth))  # every network begins on its own
@@ -157,7 +182,7 @@ class Job:
 
     def _plan(self, model: nn.Module) -> Plan:
         own = isinstance(model, Network)
-        with torch.random.fork_rng(devices=[]):
+        with self.random_state_kept():
             torch.manual_seed(0)
             return plan(
                 model,

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from nfd.core.errors import check_choice, check_count, check_device, check_real, check_seed
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.frame import with_room
+from nfd.nets.frame import LEAST_ROOM, with_room
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
+from nfd.nets.query import Query, inside_backward
 from nfd.nets.revealed import RevealedMatrix
 from nfd.nets.saved import factors, misfit, restore
 
@@ -107,7 +108,7 @@ class DeferredLinear(nn.Module):
                 "Leave it outside, under torch.autocast(..., enabled=False)."
             )
         record = self.training and torch.is_grad_enabled()
-        if record and _inside_backward():
+        if record and inside_backward():
             raise RuntimeError(
                 "DeferredLinear does not support activation checkpointing: recomputing a forward pass would ask the "
                 "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
@@ -115,8 +116,8 @@ class DeferredLinear(nn.Module):
         rows = x.reshape(-1, self.in_features)
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
-                return self._ask_forward(rows, False)[0].view(*x.shape[:-1], self.out_features)
-        y = cast(Tensor, _Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
+                return self.ask_forward(rows, False)[0].view(*x.shape[:-1], self.out_features)
+        y = cast(Tensor, Query.apply(rows, self.update, self, record))  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], self.out_features)
 
     @torch.no_grad()
@@ -135,6 +136,12 @@ class DeferredLinear(nn.Module):
         """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now: four vectors per direction, the small matrices between them, D and its gradient."""
+        small = [self.update] if self.update.grad is None else [self.update, self.update.grad]
+        return self.matrix.nbytes + sum(t.nbytes for t in small)
+
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
         self.matrix.reserve(check_count("samples", samples, minimum=0))
@@ -146,14 +153,16 @@ class DeferredLinear(nn.Module):
             f"revealed forward={forward}, backward={backward}"
         )
 
-    # ---- the two queries -------------------------------------------------------------------------------------
+    # ---- the two queries, for autograd ----------------------------------------------------------------------
 
-    def _ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+        """``x W'`` and the products ``Q'x`` of the recorded directions."""
         answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
         self._grow()
         return answer.value, answer.products
 
-    def _ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+        """``g W`` and the products ``P'g``."""
         static = self.feedback == "static"
         answer = self.matrix.ask(
             self.matrix.backward,
@@ -179,7 +188,7 @@ class DeferredLinear(nn.Module):
                 stacklevel=4,
             )
 
-    def _accumulate(self, left: Tensor, right: Tensor) -> None:
+    def accumulate(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
         if self.update.grad is None:
             self.update.grad = torch.zeros_like(self.update)
@@ -265,45 +274,12 @@ class DeferredLinear(nn.Module):
         self._accept()
 
 
-class _Query(torch.autograd.Function):
-    """Forward is a forward query, backward a backward query; the gradient of D is accumulated by hand.
+def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
+    """What a layer holds, with momentum, when it has seen ``samples`` and room was reserved for them; at most.
 
-    D grows between the two, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
-    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
+    ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides, and seven small
+    matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as they grow.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
-        value, coefficients = layer._ask_forward(x.detach(), record)
-        ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
-        ctx.save_for_backward(coefficients)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (g,) = grads
-        layer: DeferredLinear = ctx.layer
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
-                "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
-            )
-        if _state(layer.update) != ctx.state:
-            raise RuntimeError(
-                "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
-                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
-            )
-        value, left = layer._ask_backward(g.contiguous(), ctx.record)
-        (right,) = ctx.saved_tensors
-        accumulator = ctx.next_functions[1][0]
-        if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
-            layer._accumulate(left, right)
-        return value if ctx.needs_input_grad[0] else None, None, None, None
-
-
-def _state(update: Guarded) -> tuple[int, int, torch.dtype]:
-    return update._version, update.generation, update.dtype
-
-
-def _inside_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
+    r, s = min(samples, n_in), min(samples, n_out)
+    wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
+    return itemsize * ((r + s) * (n_in + n_out) + 5 * wide * high + wide**2 + high**2)

@@ -34,7 +34,8 @@ class DenseLinear(nn.Module):
         source = seed if isinstance(seed, Increment) else Increment(seed)
 
         def gaussian(name: str) -> Tensor:
-            return source.normal_(torch.empty(out_features, in_features, dtype=dtype, device=device), "init", name)
+            drawn = source.normal_(torch.empty(out_features, in_features, dtype=dtype), "init", name)
+            return drawn.to(device)  # drawn on the CPU, so that a network begins alike on every device
 
         self.weight = nn.Parameter(gaussian("forward"))
         if feedback != "shared":
@@ -44,7 +45,8 @@ class DenseLinear(nn.Module):
         """Give a shared layer an independent feedback matrix; what it computes forward stays."""
         source = seed if isinstance(seed, Increment) else Increment(seed)
         self.feedback = "independent"
-        self.feedback_weight = nn.Parameter(source.normal_(torch.empty_like(self.weight), "init", "backward"))
+        empty = torch.empty_like(self.weight, device="cpu")
+        self.feedback_weight = nn.Parameter(source.normal_(empty, "init", "backward").to(self.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""

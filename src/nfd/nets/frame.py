@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 _TILE = 512
-_FIRST_CAPACITY = 32
+LEAST_ROOM = 32
 
 
 def tile_shape(n: int) -> tuple[int, int]:
@@ -61,7 +61,8 @@ def with_room(matrix: Tensor, rows: int, columns: int) -> Tensor:
     if rows <= held[0] and columns <= held[1]:
         return matrix
     wanted = [
-        max(need, 2 * have, 32) if need > have else have for need, have in zip((rows, columns), held, strict=True)
+        max(need, 2 * have, LEAST_ROOM) if need > have else have
+        for need, have in zip((rows, columns), held, strict=True)
     ]
     grown = matrix.new_zeros(wanted)
     grown[: held[0], : held[1]] = matrix
@@ -89,8 +90,8 @@ class Frame:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vectors held (unused capacity is not counted)."""
-        return self.rank * self.n * self._store.element_size()
+        """Bytes of the storage."""
+        return self._store.nbytes
 
     def reserve(self, capacity: int) -> None:
         """Make room for ``capacity`` vectors in all."""
@@ -104,7 +105,8 @@ class Frame:
         """Add the vectors of a tiled block ``[p, k, width]``."""
         rank = self.rank + tiles.shape[1]
         if rank > self._store.shape[1]:
-            self.reserve(max(rank, 2 * self._store.shape[1], _FIRST_CAPACITY))
+            wanted = max(2 * self._store.shape[1], LEAST_ROOM)
+            self.reserve(max(rank, min(wanted, self.n)))  # there are no more than n orthonormal vectors
         self._store[:, self.rank : rank] = tiles
         self.rank = rank
 

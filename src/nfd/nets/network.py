@@ -249,8 +249,8 @@ class Network(nn.Module):
         return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
-        stream = generator(self.seed, "init", name, device=self._factory["device"])
-        return torch.randn(*shape, generator=stream, **self._factory)
+        drawn = torch.randn(*shape, generator=generator(self.seed, "init", name), dtype=self._factory["dtype"])
+        return drawn.to(self._factory["device"])
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):

@@ -45,6 +45,11 @@ class Basis(Frame):
         self._gram = torch.zeros(0, 0, dtype=dtype, device=device)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the vectors and of their Gram matrix."""
+        return super().nbytes + self._gram.nbytes
+
+    @property
     def gram(self) -> Tensor:
         """``Q'Q`` of the measured vectors."""
         return self._gram[: self.measured, : self.measured]

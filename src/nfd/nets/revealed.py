@@ -86,8 +86,9 @@ class RevealedMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the four factors."""
-        return sum(f.nbytes for f in self._frames())
+        """Bytes of the four factors, the responses and the Gram matrices."""
+        sides = (self.forward, self.backward)
+        return sum(f.nbytes for f in self._frames()) + sum(s.response.nbytes for s in sides)
 
     def ask(self, side: Side, x: Tensor, *, scale: Tensor | float, update: Tensor | None, record: bool) -> Answer:
         """``(scale W_0 + P D Q') x`` for the rows of ``x`` [b, n], or its transpose for the backward side.

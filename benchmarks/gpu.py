@@ -1,0 +1,146 @@
+"""A deferred network of width 262,144 on any device: seconds per sample of each phase against what bounds them.
+
+Usage: ``python -m benchmarks.gpu [--device cuda] [--width N]``. The bound is what must be read and written, at the
+bandwidth measured on the same device: six passes over the factors per query, and the weights of input and readout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+import nfd
+from benchmarks.measure import ETA_C, Row, best
+from nfd.core.errors import check_device
+from nfd.core.machine import peak_memory
+from nfd.data.digits import digits
+from nfd.nets.deferred import predicted_bytes
+
+WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8
+_D, _C = 64, 10
+_FLOAT = 4
+
+
+def large(device: str, width: int = WIDTH) -> list[Row]:
+    """A row per phase, measured in a process of its own, whose peak memory is that of the network."""
+    code = f"import json; from benchmarks.gpu import phases; print(json.dumps(phases({device!r}, {width})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"The benchmark on {device} failed: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
+        )
+    rows: list[Row] = json.loads(done.stdout)
+    return rows
+
+
+def phases(device: str, width: int) -> list[Row]:
+    """Train for ``STEPS`` steps and time the phases of each."""
+    wait = _waiting(str(check_device(device)))
+    x, y = (v.to(device) for v in digits().batches(BATCH, STEPS, 0))
+    _trained(256, x[:2], y[:2], device, wait)  # kernels are loaded, generators made
+    before = _held(device)
+    seconds = _trained(width, x, y, device, wait)
+    peak = _peak(device) - before
+    speed = _bandwidth(device, wait)
+    moved = _bytes_moved(width)
+    layers = DEPTH * predicted_bytes(width, width, STEPS * BATCH, _FLOAT)
+    return [
+        {
+            "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
+            "phase": phase,
+            "width": width,
+            "depth": DEPTH,
+            "samples": STEPS * BATCH,
+            "ms_per_sample": 1e3 * seconds[phase] / (STEPS * BATCH),
+            "bound_ms": 1e3 * moved[phase] / speed / (STEPS * BATCH),
+            "fraction_of_bound": moved[phase] / speed / seconds[phase],
+            "GB_per_s": speed / 1e9,
+            "peak_GiB": peak / 2**30,
+            "layers_GiB": layers / 2**30,
+        }
+        for phase in seconds
+    ]
+
+
+def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Callable[[], None]) -> dict[str, float]:
+    """Seconds of each phase, over all steps."""
+    net = nfd.ResNet(_D, _C, width, DEPTH, weights="deferred", device=device)
+    net.reserve(y.numel())
+    optimizer = nfd.SGD(net.param_groups(ETA_C))
+    seconds = dict.fromkeys(("forward", "backward", "step"), 0.0)
+
+    def timed(phase: str, work: Callable[[], Any]) -> Any:
+        wait()
+        start = time.perf_counter()
+        found = work()
+        wait()
+        seconds[phase] += time.perf_counter() - start
+        return found
+
+    for inputs, targets in zip(x, y, strict=True):
+        optimizer.zero_grad()
+        outputs = timed("forward", partial(net, inputs))
+        loss = torch.nn.functional.cross_entropy(outputs, targets)
+        timed("backward", loss.backward)
+        timed("step", optimizer.step)
+    return seconds
+
+
+def _bytes_moved(width: int) -> dict[str, float]:
+    """What each phase reads and writes at least, over all steps: rank k BATCH before step k."""
+    factors = sum(DEPTH * 6 * width * k * BATCH for k in range(STEPS))
+    ends = STEPS * width * (_D + _C)  # read forward, their gradients written backward; both read and one written
+    return {"forward": _FLOAT * (factors + ends), "backward": _FLOAT * (factors + ends), "step": _FLOAT * 3 * ends}
+
+
+def _bandwidth(device: str, wait: Callable[[], None]) -> float:
+    """Bytes per second of reading memory."""
+    x = torch.ones(100_000_000, device=device)
+
+    def read() -> None:
+        x.sum()
+        wait()
+
+    return _FLOAT * x.numel() / best(read, 5)
+
+
+def _waiting(device: str) -> Callable[[], None]:
+    """Waits until the device has done what it was told."""
+    return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+
+
+def _held(device: str) -> float:
+    """Bytes of this process, or on a device, to be taken from the peak."""
+    if not device.startswith("cuda"):
+        return 0.0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return float(torch.cuda.memory_allocated())
+
+
+def _peak(device: str) -> float:
+    """Most bytes held so far: on a device by tensors, on the CPU by the process."""
+    return float(torch.cuda.max_memory_allocated()) if device.startswith("cuda") else peak_memory()
+
+
+def main() -> None:
+    """Measure and print."""
+    from benchmarks.run import show
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda")
+    parser.add_argument("--width", type=int, default=WIDTH)
+    arguments = parser.parse_args()
+    show({f"a deferred network on {arguments.device}": large(arguments.device, arguments.width)})
+
+
+if __name__ == "__main__":
+    main()

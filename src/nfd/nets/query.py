@@ -1,0 +1,58 @@
+"""A query of a deferred layer as an operation of autograd: forward is a forward query, backward a backward query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nfd.nets.guarded import Guarded
+
+if TYPE_CHECKING:
+    from nfd.nets.deferred import DeferredLinear
+
+
+class Query(torch.autograd.Function):
+    """``W x`` for the rows of ``x``; the gradient of D is accumulated by hand.
+
+    D grows between the two passes, so autograd could not check the shape of a returned gradient; adding to ``D.grad``
+    directly survives any number of passes before a step. D is an argument only so that the output requires grad.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
+        value, coefficients = layer.ask_forward(x.detach(), record)
+        ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
+        ctx.save_for_backward(coefficients)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (g,) = grads
+        layer: DeferredLinear = ctx.layer
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
+                "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
+            )
+        if _state(layer.update) != ctx.state:
+            raise RuntimeError(
+                "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
+                "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
+            )
+        value, left = layer.ask_backward(g.contiguous(), ctx.record)
+        (right,) = ctx.saved_tensors
+        accumulator = ctx.next_functions[1][0]
+        if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
+            layer.accumulate(left, right)
+        return value if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def inside_backward() -> bool:
+    """Whether autograd is running a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _state(update: Guarded) -> tuple[int, int, torch.dtype]:
+    return update._version, update.generation, update.dtype
