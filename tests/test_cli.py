@@ -104,7 +104,7 @@ def test_odd_studies_end_with_words_not_with_nan(
 
 @pytest.mark.slow
 def test_a_closed_pipe_does_not_lose_the_study(tmp_path: Path) -> None:
-    command = f"{sys.executable} -u -m nfd.cli.main study {shlex.join(SMALL)} --out {tmp_path} | true"
+    command = f"{sys.executable} -u -m nfd study {shlex.join(SMALL)} --out {tmp_path} | true"
     subprocess.run(["bash", "-c", command], check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert (tmp_path / "result.json").exists()
 
@@ -219,7 +219,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nfd.cli.main", *arguments]
+    command = [sys.executable, "-m", "nfd", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
 

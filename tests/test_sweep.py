@@ -89,7 +89,7 @@ def history(directory: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def nfd(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "nfd.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "nfd", *map(str, arguments)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tyro
 
-from nfd.cli.options import DeviceOptions, UsageError
+from nfd.cli.options import DeviceOptions
+from nfd.core.errors import UsageError
 from nfd.experiment.settings import CheckConfig
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nfd.cli.options import UsageError
 from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.core.errors import UsageError
 from nfd.experiment.sweep_settings import FigureConfig
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 
 import tyro
 
-from nfd.cli.options import DeviceOptions, UsageError
+from nfd.cli.options import DeviceOptions
+from nfd.core.errors import UsageError
 from nfd.experiment.settings import KernelConfig
 
 

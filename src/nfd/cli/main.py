@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Union, cast, get_args
-
-import tyro
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args
 
 from nfd import __version__
-from nfd.cli.capacity import CapacityCommand
-from nfd.cli.check import CheckCommand
-from nfd.cli.claims import ClaimsCommand
-from nfd.cli.data import DataCommand
-from nfd.cli.figure import FigureCommand
-from nfd.cli.kernel import KernelCommand
-from nfd.cli.options import Options, UsageError
-from nfd.cli.predict import PredictCommand
-from nfd.cli.report import ReportCommand
-from nfd.cli.runs import RunsCommand
-from nfd.cli.study import StudyCommand
-from nfd.cli.sweep import SweepCommand
-from nfd.cli.transfer import TransferCommand
-from nfd.core.errors import nearest
+from nfd.core.errors import UsageError, nearest
 from nfd.core.names import RuleName
 
-_COMMANDS: dict[str, type[Options]] = {
-    "study": StudyCommand,
-    "predict": PredictCommand,
-    "check": CheckCommand,
-    "transfer": TransferCommand,
-    "capacity": CapacityCommand,
-    "sweep": SweepCommand,
-    "runs": RunsCommand,
-    "figure": FigureCommand,
-    "claims": ClaimsCommand,
-    "kernel": KernelCommand,
-    "report": ReportCommand,
-    "data": DataCommand,
+if TYPE_CHECKING:  # each command is loaded when it is asked for, so that the answer to --help is quick
+    from nfd.cli.options import Options
+
+_COMMANDS = {
+    "study": "StudyCommand",
+    "predict": "PredictCommand",
+    "check": "CheckCommand",
+    "transfer": "TransferCommand",
+    "capacity": "CapacityCommand",
+    "sweep": "SweepCommand",
+    "runs": "RunsCommand",
+    "figure": "FigureCommand",
+    "claims": "ClaimsCommand",
+    "kernel": "KernelCommand",
+    "report": "ReportCommand",
+    "data": "DataCommand",
 }
 
 
@@ -70,20 +59,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parsed(given: list[str]) -> Any:
+def _parsed(given: list[str]) -> Options:
     """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
-    if given[0] not in (*_COMMANDS, "-h", "--help"):
-        raise UsageError(f"there is no command {given[0]!r}.{nearest(given[0], _COMMANDS)} See nfd --help.")
+    import tyro
+
+    name, *rest = given
+    if name in _COMMANDS:
+        kind = _command(name)
+        arguments = [part for argument in rest for part in _split(argument)]
+        return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=arguments)
+    if name not in ("-h", "--help"):
+        raise UsageError(f"there is no command {name!r}.{nearest(name, _COMMANDS)} See nfd --help.")
     commands = [
-        Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(given[1:] if given[0] == name else ()))]
-        for name, kind in _COMMANDS.items()
+        Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(()))]
+        for name, kind in zip(_COMMANDS, map(_command, _COMMANDS), strict=True)
     ]
-    return tyro.cli(
-        cast(Any, Union[*commands]),
-        prog="nfd",
-        description="Neural Feature Dynamics: deep networks at any width and depth, and their limits.",
-        args=[part for argument in given for part in _split(argument)],
-    )
+    description = "Neural Feature Dynamics: deep networks at any width and depth, and their limits."
+    return cast("Options", tyro.cli(cast(Any, Union[*commands]), prog="nfd", description=description, args=given))
+
+
+def _command(name: str) -> type[Options]:
+    return cast("type[Options]", getattr(importlib.import_module(f"nfd.cli.{name}"), _COMMANDS[name]))
 
 
 def _split(argument: str) -> list[str]:
@@ -91,7 +87,3 @@ def _split(argument: str) -> list[str]:
     parts = argument.split(",")
     listed = re.fullmatch(r"[\d.e-]+(,[\d.e-]+)+", argument) or set(parts) <= set(get_args(RuleName))
     return parts if listed else [argument]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

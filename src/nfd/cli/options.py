@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from nfd import experiment
-from nfd.core.errors import nearest
+from nfd.core.errors import UsageError, nearest
 from nfd.experiment.config import Config
 
 C = TypeVar("C", bound=Config)
-
-
-class UsageError(Exception):
-    """What was asked for makes no sense; the message says why."""
 
 
 class Options(Config):
@@ -33,6 +29,10 @@ class Options(Config):
     """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
 
     ready: ClassVar[str] = ""  # folder of the ready-made configurations that --config takes by name
+
+    def run(self, command: str) -> int:
+        """Do what was asked; ``command`` is the line that asked. Returns the exit code."""
+        raise NotImplementedError
 
     @classmethod
     def settings_type(cls) -> type[Config]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from nfd.cli.options import Options, UsageError
+from nfd.cli.options import Options
+from nfd.core.errors import UsageError
 from nfd.experiment.config import Config
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import tyro
 from pydantic import Field
 
-from nfd.cli.options import Options, UsageError
-from nfd.core.errors import nearest
+from nfd.cli.options import Options
+from nfd.core.errors import UsageError, nearest
 from nfd.experiment.config import Config
 from nfd.experiment.settings import RunConfig
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from nfd.cli.options import UsageError
 from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.core.errors import UsageError
 from nfd.experiment.config import Config
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from nfd.cli.options import DeviceOptions, UsageError
+from nfd.cli.options import DeviceOptions
+from nfd.core.errors import UsageError
 from nfd.experiment.config import Count
 
 if TYPE_CHECKING:

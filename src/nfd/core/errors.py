@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
 MAX_SEED = 2**63 - 1
 
 
+class UsageError(Exception):
+    """What was asked for makes no sense; the message says why."""
+
+
 def nearest(name: object, choices: Iterable[str]) -> str:
     """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near."""
     close = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.5)
