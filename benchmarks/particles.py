@@ -23,7 +23,7 @@ def sampling(turn: Round) -> list[Row]:
 
 
 def _sampling(activation: str, eta_c: float, turn: Round) -> list[Row]:
-    solutions = 4 if turn.quick else 8
+    solutions = 4 if turn.quick else 6
     x, y = _problem(12 if turn.quick else 24)
     seeds = range(turn.number * solutions, (turn.number + 1) * solutions)
     found = {
@@ -55,7 +55,7 @@ def _solution(x: Tensor, y: Tensor, activation: str, eta_c: float, kind: str, se
 def against_deferred(turn: Round) -> list[Row]:
     """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard error."""
     x, y = _problem(12 if turn.quick else 24)
-    count = 4 if turn.quick else 16
+    count = 4 if turn.quick else 8
     errors, found = dict[str, float](), dict[str, float]()
 
     def solved(name: str, solve: Any, **settings: Any) -> None:
