@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint docs notebooks charts bench browser clean
+.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -37,6 +37,23 @@ charts: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run
+
+# Measure again, and compare ratios with benchmarks/baseline.json.
+bench-check: bench
+	$(BIN)/python -m benchmarks.check "$$(ls -t out/bench/*.json | head -1)"
+
+# The last result becomes the baseline, and the page is made from it.
+bench-baseline: .venv/installed
+	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
+	$(BIN)/python -m benchmarks.page
+
+# An opponent of the kernels that needs an old JAX, and so an environment of its own.
+bench-neural-tangents: out/neural-tangents/installed
+
+out/neural-tangents/installed: benchmarks/neural-tangents.txt
+	$(PYTHON) -m venv out/neural-tangents
+	out/neural-tangents/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 # For the tests that look at pages: Debian's chromium, where no browser is there and it can be installed.
 browser:

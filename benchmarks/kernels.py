@@ -1,79 +1,163 @@
-"""The infinite-depth kernels against neural-tangents at L = 256, on a Gram matrix of 1,000 digits.
-
-neural-tangents needs an old JAX, so it runs in an environment of its own, before ours:
-
-    python3 -m venv nt && nt/bin/pip install 'jax==0.4.23' 'jaxlib==0.4.23' 'numpy<2' 'scipy<1.13' neural-tangents
-    .venv/bin/python -m benchmarks.kernels inputs
-    nt/bin/python benchmarks/kernels.py theirs
-    .venv/bin/python -m benchmarks.kernels ours
-"""
+"""Kernels of infinite depth: cold Gram matrices, and the same by recursion over 256 layers as others compute it."""
 
 from __future__ import annotations
 
 import math
-import sys
-import time
+import os
+import subprocess
+import tempfile
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-FOLDER = Path("out/kernels")
+import nfd
+from benchmarks import tangents
+from benchmarks.measure import Round, Row, UnavailableError, apart, limits, seconds
+from benchmarks.networks import SHARE
+from benchmarks.ratio import Ratio
+from nfd.core.machine import peak_memory
+from nfd.data.digits import digits
+from nfd.limits.table import table
+
 DEPTH = 256
+SOME = 64  # layers of the recursion that are timed: each costs the same
 KINDS = ("nngp", "ntk")
+ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 
 
-def inputs() -> None:
-    """Write the inputs that both sides read."""
-    from nfd.data.digits import digits
-
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    np.save(FOLDER / "inputs.npy", digits().inputs[:1000].double().numpy())
-
-
-def theirs() -> None:
-    """Eq. 1 at depth L and infinite width in neural-tangents."""
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    from neural_tangents import stax
-
-    def dense(scale: float) -> Any:
-        return stax.Dense(1, W_std=scale, b_std=None)
-
-    branch = stax.serial(stax.Relu(), dense(math.sqrt(1 / DEPTH)))
-    block = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum())
-    _, _, kernel = stax.serial(dense(1.0), *([block] * DEPTH), dense(1.0))
-    x = np.load(FOLDER / "inputs.npy")
-    for kind in KINDS:
-        kernel(x, None, kind)  # compile
-        start = time.perf_counter()
-        gram = np.asarray(kernel(x, None, kind))
-        np.savez(FOLDER / f"theirs-{kind}.npz", gram=gram, seconds=time.perf_counter() - start)
+def gram_run(
+    name: str, kind: str, count: int, low: float = 0.3, high: float = 1.3, horizon: float = 1.0
+) -> list[float]:
+    """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of different norms."""
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 64, generator=stream, dtype=torch.float64)
+    x *= low + (high - low) * torch.rand(count, 1, generator=stream, dtype=torch.float64)
+    nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
+    before, found = peak_memory(), list[float]()
+    took = seconds(
+        lambda: found.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
+    )
+    return [took, peak_memory() - before, found[0]]
 
 
-def ours() -> None:
-    """Infinite depth and depth L here, compared."""
-    import nfd
-    from nfd.limits.table import table
-
-    x = np.load(FOLDER / "inputs.npy")
-    for kind in KINDS:
-        stored = np.load(FOLDER / f"theirs-{kind}.npz")
-        table.cache_clear()
-        start = time.perf_counter()
-        limit, bound = nfd.kernel(x, kind=kind, return_error=True)
-        seconds = time.perf_counter() - start
-        finite = nfd.kernel(x, kind=kind, depth=DEPTH)
-        scale = np.sqrt(np.outer(np.diag(limit), np.diag(limit)))
-        apart = np.abs(stored["gram"] - finite).max()
-        error = (np.abs(stored["gram"] - limit) / scale).max()
-        print(
-            f"{kind}: neural-tangents {stored['seconds']:.1f} s, nfd {seconds:.2f} s, ratio "
-            f"{stored['seconds'] / seconds:.0f}; to infinite depth: neural-tangents at L = {DEPTH} {error:.1e}, nfd "
-            f"{bound:.1e}; same depth, difference {apart:.1e}"
-        )
+def grams(turn: Round) -> list[Row]:
+    """Gram matrices in fresh processes, their tables included; the bound is writing them and the products of inputs."""
+    count = 1000 if turn.quick else 4000
+    if turn.quick:
+        return [_gram("relu", "nngp", count), _gram("tanh", "ntk", count)]
+    return [_gram(name, kind, count) for name in ("relu", "erf", "tanh", "gelu") for kind in KINDS]
 
 
-if __name__ == "__main__":
-    {"inputs": inputs, "theirs": theirs, "ours": ours}[sys.argv[1]]()
+def _gram(name: str, kind: str, count: int) -> Row:
+    now = limits()
+    took, held, error = apart(f"benchmarks.kernels:gram_run({name!r}, {kind!r}, {count})")
+    size = 8 * count * count
+    return {
+        "activation": name,
+        "kind": kind,
+        "inputs": count,
+        "seconds": took,
+        "stated error": error,
+        "memory / result": Ratio.of(held / size, less_is_better=True),
+        SHARE: Ratio.of(now.bound(size, 64 * count * count, torch.float64) / took),
+    }
+
+
+def long_horizons(turn: Round) -> list[Row]:
+    """The first use of a kernel at T = 16 with norms from 0.3 to 1.5: what its table costs, once per horizon."""
+    if turn.quick:
+        return []
+    took, _, error = apart("benchmarks.kernels:gram_run('erf', 'nngp', 64, 0.3, 1.5, 16.0)")
+    return [{"activation": "erf", "kind": "nngp", "T": 16, "seconds": took, "stated error": error}]
+
+
+def recursion(x: Tensor, depth: int, kind: str) -> Tensor:
+    """The ReLU kernel of Eq. 1 at infinite width in plain PyTorch: the arc-cosine recursion on whole Gram matrices."""
+    C = x @ x.T / x.shape[1]
+    D = C.clone()
+    for _ in range(depth):
+        size = C.diagonal().sqrt()
+        scale = size[:, None] * size
+        cosine = (C / scale).clamp_(-1, 1)
+        angle = math.pi - cosine.acos()
+        moment = scale * (((1 - cosine * cosine).sqrt() + angle * cosine) / (2 * math.pi))
+        if kind == "ntk":
+            D = D + (moment + D * (angle / (2 * math.pi))) / depth
+        C = C + moment / depth
+    return C + D if kind == "ntk" else C
+
+
+def against_recursion(turn: Round) -> list[Row]:
+    """Infinite depth here, table included, against 256 layers in plain PyTorch, float64."""
+    return [_against_recursion(kind, 300 if turn.quick else 1000) for kind in KINDS]
+
+
+def _against_recursion(kind: str, count: int) -> Row:
+    x = digits().inputs[:count].double()
+    ours = _timed_kernel(x, kind)[0]
+    theirs = seconds(lambda: recursion(x, SOME, kind)) * DEPTH / SOME
+    return {
+        "kind": kind,
+        "inputs": len(x),
+        "infinite depth, s": ours,
+        f"{DEPTH} layers of recursion (from {SOME}), s": theirs,
+        "recursion / ours": Ratio.of(theirs / ours),
+    }
+
+
+def _timed_kernel(x: Tensor, kind: str) -> tuple[float, Tensor, float]:
+    """Seconds, Gram matrix and stated error, the table made anew."""
+    table.cache_clear()
+    found = list[Any]()
+    took = seconds(lambda: found.extend(nfd.kernel(x, kind=kind, return_error=True)))
+    return took, found[0], found[1]
+
+
+def against_neural_tangents(turn: Round) -> list[Row]:
+    """Infinite depth here against L = 256 there, float64, on digits; also both at L = 256, which must agree.
+
+    They are compiled once and then timed in a row, as we are: compiling takes longer than all that is measured.
+    """
+    if turn.quick:
+        raise UnavailableError("compiling it takes longer than a quick run should")
+    python = ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        raise UnavailableError("neural-tangents has no environment; make bench-neural-tangents makes it")
+    x = digits().inputs[:1000].double()
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "inputs.npy", x.numpy())
+        return [_against_neural_tangents(python, Path(folder), x, kind) for kind in KINDS]
+
+
+def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str) -> Row:
+    theirs, took = _theirs(python, folder, kind)
+    timed = [_timed_kernel(x, kind) for _ in took]
+    _, limit, bound = timed[0]
+    scale = (limit.diagonal()[:, None] * limit.diagonal()).sqrt()
+    finite = nfd.kernel(x, kind=kind, depth=DEPTH)
+    return {
+        "kind": kind,
+        "inputs": len(x),
+        f"neural-tangents, L = {DEPTH}, s": median(took),
+        "nfd, infinite depth, s": median(ours for ours, _, _ in timed),
+        "neural-tangents / ours": Ratio(tuple(one / other for one, (other, _, _) in zip(took, timed, strict=True))),
+        "its error to infinite depth": float(((torch.from_numpy(theirs) - limit).abs() / scale).max()),
+        "our stated error": float(bound),
+        f"difference at L = {DEPTH}": float(((torch.from_numpy(theirs) - finite).abs() / scale).max()),
+    }
+
+
+def _theirs(python: Path, folder: Path, kind: str) -> tuple[NDArray[np.float64], list[float]]:
+    out = folder / f"{kind}.npz"
+    call = [str(python), tangents.__file__, str(folder / "inputs.npy"), str(DEPTH), kind, str(out)]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(call, capture_output=True, text=True, env=clean, check=False)
+    if done.returncode:
+        raise UnavailableError(f"neural-tangents failed ({done.stderr.strip().splitlines()[-1].split(':')[0]})")
+    stored = np.load(out)
+    return stored["gram"], stored["seconds"].tolist()

@@ -1,162 +1,121 @@
-"""What is measured, each part a function from nothing to rows."""
+"""What every part measures with: the shortest of some timings, the limits of the machine, a process of its own."""
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import nfd
-from benchmarks.dense import DenseBaseline
-from nfd.core.random import Increment
-from nfd.data.digits import digits
-from nfd.nets.revealed import RevealedMatrix
 
+# In a row texts and whole numbers say what was measured, floats are measured, and a Ratio compares.
 Row = dict[str, Any]
-ETA_C = 0.1
+
+_READ = 1 << 26  # float32 numbers, 256 MiB: more than a cache holds
+_SIDES = {torch.float32: 1200, torch.float64: 900}  # of the squares whose product is timed
+
+
+class UnavailableError(Exception):
+    """What a part needs is not on this machine; the row says so, and the rest goes on."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass over the parts: its number, which seeds what may differ, and whether only small sizes are wanted."""
+
+    number: int
+    quick: bool
 
 
 def best(f: Callable[[], object], repeat: int = 3) -> float:
     """The shortest of some timings, in seconds: the one least disturbed by other users of the machine."""
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        f()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(seconds(f) for _ in range(repeat))
+
+
+def seconds(f: Callable[[], object]) -> float:
+    """One timing."""
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this machine can do at this moment: bytes read per second, and operations of matrix products per second."""
+
+    read: float
+    products: dict[torch.dtype, float]
+
+    def bound(self, traffic: float, operations: float, dtype: torch.dtype = torch.float32) -> float:
+        """Seconds that work takes at least, in bytes from memory and operations of matrix products."""
+        return max(traffic / self.read, operations / self.products[dtype])
+
+
+def limits() -> Limits:
+    """Measured now, so that a share of the bound compares two numbers of one moment."""
+    x, squares = _operands()
+    rates = {dtype: 2 * len(A) ** 3 / best(lambda A=A: A @ A) for dtype, A in squares.items()}  # type: ignore[misc]
+    return Limits(4 * _READ / best(x.sum), rates)
+
+
+@lru_cache
+def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
+    return torch.randn(_READ), {dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()}
 
 
 def machine() -> Row:
-    """Measured limits: read bandwidth of the memory and float32 matrix-product rate."""
-    x = torch.randn(100_000_000)
-    A = torch.randn(3000, 3000)
+    """What ran, where and when."""
+    found = limits()
     return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory, GiB": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
         "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
         "torch": torch.__version__,
-        "processor": platform.processor() or platform.machine(),
-        "read_GB_per_s": 4 * x.numel() / best(x.sum, 5) / 1e9,
-        "matmul_GFLOP_per_s": 2 * 3000**3 / best(lambda: A @ A, 5) / 1e9,
+        "numpy": np.__version__,
+        "nfd": nfd.__version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "read, GB/s": found.read / 1e9,
+        "float32 products, GFLOP/s": found.products[torch.float32] / 1e9,
+        "float64 products, GFLOP/s": found.products[torch.float64] / 1e9,
     }
 
 
-def deferred_run(width: int, depth: int, steps: int, batch: int, feedback: str = "shared") -> float:
-    """Seconds to build and train a network with deferred weights."""
-    x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
-    net = nfd.ResNet(64, 10, width, depth, weights="deferred", feedback=feedback)  # type: ignore[arg-type]
-    net.reserve(steps * batch)
-    optimizer = nfd.SGD(net.param_groups(ETA_C))
-    for inputs, targets in zip(x, y, strict=True):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return time.perf_counter() - start
+def _processor() -> str:
+    """Its model where the system tells, which of a virtual machine may be the family alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = dict(line.split("\t: ", 1) for line in (text.replace("\t\t:", "\t:") for text in lines) if "\t: " in line)
+    name = facts.get("model name", platform.machine())
+    return f"{name} (family {facts.get('cpu family')}, model {facts.get('model')})"
 
 
-def dense_run(width: int, depth: int, steps: int, batch: int) -> float:
-    """Seconds to build and train the plain dense network on the same batches."""
-    x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
-    net = DenseBaseline.random(64, 10, width, depth, ETA_C)
-    for inputs, targets in zip(x, y, strict=True):
-        net.step(inputs, targets)
-    return time.perf_counter() - start
+def apart(call: str, **environment: str) -> Any:
+    """The value of ``module:function(arguments)``, plain data, in a fresh process: for peaks of memory and cold starts.
 
-
-def against_dense(width: int, repeat: int) -> Row:
-    """Deferred against dense, L = 16, 25 steps of 8, float32, initialisation included; runs alternate."""
-    deferred_run(256, 2, 2, 8)
-    pairs = [(deferred_run(width, 16, 25, 8), dense_run(width, 16, 25, 8)) for _ in range(repeat)]
-    deferred, dense = (min(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(b / a for a, b in pairs)
-    return {"width": width, "deferred_s": deferred, "dense_s": dense, "ratio": dense / deferred, "ratios": ratios}
-
-
-def query(width: int, rank: int, batch: int) -> Row:
-    """One whole query at a given rank against what bounds its passes over the factors.
-
-    A query passes six times over factors of ``4 n r`` bytes, ``2 n r b`` operations each, the first with twice the
-    rows. The bound is the larger of the bytes at the measured bandwidth and the operations at the measured rate.
+    What it prints on the way is not seen.
     """
-    matrix = RevealedMatrix(
-        width, width, shared=True, source=Increment(0), tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
-    )
-    while min(matrix.ranks) < rank:
-        for side in (matrix.forward, matrix.backward):
-            matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
-    x = torch.randn(batch, width)
-    limits = machine()
-    memory = 6 * 4e-9 * width * rank / limits["read_GB_per_s"]
-    products = 7 * 2e-9 * width * rank * batch / limits["matmul_GFLOP_per_s"]
-    repeat = max(5, int(1e10 / (width * rank * batch)))
-    seconds = best(lambda: matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False), repeat)
-    return {
-        "width": width,
-        "rank": rank,
-        "batch": batch,
-        "milliseconds": 1e3 * seconds,
-        "bound_ms": 1e3 * max(memory, products),
-        "fraction_of_bound": max(memory, products) / seconds,
-        "bound_by": "matrix products" if products > memory else "memory",
-    }
-
-
-def alone(width: int, depth: int, steps: int, batch: int) -> Row:
-    """Seconds and peak memory of one large run in a process of its own."""
-    code = (
-        "import json; from benchmarks.measure import deferred_run; from nfd.core.machine import peak_memory; "
-        f"s = deferred_run({width}, {depth}, {steps}, {batch}); print(json.dumps([s, peak_memory() / 2**30]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds, peak = json.loads(done.stdout)
-    return {
-        "width": width,
-        "depth": depth,
-        "samples": steps * batch,
-        "seconds": seconds,
-        "peak_GiB": peak,
-        "dense_weights_GB": 4e-9 * width**2 * depth,
-    }
-
-
-def reference_problem() -> Row:
-    """Problem A of the tests to a standard error of 0.004 on every output."""
-    from sklearn.datasets import load_digits
-
-    raw = load_digits()
-    x, y = raw.data[:12] / 8 - 1, np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)
-
-    def solve() -> nfd.Prediction:
-        return nfd.predict(x, y, depth=16, activation="tanh", eta_c=0.3, loss="mse", width=32768, replicates=4)
-
-    solve()
-    runs = [solve() for _ in range(3)]
-    fastest = min(runs, key=lambda p: p.seconds)
-    return {
-        "seconds": fastest.seconds,
-        "largest_stderr": float(fastest.outputs_stderr.max()),
-        "width": fastest.width,
-        "replicates": fastest.replicates,
-    }
-
-
-def growth(repeat: int = 3) -> Row:
-    """Exponents of the time in width, depth and samples seen, from the two largest sizes of each."""
-
-    def exponent(sizes: tuple[int, int], run: Callable[[int], float]) -> float:
-        small, large = (min(run(size) for _ in range(repeat)) for size in sizes)
-        return math.log(large / small) / math.log(sizes[1] / sizes[0])
-
-    return {
-        "width": exponent((16384, 65536), lambda n: deferred_run(n, 2, 10, 8)),
-        "depth": exponent((8, 32), lambda L: deferred_run(4096, L, 5, 8)),
-        "samples": exponent((800, 1600), lambda N: deferred_run(8192, 1, N // 16, 16)),
-    }
+    module, _, expression = call.partition(":")
+    code = f"import json, {module}; found = {module}.{expression}; print(); print(json.dumps(found))"
+    env = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{call} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

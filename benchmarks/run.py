@@ -1,82 +1,109 @@
-"""``make bench``: every number of the performance claims, as JSON and as a table.
+"""``make bench``: every number of the performance page, as JSON and as tables.
 
-Usage: ``python -m benchmarks.run [--quick] [--out FILE]``. Quote ratios: machines differ and are shared.
+All parts are measured once, then all again: the repeats of a ratio lie minutes apart, so that their scatter is that
+of the machine and not that of a moment. Each run is kept in ``out/bench``, and none is overwritten.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import torch
 
-from benchmarks import limits, measure, stacks
-from nfd.core.files import write_json
+from benchmarks import commands, kernels, networks, particles, profile, stacks
+from benchmarks.measure import Round, Row, UnavailableError, machine
+from benchmarks.result import Result, merged
+from benchmarks.show import terminal
 
-Row = dict[str, Any]
-_QUERIES = ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))  # width, rank, batch
-
-
-def everything(quick: bool) -> dict[str, list[Row]]:
-    """All parts; quick leaves out the sizes that need more than a minute or 4 GiB."""
-    large = [(65536, 8, 25, 8)] if quick else [(65536, 8, 25, 8), (1048576, 4, 12, 8)]
-    return {
-        "machine": [measure.machine()],
-        "deferred against dense": [
-            measure.against_dense(n, repeat) for n, repeat in ((4096, 3),) + (() if quick else ((8192, 2),))
-        ],
-        "one query against its bound": [
-            measure.query(n, r, b) for n, r, b in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))
-        ],
-        "large networks": [measure.alone(*size) for size in large],
-        "reference problem A": [measure.reference_problem()],
-        "exponents of growth": [measure.growth()],
-        "networks trained together": [stacks.together(*shape) for shape in stacks.SHAPES[: 2 if quick else None]],
-        "kernels": [
-            limits.gram(name, kind, 1000 if quick else 4000)
-            for name in ("relu", "erf", "tanh", "gelu")
-            for kind in ("nngp", "ntk")
-        ],
-        "definition 1: variance of plain sampling over that of others": [
-            row
-            for activation, eta_c in (("tanh", 0.1), ("relu", 0.1), ("relu", 0.3))
-            for row in limits.sampling(activation, eta_c, 4 if quick else 48)
-        ],
-        "definition 1 against deferred networks": [limits.definition_1()],
-        "definition 1, many samples": [limits.many_samples()],
-    }
+_QUICK_ROUNDS = 3
 
 
-def show(parts: dict[str, list[Row]]) -> None:
-    """Print each part as a table."""
-    console = Console()
-    for title, rows in parts.items():
-        table = Table(title=title, title_justify="left")
-        for key in rows[0]:
-            table.add_column(key)
-        for row in rows:
-            table.add_row(*map(_shown, row.values()))
-        console.print(table)
+@dataclass(frozen=True)
+class Part:
+    """One section of the page: its name, what measures it once, and in how many rounds it is."""
+
+    name: str
+    measure: Callable[[Round], list[Row]]
+    rounds: int = 5
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_shown, value))
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def gpu(turn: Round) -> list[Row]:
+    """Networks on a GPU, where there is one."""
+    if not torch.cuda.is_available():
+        raise UnavailableError("there is no CUDA device")
+    rows: list[Row] = importlib.import_module("benchmarks.gpu").large("cuda")
+    return rows
+
+
+PARTS = (
+    Part("dense", networks.against_dense, 3),
+    Part("query", networks.queries),
+    Part("large", networks.large, 2),
+    Part("reference", networks.reference_problem, 3),
+    Part("growth", networks.growth, 3),
+    Part("stacks", stacks.together),
+    Part("grams", kernels.grams, 2),
+    Part("horizons", kernels.long_horizons, 1),
+    Part("recursion", kernels.against_recursion),
+    Part("neural-tangents", kernels.against_neural_tangents, 1),
+    Part("variance", particles.sampling),
+    Part("particles", particles.against_deferred, 2),
+    Part("samples", particles.many_samples, 2),
+    Part("study", commands.study, 3),
+    Part("page", commands.page, 3),
+    Part("data", commands.data, 3),
+    Part("plan", commands.planning),
+    Part("check", commands.checking, 3),
+    Part("sweep", commands.sweeps, 3),
+    Part("kernel-fit", commands.kernel_regression, 1),
+    Part("paths", profile.hot_paths, 2),
+    *([Part("gpu", gpu, 1)] if importlib.util.find_spec("benchmarks.gpu") else []),
+)
+
+
+def measured(parts: Sequence[Part], quick: bool, said: Callable[[str], None] = lambda text: None) -> Result:
+    """Every part in each of its rounds; a part that lacks what it needs is missing, with the reason."""
+    found: dict[str, list[list[Row]]] = {part.name: [] for part in parts}
+    took = dict.fromkeys(found, 0.0)
+    missing: dict[str, str] = {}
+    for number in range(max(part.rounds for part in parts)):
+        for part in parts:
+            if number >= (min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds) or part.name in missing:
+                continue
+            said(f"round {number + 1}: {part.name}")
+            start = time.perf_counter()
+            try:
+                found[part.name].append(part.measure(Round(number, quick)))
+            except UnavailableError as reason:
+                missing[part.name] = str(reason)
+            took[part.name] += time.perf_counter() - start
+    rows = {name: merged(rounds) for name, rounds in found.items() if any(rounds)}
+    return Result(machine(), quick, rows, took, missing)
 
 
 def main() -> None:
-    """Measure, print, store."""
+    """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="leave out what needs minutes or many GiB")
-    parser.add_argument("--out", type=Path, default=Path("out/bench.json"))
+    parser.add_argument("--quick", action="store_true", help="small sizes, three rounds: under three minutes")
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=[part.name for part in PARTS], help="these parts")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
-    parts = everything(arguments.quick)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(arguments.out, parts)
-    show(parts)
+    warnings.simplefilter("ignore", RuntimeWarning)  # of short runs about their own noise
+    chosen = [part for part in PARTS if not arguments.only or part.name in arguments.only]
+    result = measured(chosen, arguments.quick, lambda text: print(text, flush=True))
+    path = result.keep(arguments.out)
+    terminal("machine", [{"": name, "found": value} for name, value in result.machine.items()])
+    for name, rows in result.parts.items():
+        terminal(f"{name}, {result.seconds[name]:.0f} s", rows)
+    for name, reason in result.missing.items():
+        print(f"{name}: not measured, {reason}.")
+    print(f"{sum(result.seconds.values()):.0f} s. Result: {path}")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ class Call:
     kwargs: dict[str, Any]
 
 
+class SampleError(ValueError):
+    """The model does not take the sample; the cause is what it raised."""
+
+
 def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -> dict[int, Call]:
     """The arguments of the blocks, by id, while the model sees ``sample``: a tensor, a tuple or a dict of arguments."""
     calls: dict[int, Call] = {}
@@ -48,7 +52,7 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
             call_with(model, sample)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        raise ValueError(
+        raise SampleError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
             f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
         ) from error

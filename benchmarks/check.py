@@ -1,0 +1,110 @@
+"""``python -m benchmarks.check [OLD] NEW``: has anything become slower? Ratios are compared, never seconds.
+
+A ratio is worse when the interval of its change, made of the scatter of the repeats within both runs, lies as a whole
+below 1 by more than what is too small to matter. The intervals hold together: the chance that any of them finds
+something where nothing changed is 5 %. Exit code 1 and a line for each ratio that is worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.ratio import Ratio, improvement
+from benchmarks.result import Identity, Result
+from benchmarks.show import cell
+from nfd.core.files import staged, write_json
+from nfd.core.statistics import Interval
+
+BASELINE = Path(__file__).with_name("baseline.json")
+_FALSE_ALARMS = 0.05
+LEAST = 1.05  # times: a smaller loss is not worth a failure
+
+
+@dataclass(frozen=True)
+class Change:
+    """One ratio in two runs: ``change`` is how many times better it became."""
+
+    part: str
+    row: Identity
+    column: str
+    was: Ratio
+    now: Ratio
+    change: Interval
+
+    def __str__(self) -> str:
+        place = ", ".join(f"{name} {value}" for name, value in self.row)
+        values = f"was {cell(self.column, self.was)}, is {cell(self.column, self.now)}"
+        limits = f"{self.change.value:.2f} [{self.change.low:.2f}, {self.change.high:.2f}]"
+        return f"{self.part} ({place}): {self.column} {values}: {limits} times as good"
+
+
+def changes(old: Result, new: Result) -> list[Change]:
+    """Every ratio that both runs hold."""
+    was, now = old.ratios(), new.ratios()
+    both = [key for key in was if key in now]
+    level = _FALSE_ALARMS / max(1, len(both))
+    return [Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both]
+
+
+def worse(found: Sequence[Change], least: float = LEAST) -> list[Change]:
+    """Those that are worse beyond noise, and by enough to matter."""
+    return [change for change in found if change.change.high < 1 / least]
+
+
+def accept(path: Path, baseline: Path = BASELINE) -> None:
+    """Make a whole result the baseline."""
+    result = Result.read(path)
+    with staged(baseline.parent) as folder:
+        write_json(folder / baseline.name, result.plain())
+
+
+def report(old: Result, new: Result, least: float) -> int:
+    """Print what is worse, and what could not be compared; the exit code."""
+    found = changes(old, new)
+    if not found:
+        print("The two results have no ratio in common.", file=sys.stderr)
+        return 2
+    bad = worse(found, least)
+    for change in bad:
+        print(change)
+    single = sum(math.isnan(change.change.high) for change in found)
+    lacking = [] if new.quick else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
+    print(f"{len(found)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
+    if lacking:
+        print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
+    facts = ("processor", "cores", "threads", "torch")
+    apart = [f"{name} {old.machine[name]}, now {new.machine[name]}" for name in facts if _differ(old, new, name)]
+    if apart:
+        print(f"The machines differ, and so may their ratios: {'; '.join(apart)}.")
+    return 1 if bad else 0
+
+
+def _differ(old: Result, new: Result, name: str) -> bool:
+    return bool(old.machine[name] != new.machine[name])
+
+
+def main() -> int:
+    """Compare, or accept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULT", help="OLD and NEW, or NEW alone")
+    parser.add_argument("--accept", action="store_true", help="make RESULT the baseline instead of comparing")
+    parser.add_argument("--least", type=float, default=LEAST, help="the smallest loss that counts, in times")
+    arguments = parser.parse_args()
+    try:
+        if arguments.accept:
+            accept(arguments.results[-1])
+            return 0
+        old, new = ([BASELINE, *arguments.results])[-2:]
+        return report(Result.read(old), Result.read(new), arguments.least)
+    except ValueError as error:
+        print(f"benchmarks.check: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+"""Commands and what they rest on: the study, data, plans and checks, sweeps, pages."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import md5
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import vl_convert
+from PIL import Image
+from torch import Tensor, nn
+
+import nfd
+from benchmarks.accounting import count
+from benchmarks.measure import Round, Row, apart, limits, seconds
+from benchmarks.ratio import Ratio
+from nfd.core.machine import peak_memory
+from nfd.data.cifar10 import ARCHIVE, FOLDER, TEST, TRAIN
+from nfd.data.digits import digits
+from nfd.data.load import load
+from nfd.experiment.findings import findings
+from nfd.experiment.kernel_fit import KernelFit
+from nfd.experiment.runs import train_task
+from nfd.experiment.settings import KernelConfig, RunConfig, StudyConfig
+from nfd.experiment.study import Study
+from nfd.nets.resnet import ResNet
+from nfd.report.charts import chart_of
+from nfd.report.study import write_study
+from nfd.sweep.executors import executor_named
+from nfd.sweep.grid import grid, groups, names
+from nfd.sweep.sweep import Sweep
+
+_RATE = "products at the measured rate"
+
+
+# ---- the study ------------------------------------------------------------------------------------------------
+
+
+def small_study() -> Study:
+    """A study that takes seconds, every unit of a real one in it."""
+    return Study(
+        StudyConfig(
+            depths=(4, 8), limit_width=1024, replicates=3, widths=(64, 256), seeds=2, block_depths=(8, 16),
+            block_seeds=2, steps=10,
+        )
+    )  # fmt: skip
+
+
+def study_run() -> list[float]:
+    """Seconds, peak memory in bytes and the share of its longest unit, of ``nfd study`` at its defaults."""
+    study, start = Study(StudyConfig()), time.perf_counter()
+    study.measure()
+    with tempfile.TemporaryDirectory() as folder:
+        write_study(study, findings(study), Path(folder), "nfd study")
+    took = time.perf_counter() - start
+    return [took, peak_memory(), max(study.measured.seconds.values()) / took]
+
+
+def study(turn: Round) -> list[Row]:
+    """The study at its defaults, once; a small one in every round against the products that it consists of."""
+    return [_small_study()] + ([] if turn.quick or turn.number else [_whole_study()])
+
+
+def _whole_study() -> Row:
+    took, peak, longest = apart("benchmarks.commands:study_run()")
+    return {
+        "study": "at its defaults, page included",
+        "seconds": took,
+        "peak memory, GiB": peak / 2**30,
+        "longest unit / whole": longest,
+    }
+
+
+def _small_study() -> Row:
+    now, took = limits(), seconds(lambda: small_study().measure())
+    least = sum(operations / now.products[dtype] for dtype, operations in _products_of_a_study().items())
+    return {"study": "small", "seconds": took, _RATE: Ratio.of(least / took)}
+
+
+@lru_cache
+def _products_of_a_study() -> dict[torch.dtype, int]:
+    return count(lambda: small_study().measure())
+
+
+def page(turn: Round) -> list[Row]:
+    """The page and the files of a study, against the renderer alone: each chart once as PDF and once as PNG."""
+    study = _measured_study()
+    found = findings(study)[: 2 if turn.quick else None]
+    specs = [chart_of(finding).properties(width=640).to_dict() for finding in found]
+
+    def drawn() -> None:
+        for spec in specs:
+            vl_convert.vegalite_to_pdf(spec)
+            vl_convert.vegalite_to_png(spec, scale=2)
+
+    def written() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_study(study, found, Path(folder), "nfd study")
+
+    if turn.number == 0:
+        drawn()
+    ours, alone = seconds(written), seconds(drawn)
+    return [{"charts": len(found), "page and files, s": ours, "drawing alone / ours": Ratio.of(alone / ours)}]
+
+
+@lru_cache
+def _measured_study() -> Study:
+    study = small_study()
+    study.measure()
+    return study
+
+
+# ---- data -----------------------------------------------------------------------------------------------------
+
+
+def data(turn: Round) -> list[Row]:
+    """Random pixels in the layouts that are read, against reading them in the plainest way."""
+    with tempfile.TemporaryDirectory() as name, environment("NFD_CACHE", f"{name}/cache"):
+        folder = Path(name)
+        records, images = (1000, 500) if turn.quick else (10_000, 6000)
+        return [*_cifar10(folder, records), *_images(folder, images)]
+
+
+def _cifar10(folder: Path, records: int) -> list[Row]:
+    stream = np.random.default_rng(0)
+    (folder / FOLDER).mkdir()
+    for name in (*TRAIN, TEST):
+        content = stream.integers(0, 256, (records, 3073), dtype=np.uint8)
+        content[:, 0] %= 10
+        content.tofile(folder / FOLDER / name)
+
+    def plain() -> list[Tensor]:
+        found = [np.fromfile(folder / FOLDER / name, np.uint8).reshape(-1, 3073) for name in (*TRAIN, TEST)]
+        return [torch.from_numpy(np.ascontiguousarray(x[:, 1:])) for x in found]
+
+    unpacked = _against("CIFAR-10, unpacked", 6 * records, lambda: load("cifar10", folder / FOLDER), plain)
+    packed = folder / "packed" / ARCHIVE
+    packed.parent.mkdir()
+    with tarfile.open(packed, "w:gz", compresslevel=1) as tar:
+        tar.add(folder / FOLDER, FOLDER)
+
+    def extracted() -> None:
+        content = packed.read_bytes()
+        md5(content, usedforsecurity=False).hexdigest()
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            for member in tar:
+                if file := tar.extractfile(member):
+                    file.read()
+
+    archive = _against("CIFAR-10, archive and checksum", 6 * records, lambda: load("cifar10", packed.parent), extracted)
+    return [unpacked, archive]
+
+
+def _images(folder: Path, files: int) -> list[Row]:
+    stream = np.random.default_rng(0)
+    root = folder / "images"
+    for index in range(files):
+        place = root / f"class {index % 10}" / f"{index}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(stream.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(place)
+
+    def plain() -> list[Any]:
+        return [np.asarray(Image.open(path).convert("RGB")) for path in sorted(root.rglob("*.jpg"))]
+
+    first = _against("JPEG files, first time", files, lambda: load("images", root), plain)
+    return [first, _against("JPEG files, later", files, lambda: load("images", root), plain)]
+
+
+def _against(what: str, images: int, ours: Callable[[], object], plain: Callable[[], object]) -> Row:
+    took, theirs = seconds(ours), seconds(plain)
+    return {
+        "data": what,
+        "images": images,
+        "ours, s": took,
+        "plainest, s": theirs,
+        "plainest / ours": Ratio.of(theirs / took),
+    }
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """A variable of the environment for the length of a block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})
+
+
+# ---- plans and checks -----------------------------------------------------------------------------------------
+
+
+class _Block(nn.Module):
+    """A block of a Transformer that no family is known by, so that its roles are found by measurement."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """The stream with both branches added."""
+        x = self.first(h)
+        h = h + self.attention(x, x, x, need_weights=False)[0]
+        out: Tensor = h + self.down(torch.relu(self.up(self.second(h))))
+        return out
+
+
+def transformer(width: int, depth: int) -> nn.Module:
+    """Twelve tensors per block."""
+    blocks = nn.Sequential(*[_Block(width) for _ in range(depth)])
+    return nn.Sequential(nn.Linear(16, width), blocks, nn.LayerNorm(width), nn.Linear(width, 10))
+
+
+def planning(turn: Round) -> list[Row]:
+    """A plan of a Transformer with its probe, against one forward and backward pass of the model itself."""
+    depth = 16 if turn.quick else 77
+    model, sample = transformer(64, depth), torch.randn(2, 8, 16)
+
+    def once() -> None:
+        model(sample).square().mean().backward()
+
+    once()
+    took = seconds(
+        lambda: nfd.plan(model, rule="complete-p", make_model=transformer, base_width=32, base_depth=2, sample=sample)
+    )
+    step = seconds(once)
+    tensors = len(list(model.parameters()))
+    return [
+        {
+            "model": "Transformer, measured",
+            "tensors": tensors,
+            "plan, s": took,
+            "forward and backward, s": step,
+            "plan / forward and backward": Ratio.of(took / step, less_is_better=True),
+        }
+    ]
+
+
+def checking(turn: Round) -> list[Row]:
+    """A check of the paper's two-layer network against training the same networks and nothing else."""
+    depths, steps, batch, seeds = ((4, 8), 5, 32, 2) if turn.quick else ((4, 8, 16, 32, 64), 20, 128, 2)
+    x, y = digits().batches(batch, steps, 0)
+    batches = list(zip(x, y, strict=True))
+
+    def make(width: int, depth: int) -> ResNet:
+        return ResNet(64, 10, width, depth, block="two-layer")
+
+    def plain() -> None:
+        for depth in depths:
+            for _ in range(seeds):
+                net = make(128, depth)
+                optimizer = torch.optim.SGD(net.param_groups(0.1))
+                for inputs, labels in batches:
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+
+    took = seconds(lambda: nfd.check(make, [128], depths, batches, eta_c=0.1, seeds=seeds))
+    alone = seconds(plain)
+    return [
+        {
+            "width": 128,
+            "depths": f"{depths[0]} to {depths[-1]}",
+            "seeds": seeds,
+            "steps": steps,
+            "batch": batch,
+            "check, s": took,
+            "training alone, s": alone,
+            "training alone / check": Ratio.of(alone / took),
+        }
+    ]
+
+
+# ---- sweeps ---------------------------------------------------------------------------------------------------
+
+
+def sweeps(turn: Round) -> list[Row]:
+    """Many short runs: what storing, naming and handing them out adds to training the same groups in a loop."""
+    many = 4 if turn.quick else 16
+    configs = grid(width=32, depth=list(range(1, many + 1)), seed=list(range(8)), eta_c=0.3, steps=20, batch=16)
+    return [_sweep(configs, name) for name in (("inline",) if turn.quick else ("inline", "processes"))]
+
+
+def _sweep(configs: list[RunConfig], executor: str) -> Row:
+    keyed = dict(zip(names(configs), configs, strict=True))
+    tasks = [{"device": "cpu", "runs": [c.model_dump() for c in group.configs]} for group in groups(keyed, set())]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train_task(tasks[0])
+    alone = seconds(lambda: [train_task(task) for task in tasks])
+    torch.set_num_threads(threads)
+    folder = tempfile.mkdtemp()
+    try:
+        with Sweep(folder, executor_named(executor)) as sweep:
+            took = seconds(lambda: sweep.run(configs))
+    finally:
+        shutil.rmtree(folder)
+    return {
+        "executor": executor,
+        "runs": len(configs),
+        "groups": len(tasks),
+        "sweep, s": took,
+        "training alone, s": alone,
+        "overhead per run, ms": 1e3 * (took - alone) / len(configs),
+        "training alone / sweep": Ratio.of(alone / took),
+    }
+
+
+# ---- regression with kernels ----------------------------------------------------------------------------------
+
+
+def kernel_regression(turn: Round) -> list[Row]:
+    """What ``nfd kernel fit --data digits --kind ntk`` finds, once: answers, not times."""
+    if turn.number or turn.quick:
+        return []
+    fit = KernelFit(KernelConfig(kind="ntk"))
+    start = time.perf_counter()
+    scores = [fit.score(horizon) for horizon in fit.config.horizons]
+    best, low, high = fit.best(scores)
+    accuracy = {T: fit.score(T).accuracy for T in (1.0, best)}
+    return [
+        {
+            "data": "digits",
+            "kind": "ntk",
+            "training images": len(fit.x),
+            "T of the greatest likelihood": f"{best:.1f} [{low:.1f}, {high:.1f}]",
+            **{
+                f"accuracy at {name}, %": f"{100 * a.value:.1f} [{100 * a.low:.1f}, {100 * a.high:.1f}]"
+                for name, a in zip(("T = 1", "that T"), accuracy.values(), strict=True)
+            },
+            "seconds": time.perf_counter() - start,
+        }
+    ]

@@ -1,0 +1,206 @@
+"""Networks with deferred weights: against dense ones, against the bound of their queries, and as they grow."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import torch
+
+import nfd
+from benchmarks.dense import DenseBaseline
+from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
+from benchmarks.ratio import Ratio
+from nfd.core.machine import peak_memory
+from nfd.core.random import Increment
+from nfd.data.digits import digits
+from nfd.nets.revealed import RevealedMatrix
+
+ETA_C = 0.1
+SHARE = "share of the bound"
+
+
+def deferred_run(width: int, depth: int, steps: int, batch: int, feedback: str = "shared") -> float:
+    """Seconds to build and train a network with deferred weights."""
+    x, y = digits().batches(batch, steps, 0)
+    start = time.perf_counter()
+    net = nfd.ResNet(64, 10, width, depth, weights="deferred", feedback=feedback)  # type: ignore[arg-type]
+    net.reserve(steps * batch)
+    optimizer = nfd.SGD(net.param_groups(ETA_C))
+    for inputs, targets in zip(x, y, strict=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return time.perf_counter() - start
+
+
+def dense_run(width: int, depth: int, steps: int, batch: int) -> float:
+    """Seconds to build and train the plain dense network on the same batches."""
+    x, y = digits().batches(batch, steps, 0)
+    start = time.perf_counter()
+    net = DenseBaseline.random(64, 10, width, depth, ETA_C)
+    for inputs, targets in zip(x, y, strict=True):
+        net.step(inputs, targets)
+    return time.perf_counter() - start
+
+
+def large_run(width: int, depth: int, steps: int, batch: int) -> tuple[float, float]:
+    """Seconds and peak memory in bytes, of a process that does nothing else."""
+    return deferred_run(width, depth, steps, batch), peak_memory()
+
+
+def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, float]:
+    """Seconds that the bytes, and the operations, of one query take at least.
+
+    It passes six times over factors of ``4 n r`` bytes, ``2 n r b`` operations each, the first with twice the rows.
+    """
+    return 6 * 4 * width * rank / now.read, 7 * 2 * width * rank * batch / now.products[torch.float32]
+
+
+def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) -> float:
+    """Seconds that all queries of a training run take at least: a forward and a backward one per layer and step."""
+    return 2 * depth * sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
+
+
+def against_dense(turn: Round) -> list[Row]:
+    """L = 16, 25 steps of 8, float32, initialisation included."""
+    deferred_run(256, 2, 2, 8)
+    sizes = [4096] if turn.quick or turn.number > 1 else [4096, 8192]
+    return [_against_dense(n, 16, 5 if turn.quick else 25, 8) for n in sizes]
+
+
+def _against_dense(width: int, depth: int, steps: int, batch: int) -> Row:
+    now = limits()
+    ours, dense = (run(width, depth, steps, batch) for run in (deferred_run, dense_run))
+    return {
+        "width": width,
+        "depth": depth,
+        "steps": steps,
+        "batch": batch,
+        "deferred, s": ours,
+        "dense, s": dense,
+        "dense / deferred": Ratio.of(dense / ours),
+        SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours),
+    }
+
+
+def queries(turn: Round) -> list[Row]:
+    """One whole query of some ranks, nothing recorded."""
+    return [_query(width, rank, batch) for width, rank, batch in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))]
+
+
+def revealed(width: int, rank: int, batch: int) -> RevealedMatrix:
+    """A matrix of which this many directions are known on each side."""
+    matrix = RevealedMatrix(
+        width, width, shared=True, source=Increment(0), tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
+    )
+    matrix.reserve(rank + batch)
+    while min(matrix.ranks) < rank:
+        for side in (matrix.forward, matrix.backward):
+            matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
+    return matrix
+
+
+def _query(width: int, rank: int, batch: int) -> Row:
+    matrix, x = revealed(width, rank, batch), torch.randn(batch, width)
+    now = limits()
+    memory, products = query_bound(now, width, rank, batch)
+    repeat = max(5, int(1e9 / (width * rank * batch)))
+    took = best(lambda: matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False), repeat)
+    return {
+        "width": width,
+        "directions": rank,
+        "batch": batch,
+        "query, ms": 1e3 * took,
+        "bytes at the measured rate, ms": 1e3 * memory,
+        "products at the measured rate, ms": 1e3 * products,
+        SHARE: Ratio.of(max(memory, products) / took),
+    }
+
+
+def large(turn: Round) -> list[Row]:
+    """Networks whose dense weights would not fit, each in a process of its own."""
+    if turn.quick:
+        return [_large(65536, 4, 8, 8)]
+    return [_large(65536, 8, 25, 8)] + ([_large(1048576, 4, 12, 8)] if turn.number == 0 else [])
+
+
+def _large(width: int, depth: int, steps: int, batch: int) -> Row:
+    now = limits()
+    took, peak = apart(f"benchmarks.networks:large_run({width}, {depth}, {steps}, {batch})")
+    factors = 4 * 4 * width * depth * steps * batch  # four vectors per layer and sample
+    return {
+        "width": width,
+        "depth": depth,
+        "samples": steps * batch,
+        "seconds": took,
+        "peak memory, GiB": peak / 2**30,
+        "dense weights, GB": 4e-9 * width**2 * depth,
+        "factors / peak memory": Ratio.of(factors / peak),
+        SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / took),
+    }
+
+
+def reference_problem(turn: Round) -> list[Row]:
+    """Problem A of the tests by wide networks, against dense ones of an eighth of their width.
+
+    Eight times as many of those are needed for the same standard error, since variances fall as one over the width;
+    their bias, eight times as large, is not counted.
+    """
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    x, y = raw.data[:12] / 8 - 1, np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)
+    width, replicates, small = (8192, 2, 2048) if turn.quick else (32768, 4, 4096)
+    now = limits()
+    shared = {"depth": 16, "activation": "tanh", "eta_c": 0.3, "loss": "mse", "seed": turn.number}
+    found = nfd.predict(x, y, width=width, replicates=replicates, **shared)  # type: ignore[arg-type]
+    dense = seconds(lambda: _plain_tanh(torch.from_numpy(x).float(), torch.from_numpy(y).float(), small))
+    return [
+        {
+            "width": width,
+            "replicates": replicates,
+            "steps": 12,
+            "seconds": found.seconds,
+            "largest standard error": float(found.outputs_stderr.max()),
+            f"one dense network of width {small:,}, s": dense,
+            "dense networks for that error / ours": Ratio.of(dense * replicates * width / small / found.seconds),
+            SHARE: Ratio.of(replicates * training_bound(now, width, 16, 12, 1) / found.seconds),
+        }
+    ]
+
+
+def _plain_tanh(x: torch.Tensor, y: torch.Tensor, n: int, depth: int = 16, eta_c: float = 0.3) -> None:
+    """Problem A in plain PyTorch: autograd and ``torch.optim.SGD``."""
+    net = nfd.ResNet(x.shape[1], 1, n, depth, activation="tanh")
+    optimizer = torch.optim.SGD(net.param_groups(eta_c))
+    for inputs, target in zip(x, y, strict=True):
+        optimizer.zero_grad()
+        (0.5 * (net(inputs[None]).squeeze() - target).square()).backward()
+        optimizer.step()
+
+
+def growth(turn: Round) -> list[Row]:
+    """Time at a larger size over that at a smaller one."""
+    few = turn.quick
+    return [
+        _growth("width", (16384, 65536), lambda n: deferred_run(n, 2, 5 if few else 10, 8), 5 if few else 10),
+        _growth("depth", (8, 32), lambda L: deferred_run(4096, L, 5, 8), 5),
+        _growth("samples", (400, 800) if few else (800, 1600), lambda N: deferred_run(8192, 1, N // 16, 16), 0),
+    ]
+
+
+def _growth(axis: str, sizes: tuple[int, int], run: object, steps: int) -> Row:
+    assert callable(run)
+    small, large = (min(float(run(size)) for _ in range(2)) for size in sizes)
+    return {
+        "size": axis,
+        "from": sizes[0],
+        "to": sizes[1],
+        "steps": steps or f"{sizes[0] // 16} and {sizes[1] // 16}",
+        "from, s": small,
+        "to, s": large,
+        "time / time": Ratio.of(large / small, less_is_better=True),
+        "exponent": math.log(large / small) / math.log(sizes[1] / sizes[0]),
+    }

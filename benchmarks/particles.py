@@ -1,0 +1,109 @@
+"""Definition 1 by particles: variance for the same work, and time for the same error as deferred networks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import nfd
+from benchmarks.measure import Round, Row, limits, seconds
+from benchmarks.networks import SHARE
+from benchmarks.ratio import Ratio
+from nfd.data.digits import digits
+
+_CASES = (("tanh", 0.1), ("relu", 0.1), ("relu", 0.3))
+
+
+def sampling(turn: Round) -> list[Row]:
+    """Variance of the outputs by plain sampling over that by each other; every round has seeds of its own."""
+    return [row for case in _CASES[: 1 if turn.quick else None] for row in _sampling(*case, turn)]
+
+
+def _sampling(activation: str, eta_c: float, turn: Round) -> list[Row]:
+    solutions = 4 if turn.quick else 6
+    x, y = _problem(12 if turn.quick else 24)
+    seeds = range(turn.number * solutions, (turn.number + 1) * solutions)
+    found = {
+        kind: torch.stack([_solution(x, y, activation, eta_c, kind, seed) for seed in seeds])
+        for kind in ("plain", "antithetic", "sobol")
+    }
+    plain = found["plain"].var(0)
+    middle = len(x) // 2
+    return [
+        {
+            "activation": activation,
+            "eta_c": f"{eta_c:g}",
+            "samples": len(x),
+            "sampling": kind,
+            "first step trained": Ratio.of(float(plain[1] / found[kind].var(0)[1])),
+            "first half": Ratio.of(float(plain[1:middle].mean() / found[kind].var(0)[1:middle].mean())),
+            "second half": Ratio.of(float(plain[middle:].mean() / found[kind].var(0)[middle:].mean())),
+        }
+        for kind in ("antithetic", "sobol")
+    ]
+
+
+def _solution(x: Tensor, y: Tensor, activation: str, eta_c: float, kind: str, seed: int) -> Tensor:
+    return nfd.solve_nfd(
+        x, y, grid=16, activation=activation, eta_c=eta_c, particles=2048, replicates=2, seed=seed, sampling=kind
+    ).outputs
+
+
+def against_deferred(turn: Round) -> list[Row]:
+    """Time of ``solve_nfd`` and of deferred networks with independent feedback, for one standard error."""
+    x, y = _problem(12 if turn.quick else 24)
+    count = 4 if turn.quick else 8
+    errors, found = dict[str, float](), dict[str, float]()
+
+    def solved(name: str, solve: Any, **settings: Any) -> None:
+        kept = list[Any]()
+        shared = {"activation": "relu", "eta_c": 0.1, "replicates": count, "seed": turn.number}
+        found[name] = seconds(lambda: kept.append(solve(x, y, **shared, **settings)))
+        errors[name] = float(kept[0].outputs_stderr.square().mean())
+
+    solved("particles", nfd.solve_nfd, grid=16, particles=4096)
+    solved("deferred", nfd.predict, depth=16, loss="mse", feedback="independent", width=4096)
+    return [
+        {
+            "activation": "relu",
+            "samples": len(x),
+            "replicates": count,
+            "4,096 particles, s": found["particles"],
+            "standard error": math.sqrt(errors["particles"]),
+            "width 4,096, s": found["deferred"],
+            "its standard error": math.sqrt(errors["deferred"]),
+            "deferred / particles at one error": Ratio.of(
+                found["deferred"] * errors["deferred"] / (found["particles"] * errors["particles"])
+            ),
+        }
+    ]
+
+
+def many_samples(turn: Round) -> list[Row]:
+    """As many samples as particles are made for, against the memory that their histories must pass through."""
+    samples, grid, particles, replicates = (100 if turn.quick else 400), 8, 1024, 2
+    x, y = _problem(samples)
+    now = limits()
+    took = seconds(
+        lambda: nfd.solve_nfd(x, y, grid=grid, activation="relu", particles=particles, replicates=replicates)
+    )
+    histories = 6  # read per step and grid point: products, noise and drift, forward and backward
+    traffic = replicates * grid * histories * 8 * particles * samples**2 / 2
+    return [
+        {
+            "samples": samples,
+            "grid": grid,
+            "particles": particles,
+            "replicates": replicates,
+            "seconds": took,
+            SHARE: Ratio.of(now.bound(traffic, traffic / 4, torch.float64) / took),
+        }
+    ]
+
+
+def _problem(count: int) -> tuple[Tensor, Tensor]:
+    data = digits()
+    return data.inputs[:count].double(), torch.where(data.labels[:count] % 2 == 0, 1.0, -1.0).double()

@@ -1,0 +1,59 @@
+"""Rows as tables, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Row
+from benchmarks.ratio import Ratio
+
+
+def cell(column: str, value: Any) -> str:
+    """A value as text: three digits, shares in percent, ratios with their 95 % interval."""
+    percent = "share" in column or column.endswith("alone") or column == "outside operations"
+    if isinstance(value, Ratio):
+        found = value.interval
+        text = _number(found.value, percent)
+        if math.isfinite(found.low):
+            text += f" [{_number(found.low, percent)}, {_number(found.high, percent)}]"
+        return text + (" %" if percent else "")
+    if isinstance(value, float):
+        return _number(value, percent) + (" %" if percent else "")
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+
+
+def _number(value: float, percent: bool) -> str:
+    if percent:
+        return f"{100 * value:.2g}" if abs(value) < 0.1 else f"{100 * value:.0f}"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.1e}"
+    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """The names of all columns, in order."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def terminal(title: str, rows: Sequence[Row]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for name in columns(rows):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(cell(name, row.get(name)) for name in columns(rows)))
+    Console().print(table)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table of Markdown."""
+    names = columns(rows)
+    lines = [names, ["---"] * len(names), *([cell(name, row.get(name)) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
