@@ -7,9 +7,6 @@ bandwidth measured on the same device: six passes over the factors per query, an
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,26 +15,22 @@ from typing import Any
 import torch
 
 import nfd
-from benchmarks.measure import ETA_C, Row, best
+from benchmarks.measure import Row, apart, best
+from benchmarks.show import terminal
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.data.digits import digits
 from nfd.nets.deferred import predicted_bytes
 
 WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8
+ETA_C = 0.1
 _D, _C = 64, 10
 _FLOAT = 4
 
 
 def large(device: str, width: int = WIDTH) -> list[Row]:
     """A row per phase, measured in a process of its own, whose peak memory is that of the network."""
-    code = f"import json; from benchmarks.gpu import phases; print(json.dumps(phases({device!r}, {width})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(
-            f"The benchmark on {device} failed: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
-        )
-    rows: list[Row] = json.loads(done.stdout)
+    rows: list[Row] = apart(f"benchmarks.gpu:phases({device!r}, {width})")
     return rows
 
 
@@ -59,12 +52,12 @@ def phases(device: str, width: int) -> list[Row]:
             "width": width,
             "depth": DEPTH,
             "samples": STEPS * BATCH,
-            "ms_per_sample": 1e3 * seconds[phase] / (STEPS * BATCH),
-            "bound_ms": 1e3 * moved[phase] / speed / (STEPS * BATCH),
-            "fraction_of_bound": moved[phase] / speed / seconds[phase],
-            "GB_per_s": speed / 1e9,
-            "peak_GiB": peak / 2**30,
-            "layers_GiB": layers / 2**30,
+            "ms per sample": 1e3 * seconds[phase] / (STEPS * BATCH),
+            "bound, ms": 1e3 * moved[phase] / speed / (STEPS * BATCH),
+            "share of the bound": moved[phase] / speed / seconds[phase],
+            "read, GB/s": speed / 1e9,
+            "peak, GiB": peak / 2**30,
+            "predicted for the layers, GiB": layers / 2**30,
         }
         for phase in seconds
     ]
@@ -133,13 +126,11 @@ def _peak(device: str) -> float:
 
 def main() -> None:
     """Measure and print."""
-    from benchmarks.run import show
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu, cuda")
     parser.add_argument("--width", type=int, default=WIDTH)
     arguments = parser.parse_args()
-    show({f"a deferred network on {arguments.device}": large(arguments.device, arguments.width)})
+    terminal(f"a deferred network on {arguments.device}", large(arguments.device, arguments.width))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ SECTIONS = (
         ("dense",),
         "Initialisation included, float32. The opponent is `benchmarks/dense.py`: fused `addmm` forward and "
         "backward, updates of the rank of the batch in place, no autograd and no gradient matrices, so faster than "
-        ""
         '`nfd.ResNet(weights="dense")`. The share is that of the bound of all queries (below) in the whole of the '
         "time, which also draws every Gaussian and trains the dense ends.",
     ),
@@ -62,9 +61,10 @@ SECTIONS = (
         "Each in a process of its own. The factors are four vectors of the width per layer and sample.",
     ),
     Section(
-        "On a GPU",
-        ("gpu",),
-        "`benchmarks/gpu.py`, on the device that its rows name.",
+        "On a GPU, or without one",
+        ("wide",),
+        "One wide network with deferred weights (`python -m benchmarks.gpu --device cuda`), on the device that the "
+        "rows name. The bound is what must be read and written at least, at the bandwidth measured there.",
     ),
     Section(
         "The limit",

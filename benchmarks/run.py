@@ -7,7 +7,6 @@ of the machine and not that of a moment. Each run is kept in ``out/bench``, and 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import commands, kernels, networks, particles, profile, stacks
+from benchmarks import commands, gpu, kernels, networks, particles, profile, stacks
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -33,12 +32,9 @@ class Part:
     rounds: int = 5
 
 
-def gpu(turn: Round) -> list[Row]:
-    """Networks on a GPU, where there is one."""
-    if not torch.cuda.is_available():
-        raise UnavailableError("there is no CUDA device")
-    rows: list[Row] = importlib.import_module("benchmarks.gpu").large("cuda")
-    return rows
+def wide(turn: Round) -> list[Row]:
+    """One wide network, on a GPU where there is one."""
+    return gpu.large("cuda" if torch.cuda.is_available() else "cpu", gpu.WIDTH // 16 if turn.quick else gpu.WIDTH)
 
 
 PARTS = (
@@ -63,7 +59,7 @@ PARTS = (
     Part("sweep", commands.sweeps, 3),
     Part("kernel-fit", commands.kernel_regression, 1),
     Part("paths", profile.hot_paths, 2),
-    *([Part("gpu", gpu, 1)] if importlib.util.find_spec("benchmarks.gpu") else []),
+    Part("wide", wide, 2),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 
@@ -127,7 +127,7 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 def student(value: float, error: float, freedom: float) -> Interval:
     """A number with this standard error, and 95 % limits by Student's t with these degrees of freedom."""
-    half = float(stats.t.ppf(0.975, freedom)) * error
+    half = float(stdtrit(freedom, 0.975)) * error
     return Interval(value, error, value - half, value + half)
 
 
@@ -166,7 +166,7 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
 
 def share(count: int, total: int) -> Interval:
     """``count`` of ``total`` with Wilson's 95 % interval."""
-    z, p = float(stats.norm.ppf(0.975)), count / total
+    z, p = float(ndtri(0.975)), count / total
     middle = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
     return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 
 from nfd.data.dataset import Dataset, Images
 
 
 def digits(seed: int = 0) -> Dataset:
     """The digits, split 1437/360 by ``seed``."""
+    from sklearn.datasets import load_digits  # a second of imports that other data do without
+
     raw = load_digits()
     pixels = torch.from_numpy(raw.images).unsqueeze(1).to(torch.uint8)
     train, test = Images(pixels, torch.from_numpy(raw.target).long()).split(seed)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtrs
 from torch import Tensor
 
 _DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
@@ -24,7 +24,7 @@ class GrowingCholesky:
     def extend(self, row: NDArray[np.float64]) -> Tensor:
         """Coefficients in all directions of a new variable; ``row``: covariances with the others, then its variance."""
         k, r = len(row) - 1, len(self.kept)
-        known = solve_triangular(self.rows[self.kept, :r], row[self.kept], lower=True) if r else np.zeros(0)
+        known = dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0] if r else np.zeros(0)
         rest = row[k] - known @ known
         self.rows[k, :r] = known
         if rest > _DROPPED * row[k]:
