@@ -31,7 +31,7 @@ from nfd.core.statistics import Interval, pooled_slope
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
-from nfd.scaling.rules import OPTIMIZERS, rule_named
+from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
 from nfd.scaling.sizes import MakeModel, growing, instance
 
 AXES: tuple[Axis, ...] = ("width", "depth")
@@ -48,7 +48,6 @@ MEANINGS = {
     "loss": "loss of the last batch before its update",
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
-_FLOAT32 = 1e37  # rates and decays that float32 holds, with room for the factors of width and depth
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
 _NOTHING = Interval(math.nan, math.nan, math.nan, math.nan)
 
@@ -152,11 +151,11 @@ def check(
         pairs,
         rule,
         check_choice("optimizer", optimizer, OPTIMIZERS),
-        check_real("eta_c", eta_c, above=0.0, below=_FLOAT32),
+        check_real("eta_c", eta_c, above=0.0, below=MAX_RATE),
         loss_of(loss),
         blocks,
         roles,
-        check_real("weight_decay", weight_decay, least=0.0, below=_FLOAT32),
+        check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
         make_optimizer,
         check_flag("gia", gia),
     )

@@ -48,7 +48,7 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
             call_with(model, sample)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        raise ValueError(
+        raise TypeError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
             f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
         ) from error
