@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint bench browser clean
+.PHONY: demo test test-all lint docs notebooks charts bench browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -19,6 +19,21 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# The site, in build/docs; it needs no network, nor does its reader.
+docs: .venv/installed
+	$(BIN)/python -m sphinx -q -E -W --keep-going docs build/docs
+
+# The notebooks of the examples that are written in cells.
+notebooks: .venv/installed
+	@mkdir -p examples/notebooks
+	for script in $$(grep -l '^# %% tags' examples/*.py); do \
+	  $(BIN)/jupytext --quiet --update --to ipynb --output examples/notebooks/$$(basename $$script .py).ipynb $$script; \
+	done
+
+# The images of the documentation, by their commands; make charts CHARTS="study.png" DIR=... for some of them.
+charts: .venv/installed
+	$(BIN)/python docs/charts.py $(CHARTS) $(if $(DIR),--data-dir $(DIR))
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run

@@ -13,6 +13,7 @@ from nfd.core.activations import ACTIVATIONS, activation
 from nfd.core.errors import check_count, check_finite, check_real
 from nfd.core.quadrature import gaussian_mean
 from nfd.core.random import Increment, derive, generator
+from nfd.core.tables import as_text, table_of
 
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
 
@@ -126,3 +127,11 @@ def test_halved_increments_add_up(depth: int) -> None:
     for i in range(depth):
         halves = (z(2 * i, 2 * depth) + z(2 * i + 1, 2 * depth)) / math.sqrt(2)
         torch.testing.assert_close(halves, z(i, depth), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("notebook", [True, False])
+def test_tables_are_text_in_notebooks_too(monkeypatch: pytest.MonkeyPatch, notebook: bool) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    table = table_of("name", "[b]value")
+    table.add_row("a", "[red]1")
+    assert as_text(table, 40).split() == ["name", "[b]value", "─" * 15, "a", "[red]1"]

@@ -1,14 +1,286 @@
-"""docs/equations.md names only what exists."""
+"""The documentation: what it names exists, what it tells to run runs, what it shows was made by a command."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+from markdown_it import MarkdownIt
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import nfd
+from nfd.cli.main import _COMMANDS, _command, _parsed, main
+from nfd.sweep.grid import grid_of
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
+PYTHON = sys.executable
+
+# ---- blocks of code ------------------------------------------------------------------------------------------
+
+SHOWN = {"text", "math", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{nfd-settings}", "{note}", "{warning}"}
+RUN = {"python", "bash", "toml"}
+
+# Pages whose Python takes longer than a few seconds, run by `make test-all`.
+LONG = {"README.md"}
+
+# Lines of shell that no test runs, and why. All others are run.
+NOT_RUN = {
+    "git clone <this repository> nfd": "needs the address of the repository",
+    "cd nfd": "goes with the clone",
+    "make demo": "installs an environment and then runs nfd study, which tests/test_study.py does",
+    "nfd check mypackage.module:make_model": "the module is the reader's; tests/test_check.py runs the command on ours",
+    "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
+}
+
+# What makes a command take seconds.
+SMALL = {
+    "study": "--steps 2 --depths 2 4 --limit-width 32 --replicates 3 --widths 8 16 --seeds 2 --block-depths 2 4 8 "
+    "--block-width 16 --block-seeds 2",
+    "predict": "--steps 2 --width 32 --replicates 2",
+    "transfer": "--widths 8 16 --depths 2 4 --steps 4 --seeds 2 --rules depth-mup --executor inline",
+    "capacity": "--limit-width 32 --replicates 3 --executor inline",
+    "sweep": "--executor inline",
+    "figure": "--size smoke --executor inline",
+    "claims": "--size smoke --executor inline",
+}
+SMALL_GRID = "--widths 8 16 32 --depths 2 3 4 --steps 4 --seeds 2 --horizons 0.5 1"  # of a capacity without a sweep
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of a page; an indented one has no language."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: str) -> list[Block]:
+    tokens = MarkdownIt().parse((ROOT / page).read_text())
+    return [
+        Block(page, (token.map or [0])[0] + 1, token.info.split()[0] if token.info.strip() else "", token.content)
+        for token in tokens
+        if token.type in ("fence", "code_block")
+    ]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One command of a block of shell."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not run."""
+        return next((why for start, why in NOT_RUN.items() if str(self).startswith(start)), None)
+
+
+def lines_of(block: Block) -> Iterator[Line]:
+    if block.language != "bash":
+        return
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for command in line.split(" && "):
+            words = shlex.split(command, comments=True)
+            if words:
+                yield Line(block.page, (words[0].removeprefix(".venv/bin/"), *words[1:]))
+
+
+# What stands on several pages is run where it stands first.
+LINES = list({line.words: line for block in reversed(BLOCKS) for line in reversed(list(lines_of(block)))}.values())[
+    ::-1
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    for block in blocks_of(page):
+        assert block.language in RUN | SHOWN | {""}, f"{block}: {block.language!r} is neither run nor shown"
+        if block.language in ("", "text"):
+            assert not re.search(r"(?m)^(\$ |>>> |nfd [a-z]|python |import |from \w+ import)", block.text), block
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page in LONG else [])
+        for page in PAGES
+        if any(block.language == "python" for block in blocks_of(page))
+    ],
+)
+@pytest.mark.usefixtures("one_thread")
+def test_the_python_of_a_page_runs(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From top to bottom, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for block in blocks_of(page):
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
+
+
+def grids_of(page: str) -> list[tuple[str, str]]:
+    """The blocks of TOML of a page with the name of the file in their first line."""
+    found = [block for block in blocks_of(page) if block.language == "toml"]
+    return [(block.text.split()[1].rstrip(":"), block.text) for block in found]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if grids_of(page)])
+def test_grids_are_ones_that_a_sweep_takes(page: str, tmp_path: Path) -> None:
+    for name, text in grids_of(page):
+        (tmp_path / name).write_text(text)
+        assert len(grid_of(tmp_path / name)) > 1
+
+
+def prepared(line: Line, folder: Path) -> list[str]:
+    """The arguments of an ``nfd`` line, with what it reads there: named TOML blocks of its page, settings, data."""
+    for name, text in grids_of(line.page):
+        (folder / name).write_text(re.sub(r"steps = \d+", "steps = 4", text))
+    for option, value in zip(line.words, line.words[1:], strict=False):
+        if option == "--config" and "/" in value and not (folder / value).exists():
+            (folder / value).parent.mkdir(parents=True, exist_ok=True)
+            (folder / value).write_text(_command(line.words[1]).settings_type()().toml())
+    data = cifar10(folder / "cifar") if "cifar10" in line.words else images(folder / "images")
+    return [str(data) if word == "DIR" else word for word in line.words[1:]]
+
+
+def cifar10(folder: Path) -> Path:
+    """Noise in the binary layout of CIFAR-10."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
+        labels = np.arange(20, dtype=np.uint8)[:, None] % 10
+        (folder / name).write_bytes(np.hstack([labels, rng.integers(0, 256, (20, 3072), dtype=np.uint8)]).tobytes())
+    return folder
+
+
+def images(folder: Path) -> Path:
+    """Thirty of scikit-learn's digits of each class, in a folder per class."""
+    if not folder.exists():
+        digits = load_digits()
+        for label in range(10):
+            (folder / str(label)).mkdir(parents=True)
+            for k, picture in enumerate(digits.images[digits.target == label][:30]):
+                Image.fromarray((picture * 15).astype(np.uint8)).save(folder / str(label) / f"{k}.png")
+    return folder
+
+
+@pytest.mark.parametrize("line", LINES, ids=str)
+def test_a_line_of_shell_is_one_that_its_program_takes(
+    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *rest = line.words
+    if program == "nfd":
+        _parsed(prepared(line, tmp_path))
+    elif program == "make":
+        assert re.search(rf"(?m)^{rest[0]}:", (ROOT / "Makefile").read_text())
+    elif program in ("python", "torchrun"):
+        takes_script(rest)
+    else:
+        assert line.reason is not None, f"{line.page}: {line} is neither run nor listed in NOT_RUN"
+
+
+def takes_script(rest: list[str]) -> None:
+    """A module that exists, or a script that tests/test_examples.py runs, with options that it names."""
+    if rest[0] == "-m":
+        assert importlib.util.find_spec(rest[1]) is not None
+        return
+    place = next(k for k, word in enumerate(rest) if word.endswith(".py"))
+    source = (ROOT / rest[place]).read_text()
+    assert re.search(rf"\b{Path(rest[place]).stem}\b", (ROOT / "tests/test_examples.py").read_text())
+    assert all(word.lstrip("-") in source for word in rest[place + 1 :] if word.startswith("--"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({line.page for line in LINES}))
+def test_the_commands_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From top to bottom, in one directory, at a small size."""
+    monkeypatch.chdir(tmp_path)
+    for line in LINES:
+        if line.page == page and line.words[0] == "nfd" and line.reason is None:
+            arguments = prepared(line, tmp_path)
+            small = SMALL.get(arguments[0], "").split()
+            if arguments[0] == "capacity" and arguments[1:2] != ["out/mine"]:
+                small += SMALL_GRID.split()
+            assert main([*arguments, *small]) == 0, line
+
+
+def test_every_reason_is_needed() -> None:
+    for start in NOT_RUN:
+        assert any(str(line).startswith(start) for line in LINES), start
+    assert {block.page for block in BLOCKS if block.language == "python"} >= LONG
+
+
+# ---- images --------------------------------------------------------------------------------------------------
+
+CHARTS = tomllib.loads((ROOT / "docs/images/charts.toml").read_text())
+
+
+def test_every_image_is_made_by_a_command() -> None:
+    used = {
+        (ROOT / page).parent.joinpath(link).resolve()
+        for page in PAGES
+        for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / page).read_text())
+    }
+    listed = {ROOT / "docs/images" / name for name in CHARTS}
+    assert used == listed == set((ROOT / "docs/images").glob("*.png"))
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_commands_of_images_are_ones_that_programs_take(name: str, tmp_path: Path) -> None:
+    chart = CHARTS[name]
+    program, *rest = shlex.split(chart["command"])
+    if program == "nfd":
+        command = _parsed(prepared(Line("README.md", (program, *rest)), tmp_path))
+        assert Path(chart["file"]).parent == Path(command.out)
+    else:
+        takes_script(rest)
+        assert re.search(rf'(?m)^OUT = "{Path(chart["file"]).parent}"$', (ROOT / rest[0]).read_text())
+
+
+def test_charts_are_remade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script copies what commands write, runs a command once, and leaves what needs data that are not given."""
+    made = runpy.run_path(str(ROOT / "docs/charts.py"))
+    write = f"{shlex.quote(PYTHON)} -c \"open('drawn', 'a').write('x')\""
+    charts = {name: {"command": write.replace(shlex.quote(PYTHON), "python"), "file": "drawn"} for name in "ab"}
+    charts["c"] = {"command": "nfd figure 5 --data-dir DIR", "file": "drawn"}
+    scope = made["main"].__globals__
+    monkeypatch.setitem(scope, "ROOT", tmp_path)
+    monkeypatch.setitem(scope, "IMAGES", tmp_path)
+    monkeypatch.setitem(scope, "CHARTS", charts)
+    monkeypatch.setattr(sys, "argv", ["charts.py"])
+    assert made["main"]() == 0
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["x", "x"]
+    assert not (tmp_path / "c").exists()
+    assert "c is left as it is" in capsys.readouterr().out
+
+
+# ---- what is named exists ------------------------------------------------------------------------------------
+
 ROWS = [line for line in (ROOT / "docs/equations.md").read_text().splitlines() if line.startswith("| ") and "`" in line]
 MAPPED = [row for row in ROWS if "tests/" in row]
 
@@ -23,40 +295,15 @@ def test_every_object_and_test_exists(row: str) -> None:
         assert f"def {test}(" in (ROOT / path).read_text(), test
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        *(
-            f"docs/{name}.md"
-            for name in (
-                "equations",
-                "paper-notes",
-                "benchmarks",
-                "two-limits",
-                "checks",
-                "sweeps",
-                "figures",
-                "claims",
-            )
-        ),
-    ],
-)
-def test_relative_links_lead_somewhere(page: str) -> None:
-    path = ROOT / page
-    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert link.startswith("http") or (path.parent / link).exists(), link
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", "docs/sweeps.md"])
-def test_the_code_of_a_page_runs(page: str) -> None:
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
-        exec(compile(block, page, "exec"), {})
-
-
 def test_the_table_is_not_empty() -> None:
     assert len(MAPPED) >= 10
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_relative_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        assert link.startswith("http") or (path.parent / link).exists(), link
 
 
 def test_every_random_stream_is_listed() -> None:
@@ -67,3 +314,25 @@ def test_every_random_stream_is_listed() -> None:
         used |= {name for names in re.findall(calls, path.read_text()) for name in names if name}
     assert {"reveal", "evaluate", "halving"} <= used
     assert all(f"`{name}`" in listed for name in used), used
+
+
+def test_the_reference_has_every_public_name_and_command() -> None:
+    listed = re.findall(r"\.\. auto(?:class|function|data):: ([\w.]+)", (ROOT / "docs/api.md").read_text())
+    assert {name for name in listed if name.count(".") == 1} == {f"nfd.{name}" for name in nfd.__all__}
+    for name in listed:
+        module, attribute = name.rsplit(".", 1)
+        assert getattr(importlib.import_module(module), attribute).__doc__, name
+    commands = re.findall(r"```\{nfd-help\} (\w+)", (ROOT / "docs/commands.md").read_text())
+    assert commands == list(_COMMANDS)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
+    build = [PYTHON, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    loaded = r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"(?:https?:)?//|@import|url\([\"']?(?:https?:)?//"
+    for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):
+        assert not re.search(loaded, path.read_text()), path
+    assert "Figures and claims" in (tmp_path / "howto/paper.html").read_text()
+    assert "Train a constructor" in (tmp_path / "commands.html").read_text()

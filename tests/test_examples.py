@@ -1,26 +1,103 @@
-"""Every example runs at a small size."""
+"""Every example runs at a small size, and the notebooks are their scripts."""
 
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import jupytext
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-def test_million_wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["million_wide.py", "--widths", "32", "64", "--steps", "2", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    runpy.run_path(str(EXAMPLES / "million_wide.py"), run_name="__main__")
-    assert "width        64" in capsys.readouterr().out
-    assert (tmp_path / "million.png").stat().st_size > 5000
-    assert len((tmp_path / "million.csv").read_text().splitlines()) == 5
+# The scripts in cells: what stands in place of their parameters, what they print, and how many images they write.
+SMALL = {
+    "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),
+    "check_transformer": (
+        "WIDTHS, DEPTHS, STEPS, SEEDS, LARGE, LARGE_STEPS = [16, 32], [1, 2], 2, 2, (32, 3), 2",
+        r"(?s)Rule 'standard'.*inner_update .*Plan 'complete-p' for adamw: width x2, depth x3.*step 1: loss",
+        0,
+    ),
+    "transfer_learning_rate": (
+        "SMALL, LARGE, RATES, STEPS, SEEDS = (16, 2), (32, 3), [1e-3, 1e-2], 5, 2",
+        r"(?s)PyTorch's own: best rate .*complete-p: best rate 0.01 small, 0.01 large; regret",
+        1,
+    ),
+    "how_big": (
+        "WIDTHS, DEPTHS, SEEDS, STEPS, LIMIT_WIDTH = [8, 16, 32], [2, 3, 4], 2, 5, 64",
+        r"(?s)floor .*infinite width, depth 4, by the law: .*by nfd.predict: .*1,000,000 parameters: width \d+",
+        0,
+    ),
+    "reproduce_paper": (
+        "DEPTHS, NETWORKS, WIDTH = [2], 4, 32",
+        r"(?s)infinite depth: 4.121803 and 3.297443.*depth   2: .*, exact 1.200.*figure-1a",
+        3,
+    ),
+}
+
+
+def cells(name: str) -> nbformat.NotebookNode:
+    return jupytext.read(EXAMPLES / f"{name}.py")
+
+
+def shrunk(notebook: nbformat.NotebookNode, parameters: str) -> nbformat.NotebookNode:
+    """With ``parameters`` after the cell that is tagged so, as Jupyter's tools do it."""
+    (place,) = (k for k, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", ()))
+    names = {line.split(" = ")[0] for line in notebook.cells[place].source.splitlines()}
+    assert set(parameters.split(" = ")[0].split(", ")) <= names
+    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(parameters))
+    return notebook
+
+
+def test_every_script_in_cells_is_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py") if "# %%" in path.read_text()} == set(SMALL)
+    assert {path.stem for path in (EXAMPLES / "notebooks").iterdir()} == set(SMALL)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", SMALL)
+def test_scripts_in_cells(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parameters, printed, images = SMALL[name]
+    sources = [cell.source for cell in shrunk(cells(name), parameters).cells if cell.cell_type == "code"]
+    exec(compile("\n".join(sources), f"{name}.py", "exec"), {})
+    assert re.search(printed, capsys.readouterr().out)
+    assert [path.stat().st_size > 5000 for path in tmp_path.rglob("*.png")] == [True] * images
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_notebooks_are_their_scripts(name: str) -> None:
+    """Remade by ``make notebooks``; without outputs, which would be of somebody's machine."""
+    found = nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", as_version=4)
+    nbformat.validate(found)
+    kept = [(cell.cell_type, cell.source, cell.metadata) for cell in found.cells]
+    assert kept == [(cell.cell_type, cell.source, cell.metadata) for cell in cells(name).cells]
+    assert all(not cell.outputs and cell.execution_count is None for cell in found.cells if cell.cell_type == "code")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's own
+@pytest.mark.parametrize("name", SMALL)
+def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = shrunk(nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", as_version=4), SMALL[name][0])
+    where = {"metadata": {"path": str(tmp_path)}}
+    done = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+    outputs = [output for cell in done.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs]
+    assert re.search(SMALL[name][1], "\n".join(shown))
+    drawn = [output for output in outputs if output.output_type == "execute_result"]
+    assert len(drawn) == (1 if name in ("million_wide", "transfer_learning_rate") else 0)
 
 
 def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ def test_odd_records_come_back_as_they_were_or_are_refused(
 @pytest.mark.parametrize("argument", ["directory", "device", "executor", "trackers", "progress"])
 def test_sweeps_refuse_what_is_no_argument(tmp_path: Path, argument: str) -> None:
     good: dict[str, Any] = {"directory": tmp_path}
-    odd = [None, 0, 1.5, b"x", [], "\0", "\ud800", "", "cuda:99", object()]
+    odd = [None, 0, 1.5, b"x", [], "\0", "\ud800", "", object()]
     words = (argument, "path", "out")
     for value in odd if argument == "directory" else [0, 1.5, "\0", "cuda:99", object()]:
         refused(lambda: nfd.Sweep(**{**good, argument: value}).store.close(), *words)  # noqa: B023

@@ -109,6 +109,13 @@ class Interval:
         """Whether the interval leaves out zero; False for not-a-number."""
         return self.low > 0 or self.high < 0
 
+    def minus(self, other: Interval) -> Interval:
+        """The difference of two independent numbers, its limits recovered from theirs (Zou & Donner 2008)."""
+        value = self.value - other.value
+        low = value - math.hypot(self.value - self.low, other.high - other.value)
+        high = value + math.hypot(self.high - self.value, other.value - other.low)
+        return Interval(value, math.hypot(self.stderr, other.stderr), low, high)
+
     def root(self) -> Interval:
         """The interval of the square root, cut off at zero; error by the delta method."""
         value, low, high = (math.sqrt(v) if not v <= 0 else 0.0 for v in (self.value, self.low, self.high))

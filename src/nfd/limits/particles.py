@@ -85,10 +85,12 @@ def solve_nfd(
     Args:
         inputs: ``[K, d]``; targets: ``[K]``, real for ``loss="mse"``, +1 or -1 for ``"logistic"``.
         grid: L, steps of size tau = T / L.
-        horizon: T. activation: as in ``nfd.ResNet``.
+        horizon: T > 0.
+        activation: as in ``nfd.ResNet``.
         eta_c: learning rate.
         loss: ``"mse"``, (f - y)^2 / 2, or ``"logistic"``, log(1 + exp(-y f)).
-        particles: M, more than K. replicates: independent solutions, for the standard errors.
+        particles: M, more than K.
+        replicates: independent solutions, for the standard errors.
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
         sampling: how particles draw their Gaussians: ``"sobol"``, u and v from a scrambled low-discrepancy sequence;

@@ -38,13 +38,16 @@ class Prediction:
         eval_loss, eval_loss_stderr: mean of the loss at ``eval_outputs``, its error as for ``loss``; None without
             ``eval_targets``. With the depth infinite it is the floor of the law of size.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
-        width, replicates: of the ensembles. bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what
-            noise explains, and that noise, in units of the outputs.
+        width, replicates: of the ensembles.
+        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
+            the outputs.
         converged: whether the limit in depth was reached within ``rtol`` and the noise is small enough to tell
-            (always True for a finite depth that did not diverge). note: what limits the answer; empty if nothing.
+            (always True for a finite depth that did not diverge).
+        note: what limits the answer; empty if nothing.
         growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
             doubling; None before there are two.
-        weights: "deferred" or "dense", the cheaper by predicted cost. seconds: time it took.
+        weights: "deferred" or "dense", the cheaper by predicted cost.
+        seconds: time it took.
     """
 
     outputs: Tensor = field(repr=False)
@@ -112,10 +115,11 @@ def predict(
         seed: of everything random.
         eval_inputs: ``[n_eval, d]``, evaluated after the last step.
         eval_targets: ``[n_eval]``, of the kind of ``targets``, for the loss there.
-        device: where to compute. progress: show a bar when stderr is a terminal.
+        device: where to compute.
+        progress: show a bar when stderr is a terminal.
 
     Returns:
-        A ``Prediction``. A run that diverged is a result: not-a-number from that step on, and a note.
+        A ``Prediction``. A run that diverged is a result, too: not-a-number from that step on, with a note.
 
     Raises:
         ValueError, TypeError: naming the argument.

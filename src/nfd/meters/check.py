@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from torch import Tensor
 
 from nfd.core.errors import (
@@ -28,6 +25,7 @@ from nfd.core.errors import (
 )
 from nfd.core.progress import bar
 from nfd.core.statistics import Interval, pooled_slope
+from nfd.core.tables import as_text, table_of
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
@@ -78,15 +76,12 @@ class Check:
         return not self.events and not any(_is_fault(row) for row in self.table)
 
     def __str__(self) -> str:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in ("meter", "against", "exponent [95 % interval]", "verdict", "what it means"):
-            table.add_column(column, no_wrap=column != "what it means")
+        names = ("meter", "against", "exponent [95 % interval]", "verdict")
+        table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
         for row in self.table:
             table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], _meaning(row))
-        text = io.StringIO()
-        Console(file=text, width=150, color_system=None, highlight=False, emoji=False, markup=False).print(table)
         head = f"Rule {self.rule!r}, {self.optimizer}, eta_c = {self.eta_c:g}, {self.steps} steps, {self.seeds} seeds"
-        return "\n".join([head, *(f"! {event}" for event in self.events), text.getvalue().rstrip(), THRESHOLDS])
+        return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS])
 
 
 def check(
@@ -112,8 +107,9 @@ def check(
     The base of every plan is the smallest width and depth; networks of ``nfd.nets`` have their own, width 1 and depth
     1, so that ``eta_c`` is the paper's. Meters, after the last step and on the inputs of the first batch: those of
     ``nfd.meters.updates``; ``gradient``, rms of dLoss/dh entering the first block over that leaving the last, at the
-    start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, |loss of the standard network - loss
-    of the decoupled one| over the progress of the standard one since the start, all on the first batch.
+    start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, the absolute
+    difference of the losses of the standard and the decoupled network, over the progress of the standard one since the
+    start, all on the first batch.
 
     Args:
         make_model: ``make_model(width, depth)``.

@@ -42,8 +42,8 @@ class DeferredLinear(nn.Module):
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
         seed: of the reveal stream; the same seed and the same queries give the same numbers, so layers that are
-            to be independent need different seeds. Layers with ``nfd.core.random.Increment``s of one path are
-            independent, too, and add up to the layers of a coarser cut of it.
+            to be independent need different seeds. Layers with an ``nfd.core.random.Increment`` each, of one path,
+            are independent, too, and add up to the layers of a coarser cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -53,7 +53,7 @@ class DeferredLinear(nn.Module):
         RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
             but ``nfd.SGD``.
 
-    Source: 1.3 of the mathematics page (docs/equations.md, "deferred decisions").
+    Source: docs/equations.md, "deferred decisions"; the layer is no object of the paper.
     """
 
     update: Guarded
@@ -132,7 +132,7 @@ class DeferredLinear(nn.Module):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Directions revealed so far: (backward, forward)."""
+        """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
 
     def reserve(self, samples: int) -> None:

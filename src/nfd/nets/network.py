@@ -120,11 +120,11 @@ class Network(nn.Module):
 
     @property
     def alpha(self) -> float:
-        """The output multiplier."""
+        """The output multiplier in ``f = alpha / sqrt(n) V h_L``: 1/sqrt(n), or 1 in the kernel regime."""
         return 1 / math.sqrt(self.width) if self.regime == "feature" else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, in_features]`` to ``[batch, out_features]``."""
+        """``[batch, in_features]`` to ``[batch, out_features]``; Theta(alpha) at the start."""
         return self.read(self.run(self, self._checked(x))[0][-1])
 
     def streams(self, x: Tensor) -> Streams:

@@ -28,8 +28,8 @@ class ResNet(Network):
     Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights start N(0, 1).
 
     Args:
-        in_features: d.
-        out_features: C.
+        in_features: d, the size of an input.
+        out_features: C, the number of outputs.
         width: n, at least 1.
         depth: L, the number of blocks, at least 1.
         horizon: T > 0.

@@ -21,6 +21,8 @@ class SGD(torch.optim.SGD):
     Args:
         params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
+
+    Source: docs/equations.md, "deferred decisions".
     """
 
     def __init__(self, params: Any, **options: Any) -> None:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import re
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
-from nfd.scaling.plan import Plan
+from nfd.core.tables import as_text, table_of
 from nfd.scaling.rules import Power
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
 
 _COLUMNS = ("tensor", "shape", "role", "why", "fan-in", "std", "rate", "decay", "epsilon")
 
 
 def explained(plan: Plan) -> str:
     """One line per tensor, those of several blocks that agree taken together, and what the reader should know."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, no_wrap=column in ("tensor", "role"))
+    table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in _COLUMNS))
     for name, count, row in _rows(plan):
         table.add_row(name if count == 1 else f"{name} x{count}", *row)
-    text = io.StringIO()
-    console = Console(file=text, width=200, color_system=None, highlight=False, emoji=False, markup=False)
-    console.print(table)
-    return "\n".join([_title(plan), _legend(plan), text.getvalue().rstrip(), *_ends(plan)])
+    return "\n".join([_title(plan), _legend(plan), as_text(table, 200), *_ends(plan)])
 
 
 def _title(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nfd.core.errors import check_choice, check_count, check_patterns, check_real, check_seed
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
+from nfd.scaling.explain import explained
 from nfd.scaling.families import matches
 from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
@@ -213,8 +214,6 @@ class Plan:
 
     def explain(self) -> str:
         """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number."""
-        from nfd.scaling.explain import explained
-
         return explained(self)
 
     def __str__(self) -> str:

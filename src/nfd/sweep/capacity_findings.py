@@ -19,7 +19,6 @@ from nfd.sweep.law import Law
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map
-_Z = 1.96
 _UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
 
 
@@ -257,10 +256,7 @@ def _horizon(found: Capacity, n: int, L: int) -> str:
     now, later = found.laws.get(T), found.laws.get(2 * T)
     if now is None or later is None or not later.good:
         return f"What T = {2 * T:g} would buy is not known: it was not fitted."
-    before, after = now.loss(n, L), later.loss(n, L)
-    error = math.hypot(before.stderr, after.stderr)
-    gain = before.value - after.value
-    bought = Interval(gain, error, gain - _Z * error, gain + _Z * error)
+    bought = now.loss(n, L).minus(later.loss(n, L))
     return f"Doubling the horizon to T = {2 * T:g} buys {bought} at the same learning rate."
 
 

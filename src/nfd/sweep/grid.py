@@ -36,6 +36,12 @@ class Group:
 def grid(**settings: Any) -> list[RunConfig]:
     """Every combination of these settings of ``RunConfig``: a list is an axis, the last one varying fastest.
 
+    Args:
+        **settings: of ``nfd.experiment.settings.RunConfig``, each one value or a list of values.
+
+    Returns:
+        The runs, for ``nfd.Sweep.run``.
+
     Raises:
         ValueError: naming the setting, for what ``RunConfig`` does not take, and for an axis without values.
     """

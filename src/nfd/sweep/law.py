@@ -22,8 +22,10 @@ class Cell:
     """One size of the grid.
 
     Attributes:
-        losses: of its seeds. deviation: standard deviation of one network there, smoothed over the grid.
-        fitted: loss of the law. pull: change of floor, a and b per change of the mean loss here.
+        losses: of its seeds.
+        deviation: standard deviation of one network there, smoothed over the grid.
+        fitted: loss of the law.
+        pull: change of floor, a and b per change of the mean loss here.
     """
 
     width: int
@@ -68,9 +70,11 @@ class Law:
         floor, a, b: the law.
         chi2, freedom, p_value: misfit, expected to be ``freedom`` from the noise of the seeds alone, and the chance
             of more.
-        widths, depths: that were fitted, ascending. seeds: the fewest of any size.
+        widths, depths: that were fitted, ascending.
+        seeds: the fewest of any size.
         correlation: mean over pairs of sizes, of losses with the same place in the list of seeds; not-a-number
-            where sizes have different numbers of seeds. paired: whether it was reckoned with.
+            where sizes have different numbers of seeds.
+        paired: whether that correlation was reckoned with.
         good: whether it may be extrapolated: p_value at least 0.01, and three widths and depths to tell by.
         note: why not, and what was left out; empty if nothing.
         cells, noise: what the intervals are made of.

@@ -1,0 +1,324 @@
+"""The pages of mathematics: their names exist, their formulas render, their closed forms are what is computed.
+
+The Python blocks of the pages are run with those of all pages, in test_docs.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import cast, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.core.activations import activation
+from nfd.core.names import Feedback, RuleName
+from nfd.core.random import Increment
+from nfd.core.statistics import rms, student
+from nfd.core.variances import variances
+from nfd.limits.depth import DEPTHS, extrapolated
+from nfd.meters.verdict import verdict
+from nfd.nets.dense import DenseLinear
+from nfd.nets.network import Network
+from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
+from nfd.sweep.budget import Cost, Shape, best_size, returns
+from nfd.sweep.law_fit import fit_law
+from nfd.sweep.transfer import TOLERANCE
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [*sorted((DOCS / "mathematics").glob("*.md")), DOCS / "limits-of-the-tool.md"]
+NAMES = [path.relative_to(DOCS).with_suffix("").as_posix() for path in PAGES]
+
+
+def prose(page: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)
+
+
+def rows(page: str, head: str) -> list[list[str]]:
+    """Cells of the table that begins with this header."""
+    lines = prose(page).split(head)[1].splitlines()[2:]
+    table = lines[: next(k for k, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def found(name: str) -> object:
+    """The object that a dotted name stands for."""
+    parts = name.split(".")
+    for split in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:split]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[split:]:
+            fields = getattr(value, "__dataclass_fields__", {})
+            value = fields[attribute] if attribute in fields else getattr(value, attribute)
+        return value
+    raise AssertionError(name)
+
+
+def stepped(net: Network, x: Tensor) -> tuple[Tensor, Tensor]:
+    """g and h, [L + 1, n] each, of one input and a loss with derivative 1, its gradients left in place."""
+    net.zero_grad()
+    streams = net.streams(x)
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    return streams.delta[:, 0], streams.h[:, 0]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_every_name_exists(page: str) -> None:
+    for name in re.findall(r"`(nfd(?:\.\w+)+)", prose(page)):
+        found(name)
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_formulas_survive_every_renderer(page: str) -> None:
+    text = re.sub(r"`[^`]*`", "", prose(page))
+    inline = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    assert inline.count("$") % 2 == 0
+    assert not any("\n" in formula for formula in re.findall(r"\$([^$]*)\$", inline))
+    formulas = [*re.findall(r"\$\$(.*?)\$\$", text, flags=re.DOTALL), *re.findall(r"\$([^$]*)\$", inline)]
+    for formula in formulas:
+        assert not re.search(r"\\[^A-Za-z\s]", formula), formula  # GitHub drops the backslash before punctuation
+        assert formula.count("{") == formula.count("}"), formula
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert "|" not in "".join(re.findall(r"\$([^$]*)\$", line)), line
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = DOCS / f"{page}.md"
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert link.startswith("http") or (path.parent / link).exists(), link
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set((DOCS / "mathematics/index.md").read_text().split("```{toctree}")[1].split("```")[0].split())
+    assert {path.stem for path in PAGES if path.parent.name == "mathematics" and path.stem != "index"} <= listed
+
+
+def test_limits_count_the_claims_as_they_are() -> None:
+    counts = {word: int(n) for word, n in re.findall(r"(undecided|not testable here): (\d+)", prose("claims"))}
+    said = f"{counts['undecided']} are undecided and {counts['not testable here']} are not testable here"
+    assert said in " ".join(prose("limits-of-the-tool").split())
+
+
+# ---- networks and scalings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p"])
+def test_unfolded_rates_are_those_of_the_page(rule: str) -> None:
+    n, L, a = 64, 16, {"mup": 0.0, "complete-p": 1.0}.get(rule, 0.5)
+    values = {"$\\eta_c n$": n, "$\\eta_c n L^{1/2}$": n * math.sqrt(L), "$\\eta_c n L$": n * L}
+    (cells,) = (c for c in rows("mathematics/networks-and-scalings", "| rule | $a$ |") if f"`{rule}`" in c[0])
+    net = nfd.ResNet(8, 3, n, L, block="two-layer", branch_exponent=a)
+    rates = {group["role"]: group["lr"] for group in net.param_groups(1.0, rule)}
+    for roles, cell in zip((("input", "readout"), ("outer",), ("inner",)), cells[2:], strict=True):
+        assert all(math.isclose(rates[role], values[cell]) for role in roles)
+
+
+@pytest.mark.parametrize("rule", ["depth-mup", "depth-mup-inner", "complete-p"])
+def test_folded_rows_are_unfolded_ones_times_multipliers(rule: str) -> None:
+    chosen, n, L = RULES[rule], 128.0, 16.0  # type: ignore[index]
+    a, inner = chosen.exponent or 0.0, math.sqrt(L) if rule == "depth-mup-inner" else L if rule == "complete-p" else 1
+    multiplier = {"input": 1.0, "outer": n**-0.5 * L**-a, "inner": n**-0.5, "readout": 1 / n}
+    sgd = {"input": n, "outer": n * L ** (2 * a - 1), "inner": n * inner, "readout": n}
+    adam = {"input": 1.0, "outer": n**-0.5 * L ** (a - 1), "inner": n**-0.5 * inner * L**-a, "readout": 1.0}
+    epsilon = {"input": 1 / n, "outer": n**-1.5 * L**-a, "inner": n**-1.5 * L**-a, "readout": 1 / n}
+    for role, s in multiplier.items():
+        assert role in ROLES
+        fan_in = 1.0 if role in INPUT_LIKE else n
+        out = 1.0 if role == "readout" else n
+
+        def at(power: object, fan_in: float = fan_in, out: float = out) -> float:
+            return power.at(fan_in, out, L)  # type: ignore[attr-defined, no-any-return]
+
+        assert math.isclose(at(chosen.std(role)), s)  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, "sgd")), s**2 * sgd[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, "adam")), s * adam[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.epsilon(role)), epsilon[role] / s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_the_identity_behind_folding(optimizer: type[torch.optim.Optimizer]) -> None:
+    s, power = 0.03, 2 if optimizer is torch.optim.SGD else 1
+    decay = 0.0 if optimizer is torch.optim.Adam else 0.1
+    extra = {"momentum": 0.9, "nesterov": True} if optimizer is torch.optim.SGD else {"eps": 0.02}
+    w = torch.nn.Parameter(torch.tensor([0.3, -2.0, 1.1], dtype=torch.float64))
+    W = torch.nn.Parameter(w.detach() / s)
+    folded = optimizer([w], lr=0.05, weight_decay=decay, **extra)  # type: ignore[call-arg]
+    if "eps" in extra:
+        extra["eps"] *= s
+    unfolded = optimizer([W], lr=0.05 / s**power, weight_decay=decay * s**power, **extra)  # type: ignore[call-arg]
+
+    def loss(v: Tensor) -> Tensor:
+        return (v.cosh() + v.prod()).sum()
+
+    for _ in range(9):
+        for parameter, effective, stepped in ((w, w, folded), (W, s * W, unfolded)):
+            parameter.grad = None
+            loss(effective).backward()  # type: ignore[no-untyped-call]
+            stepped.step()
+    torch.testing.assert_close(s * W, w.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_post_activation_features_grow_as_the_page_says() -> None:
+    def size(L: int) -> float:
+        nets = [nfd.ResNet(4, 1, 128, L, order="post", seed=seed) for seed in range(3)]
+        return rms(torch.stack([net.streams(torch.ones(1, 4)).h[-1] for net in nets]))
+
+    rate = math.log(size(128) / size(32)) / (math.sqrt(128) - math.sqrt(32))
+    assert math.isclose(rate, 1 / math.sqrt(2 * math.pi), rel_tol=0.1)
+
+
+def test_increments_of_twice_the_depth_add_up() -> None:
+    def layer(index: int, count: int) -> Tensor:
+        return DenseLinear(5, 5, seed=Increment(3, index, count), dtype=torch.float64).weight.detach()
+
+    for l in range(8):  # noqa: E741
+        torch.testing.assert_close((layer(2 * l, 16) + layer(2 * l + 1, 16)) / math.sqrt(2), layer(l, 8))
+
+
+# ---- deferred decisions --------------------------------------------------------------------------------------
+
+
+def test_a_layer_holds_four_vectors_per_direction() -> None:
+    layer = nfd.DeferredLinear(50, 50)
+    x = torch.randn(7, 50, requires_grad=True)
+    layer(x).square().sum().backward()
+    assert layer.matrix.nbytes == 4 * 7 * 50 * 4
+
+
+# ---- infinite depth, response --------------------------------------------------------------------------------
+
+
+def test_the_table_of_kernels() -> None:
+    table = np.array(rows("mathematics/infinite-depth", "| cosine | NNGP"), dtype=np.float64)
+    assert len(table) == 5
+    angles = np.arccos(np.concatenate([[1.0], table[:, 0]]))
+    x = np.stack([np.cos(angles), np.sin(angles)], 1) * math.sqrt(2)
+    for kind, values in zip(("nngp", "ntk", "independent-feedback"), table[:, 1:].T, strict=True):
+        assert np.abs(nfd.kernel(x, kind=kind)[0, 1:] - values).max() < 2e-8
+
+
+@pytest.mark.parametrize("T", [0.5, 3.0])
+def test_closed_forms_of_kernels(T: float) -> None:
+    x = np.ones((1, 3))
+    assert math.isclose(nfd.kernel(x, horizon=T)[0, 0], math.exp(T / 2), rel_tol=1e-9)
+    assert math.isclose(nfd.kernel(x, kind="ntk", horizon=T)[0, 0], (2 + T / 2) * math.exp(T / 2), rel_tol=1e-9)
+    linear = nfd.kernel(x, kind="ntk", activation="identity", horizon=T)[0, 0]
+    assert math.isclose(linear, (2 + T) * math.exp(T), rel_tol=1e-9)
+    q, P = variances(activation("relu"), torch.tensor(1.0), 6, T)
+    steps = torch.arange(7, dtype=torch.float64)
+    torch.testing.assert_close(q, (1 + T / 12) ** steps)
+    torch.testing.assert_close(P, (1 + T / 12) ** (6 - steps))
+
+
+def test_angles_close_slowly() -> None:
+    start, T = 0.05, 8.0
+    x = np.array([[1.0, 0.0], [math.cos(start), math.sin(start)]]) * math.sqrt(2)
+    K = nfd.kernel(x, horizon=T)
+    angle = math.acos(K[0, 1] / K[0, 0])
+    assert math.isclose(angle, start / (1 + start * T / (6 * math.pi)), rel_tol=1e-3)
+    assert abs(angle / start - 1) > 0.01  # it does close
+
+
+def test_ratios_of_the_first_step_are_those_of_the_page() -> None:
+    ratios = [nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] / 2 / (1 + 0.5 / L) ** L for L in (4, 16, 64, 128)]
+    assert "{:.3f}, {:.3f}, {:.3f} and {:.3f}".format(*ratios) in prose("mathematics/response").replace("\n", " ")
+
+
+def test_the_mirror_image_of_the_response(one_thread: None) -> None:
+    """S of the page: what W_l' makes of h_{l-1} shows in the change of g_l by one small step; the identity."""
+    n, L, eta_c = 384, 4, 0.01
+    tau, x = 1 / L, torch.ones(1, 4, dtype=torch.float64)
+
+    def seen(feedback: Feedback, seed: int) -> list[float]:
+        net = nfd.ResNet(4, 1, n, L, activation="identity", feedback=feedback, seed=seed, dtype=torch.float64)
+        name = "weight" if feedback == "shared" else "feedback_weight"
+        start = [layer.get_parameter(name).detach().clone() for layer in net.outer]
+        before, h = stepped(net, x)
+        nfd.SGD(net.param_groups(eta_c)).step()
+        after, _ = stepped(net, x)
+        answers = [(g @ W) @ v for g, W, v in zip((after - before)[1:], start, h, strict=False)]
+        squares = h.square().sum(1).tolist()
+        return [-float(y) / v / math.sqrt(n * tau) / eta_c for y, v in zip(answers, squares, strict=False)]
+
+    F, P, expected = 1.0, 1.0, list[float]()
+    for _ in range(L):
+        expected.insert(0, F)
+        F, P = F + tau * (P + F), P * (1 + tau)
+    shared, independent = (torch.tensor([seen(f, s) for s in range(6)]).mean(0) for f in get_args(Feedback)[:2])
+    assert (shared / torch.tensor(expected) - 1).abs().max() < 0.25
+    assert (independent / torch.tensor(expected)).abs().max() < 0.25
+
+
+# ---- extrapolation, inner layers -----------------------------------------------------------------------------
+
+
+def test_a_third_of_the_last_move_is_left() -> None:
+    assert all(b == 2 * a for a, b in pairwise(DEPTHS))
+    f = torch.tensor([nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] for L in (32, 64, 128)])
+    first, second = extrapolated(f[0], f[1]), extrapolated(f[1], f[2])
+    left = nfd.kernel(np.ones((1, 2)), kind="ntk")[0, 0] - second
+    assert math.isclose(float((second - first) / left), 3, rel_tol=0.05)
+
+
+def test_constants_of_the_first_step_of_two_layer_blocks(one_thread: None) -> None:
+    n, L, T, eta_c = 256, 4, 1.0, 1e-4
+    tau, c, x = T / L, 1 + T / L / 2, torch.ones(1, 4, dtype=torch.float64)
+
+    def step(rule: RuleName, seed: int) -> list[float]:
+        net = nfd.ResNet(4, 1, n, L, block="two-layer", seed=seed, dtype=torch.float64)
+        start = [p.detach().clone() for name, p in net.named_parameters() if name.startswith("inner")]
+        optimizer, before = nfd.SGD(net.param_groups(eta_c, rule)), net(x).detach()
+        _, h = stepped(net, x)
+        optimizer.step()
+        trained = [p.detach() for name, p in net.named_parameters() if name.startswith("inner")]
+        moved = [(W - W0) @ v / math.sqrt(n) for W, W0, v in zip(trained, start, h, strict=False)]
+        return [rms(torch.stack(moved)) / eta_c, float(before - net(x).detach()) / eta_c]
+
+    for rule, boost in (("depth-mup", 1.0), ("depth-mup-inner", math.sqrt(L))):
+        update = boost * math.sqrt(tau / (2 * L) * sum(c ** (L + k - 1) for k in range(L)))
+        total = 2 * c**L + T / 2 * c ** (L - 1) * (1 + boost)
+        seen = torch.tensor([step(cast(RuleName, rule), seed) for seed in range(4)]).mean(0)
+        assert (seen / torch.tensor([update, total]) - 1).abs().max() < 0.2
+
+
+# ---- size, statistics ----------------------------------------------------------------------------------------
+
+
+def test_the_best_size_and_the_size_that_is_enough() -> None:
+    a, b, B = 20.0, 3.0, 4 * 10**9
+    sizes = [(n, L) for n in (64, 128, 256) for L in (4, 8, 16)]
+    losses = {(n, L): [0.7 + a / n + b / L + 1e-7 * math.sin(s + n + 7 * L) for s in range(3)] for n, L in sizes}
+    law = fit_law(losses, paired=False)
+    best = best_size(law, Shape(1, 1), "parameters", B)
+    least = (27 * a**2 * b / (4 * B)) ** (1 / 3)
+    assert math.isclose(best.predicted.value - law.floor.value, least, rel_tol=1e-3)
+    assert math.isclose(best.width, (a * B / (2 * b)) ** (1 / 3), rel_tol=0.05)
+    assert math.isclose(best.depth, (4 * b**2 * B / a**2) ** (1 / 3), rel_tol=0.05)
+    enough = returns(law, 100, 10).enough
+    assert enough is not None
+    assert math.isclose(enough[0], 3 * a / (0.2 * 0.7), rel_tol=0.01)
+    assert math.isclose(enough[1], 3 * b / (0.1 * 0.7), rel_tol=0.01)
+    assert Shape(5, 3, layers_per_block=2, samples=10).cost("flops") == Cost(0, 10 * (4 * 5 + 6 * 3), 0, 10 * 6 * 2)
+
+
+def test_rules_of_verdicts_are_those_of_the_page() -> None:
+    assert verdict(student(0.2, 0.01, 30)) == "STABLE"
+    assert verdict(student(-0.26, 0.05, 30)) == "COLLAPSES"
+    assert verdict(student(0.26, 0.05, 30)) == "GROWS"
+    assert verdict(student(0.24, 0.05, 30)) == "UNCERTAIN"
+    bounds = {
+        float(v) for row in rows("mathematics/statistics", "| verdict | rule |") for v in re.findall("0[.]1", row[1])
+    }
+    assert bounds == {TOLERANCE}
