@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+_THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+torch.set_num_threads(_THREADS)
 
 _PLACES = (Path(__file__).parents[2] / "shared" / "data", Path(os.environ.get("NFD_DATA", "/nowhere")))
 

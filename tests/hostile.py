@@ -169,7 +169,8 @@ def _deferred(x: Any, **arguments: Any) -> Any:
 
 def _sgd(**arguments: Any) -> Any:
     net = nfd.ResNet(3, 2, 32, 2, weights="deferred")
-    optimizer = nfd.SGD(arguments.pop("params") or net.param_groups(eta_c=0.1), **arguments)
+    params = arguments.pop("params")
+    optimizer = nfd.SGD(net.param_groups(eta_c=0.1) if params is None else params, **arguments)
     net(_X).square().mean().backward()
     optimizer.step()
     return net(_X)
@@ -256,7 +257,7 @@ CALLS = (
         _sgd,
         {"params": None, "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "nesterov": False, "dampening": 0.0},
         _legal,
-        also=("learning rate", "Nesterov"),
+        also=("learning rate", "Nesterov", "parameter"),
     ),
     Call(
         "ResNet.param_groups",

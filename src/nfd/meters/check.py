@@ -30,7 +30,7 @@ from nfd.core.tables import as_text, table_of
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of, moved
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
-from nfd.scaling.rules import MAX_ETA_C, OPTIMIZERS, rule_named
+from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
 from nfd.scaling.sizes import MakeModel, growing, instance
 
 AXES: tuple[Axis, ...] = ("width", "depth")
@@ -151,11 +151,11 @@ def check(
         pairs,
         rule,
         check_choice("optimizer", optimizer, OPTIMIZERS),
-        check_real("eta_c", eta_c, above=0.0, below=MAX_ETA_C),
+        check_real("eta_c", eta_c, above=0.0, below=MAX_RATE),
         loss_of(loss),
         blocks,
         roles,
-        check_real("weight_decay", weight_decay, least=0.0, below=MAX_ETA_C),
+        check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
         make_optimizer,
         check_flag("gia", gia),
         place,

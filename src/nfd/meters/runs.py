@@ -22,7 +22,7 @@ from nfd.meters.updates import Baseline, outputs_of
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
-from nfd.scaling.probe import SampleError, call_with
+from nfd.scaling.probe import call_with
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.sizes import MakeModel, instance
 from nfd.training.losses import LOSSES
@@ -51,12 +51,11 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
     with job.random_state_kept(), _attention_by_parts():
         try:
             found = {smallest: one(smallest)}
-        except (SampleError, RuntimeError, IndexError, AttributeError, TypeError) as error:
+        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
             x, y = job.batches[0]
-            cause = (error.__cause__ or error) if isinstance(error, SampleError) else error
             raise ValueError(
                 f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {(str(cause).splitlines() or [type(cause).__name__])[0]}"
+                f"targets {_shape(y)}: {(str(error).splitlines() or [type(error).__name__])[0]}"
             ) from error
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))

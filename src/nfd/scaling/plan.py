@@ -17,7 +17,7 @@ from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
 from nfd.scaling.explain import explained
 from nfd.scaling.families import matches
-from nfd.scaling.rules import MAX_ETA_C, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
+from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
 from nfd.scaling.tensors import tensors
 
@@ -148,9 +148,9 @@ class Plan:
         Raises:
             ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
         """
-        lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
-        weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_ETA_C)
-        eps = check_real("eps", eps, above=0.0, below=MAX_ETA_C)
+        lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
+        weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
+        eps = check_real("eps", eps, above=0.0, below=MAX_RATE)
         patterns = check_patterns("no_decay", no_decay) or []
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if self.optimizer == "adam" and weight_decay and self.decay != "raw":

@@ -35,10 +35,6 @@ class Call:
     kwargs: dict[str, Any]
 
 
-class SampleError(ValueError):
-    """The model does not take the sample; the cause is what it raised."""
-
-
 def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -> dict[int, Call]:
     """The arguments of the blocks, by id, while the model sees ``sample``: a tensor, a tuple or a dict of arguments."""
     calls: dict[int, Call] = {}
@@ -52,7 +48,7 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
             call_with(model, sample)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        raise SampleError(
+        raise TypeError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
             f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
         ) from error
@@ -131,7 +127,7 @@ def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool
     for outs in [t.outs] if t.outs is not None else [(k,) for k in range(t.parameter.dim())]:
         if len(outs) != 1:
             continue
-        us = [_normal(t.shape[outs[0]], name, t.name).to(t.parameter.device) for name in ("u", "w")]
+        us = [_normal(t.shape[outs[0]], name, t.name) for name in ("u", "w")]
         differences = [_moved(t, u, outs[0], before, output) for u in us]
         if any(d is None for d in differences):
             continue
@@ -145,7 +141,7 @@ def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool
 
 def _moved(t: TensorInfo, u: Tensor, out: int, before: Tensor, output: Callable[[], Tensor]) -> Tensor | None:
     """How ``W + eps u v'`` moves the output; None where it does not."""
-    v = _normal((*t.shape[:out], *t.shape[out + 1 :]), "v", t.name).to(u.device)
+    v = _normal((*t.shape[:out], *t.shape[out + 1 :]), "v", t.name)
     change = torch.movedim(u.view(-1, *[1] * v.dim()) * v, 0, out)
     with torch.no_grad():
         t.parameter.add_(change, alpha=_STEP)

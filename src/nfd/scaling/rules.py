@@ -39,6 +39,7 @@ from typing import Literal, cast, get_args
 from nfd.core.errors import check_choice
 from nfd.core.names import Optimizer, RuleName
 
+MAX_RATE = 1e37  # of one tensor, that float32 holds
 MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
 Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
