@@ -101,12 +101,16 @@ def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     log = tmp_path_factory.mktemp("sweep") / "log"
     slow = [("logged", (str(log), index, 60.0)) for index in range(10)]
     started: list[int] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     run = executor.run(tasks.named, QUICK + slow, started.append)
     outcomes = [next(run) for _ in QUICK]
     if request.param != "inline":
         wait_for(log.exists, 10.0)
     run.close()
-    return Sweep(outcomes, started, torch.get_num_threads(), len(multiprocessing.active_children()), log)
+    after = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    return Sweep(outcomes, started, after, len(multiprocessing.active_children()), log)
 
 
 class TestConformance:
@@ -122,7 +126,7 @@ class TestConformance:
         assert {o.index: o.error for o in sweep.outcomes if o.error} == {1: "ValueError: one", 3: "SystemExit: 7"}
 
     def test_threads_of_the_driver_are_restored(self, sweep: Sweep) -> None:
-        assert sweep.threads_after == 2  # tests/conftest.py; inside the task it was 1, see the values
+        assert sweep.threads_after == 2  # inside the task it was 1, see the values
 
     def test_started_is_told_once_and_in_order(self, sweep: Sweep) -> None:
         assert sweep.started == list(range(len(sweep.started)))

@@ -115,6 +115,20 @@ def check_real(
     return number
 
 
+def check_depth(value: Any) -> float:
+    """Return a number of blocks, a whole number of at most a million or infinity."""
+    return math.inf if isinstance(value, float) and value == math.inf else check_count("depth", value, maximum=MOST)
+
+
+def check_dtype(value: Any) -> torch.dtype:
+    """Return ``value`` if it is torch.float32 or torch.float64."""
+    import torch
+
+    if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64; got {value!r}.")
+    return value
+
+
 def check_device(device: torch.device | str) -> torch.device:
     """Return ``device`` if a tensor can be made there; otherwise say why not."""
     import torch

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
+from nfd.core.errors import check_choice, check_depth, check_device, check_finite, check_real
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, evaluated, table
 
@@ -84,7 +84,7 @@ def gram_matrix(
     kind = check_choice("kind", kind, KINDS)
     activation = check_choice("activation", activation, ACTIVATIONS)
     horizon = check_real("horizon", horizon, above=0.0)
-    depth = depth if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
+    depth = check_depth(depth)
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise ValueError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
     norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
@@ -93,6 +93,8 @@ def gram_matrix(
     made = table(activation, tabled, horizon, depth, low, high).to(X.device)
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
+    if not all(bool(each.isfinite().all()) for each in found):
+        raise ArithmeticError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return found[0], found[1] if slopes else None, made.error
 
 
@@ -170,9 +172,11 @@ def checked_inputs(name: str, value: Any, device: torch.device | str | None = No
     """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they are."""
     place = None if device is None else check_device(device)
     if not isinstance(value, Tensor):
+        if np.iscomplexobj([] if isinstance(value, list | tuple) else value):
+            raise TypeError(f"{name} must be real; got {type(value).__name__} of complex numbers.")
         try:
             value = torch.from_numpy(np.array(value, dtype=np.float64, copy=True))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise TypeError(
                 f"{name} must be an array of numbers, [N, d]; got {type(value).__name__} ({error})."
             ) from None

@@ -24,7 +24,7 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real, check_seed
+from nfd.core.errors import MOST, check_choice, check_count, check_device, check_finite, check_real, check_seed
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.limits.cost import bytes_of
@@ -110,12 +110,13 @@ def solve_nfd(
     x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
     if not isinstance(eq5_term, bool):
         raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
+    sampling = check_choice("sampling", sampling, _SAMPLINGS)
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
         raise ValueError(
             f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."
         )
     particles, grid = check_count("particles", particles), check_count("grid", grid)
-    count, seed = check_count("replicates", replicates, minimum=2), check_seed(seed)
+    count, seed = check_count("replicates", replicates, minimum=2, maximum=MOST), check_seed(seed)
     _check_particles(len(x), grid, particles, eq5_term, memory)
     finished = []
     for index in range(count):
@@ -130,7 +131,7 @@ def solve_nfd(
             M=particles,
             seed=derive(seed, "particles", index),
             eq5=eq5_term,
-            sampling=check_choice("sampling", sampling, _SAMPLINGS),
+            sampling=sampling,
         )
         solver.run()
         finished.append(solver.summary())
@@ -178,9 +179,13 @@ def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> No
 
 
 def _numbers(argument: str, value: Any) -> Tensor:
+    if np.iscomplexobj([] if isinstance(value, Tensor | list | tuple) else value) or (
+        isinstance(value, Tensor) and value.is_complex()
+    ):
+        raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
     try:
         found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{argument} must be numbers; got {type(value).__name__} ({error}).") from None
     return check_finite(argument, found.double())
 

@@ -18,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_count, check_real, check_seed
+from nfd.core.errors import MOST, WIDEST, check_count, check_depth, check_real, check_seed
 from nfd.core.progress import bar
 from nfd.core.statistics import jackknife, rms, stderr
 from nfd.limits.cost import bytes_of
 from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, to_infinity
 from nfd.limits.problem import problem
 from nfd.limits.sampler import Sampler
+
+_FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def predict(
     Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/paper-notes.md for ``"shared"``.
     """
     start = time.perf_counter()
+    depth = check_depth(depth)
     given = problem(
         inputs,
         targets,
@@ -147,12 +150,12 @@ def predict(
     sampler = Sampler(
         given,
         width=_width(width),
-        replicates=None if replicates is None else check_count("replicates", replicates, minimum=2),
-        rtol=check_real("rtol", rtol, above=0.0),
+        replicates=None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST),
+        rtol=check_real("rtol", rtol, least=_FINEST),
         memory=bytes_of(memory),
         seed=check_seed(seed),
     )
-    finite = None if depth == math.inf else check_count("depth", depth)  # type: ignore[arg-type]
+    finite = None if depth == math.inf else int(depth)
     with torch.inference_mode(False), torch.enable_grad(), bar("predict", enabled=progress) as sampler.bar:
         if finite is None:
             sampler.settle(DEPTHS[0], DEPTHS[2], amplification(given))
@@ -210,8 +213,8 @@ def _accuracy(sampler: Sampler, limit: Limit) -> str:
 
 
 def _width(value: int | str) -> int | None:
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return None
     if isinstance(value, str):
         raise TypeError(f"width must be a whole number or 'auto'; got {value!r}.")
-    return check_count("width", value)
+    return check_count("width", value, maximum=WIDEST)

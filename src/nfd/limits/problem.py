@@ -152,8 +152,8 @@ def _eval(value: Any, d: int, place: torch.device) -> Tensor | None:
     if value is None:
         return None
     x = _tensor("eval_inputs", value).float()
-    if x.dim() != 2 or x.shape[1] != d:
-        raise ValueError(f"eval_inputs must be [n_eval, {d}]; got shape {list(x.shape)}.")
+    if x.dim() != 2 or x.shape[1] != d or not len(x):
+        raise ValueError(f"eval_inputs must be [n_eval, {d}], n_eval of at least 1; got shape {list(x.shape)}.")
     return check_finite("eval_inputs", x).to(place)
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count, check_device, check_real, check_seed
+from nfd.core.errors import WIDEST, check_choice, check_count, check_device, check_dtype, check_real, check_seed
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
 from nfd.nets.frame import LEAST_ROOM, with_room
@@ -72,10 +72,9 @@ class DeferredLinear(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        if dtype not in TOLERANCE:
-            raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
-        self.in_features = check_count("in_features", in_features)
-        self.out_features = check_count("out_features", out_features)
+        check_dtype(dtype)
+        self.in_features = check_count("in_features", in_features, maximum=WIDEST)
+        self.out_features = check_count("out_features", out_features, maximum=WIDEST)
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         place = check_device(device)
         self.matrix = RevealedMatrix(
@@ -97,6 +96,8 @@ class DeferredLinear(nn.Module):
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+        if x.is_meta or x.layout is not torch.strided:
+            raise TypeError(f"x must be a dense tensor with numbers in it; got {x.layout} on {x.device}.")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:

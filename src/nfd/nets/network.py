@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core import activations
-from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real, check_seed
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    check_choice,
+    check_count,
+    check_device,
+    check_dtype,
+    check_finite,
+    check_real,
+    check_seed,
+)
 from nfd.core.names import Feedback, Optimizer, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear
@@ -103,18 +113,16 @@ class Network(nn.Module):
         device: torch.device | str,
     ) -> None:
         super().__init__()
-        self.in_features = check_count("in_features", in_features)
-        self.out_features = check_count("out_features", out_features)
-        self.width = check_count("width", width)
-        self.depth = check_count("depth", depth)
+        self.in_features = check_count("in_features", in_features, maximum=WIDEST)
+        self.out_features = check_count("out_features", out_features, maximum=WIDEST)
+        self.width = check_count("width", width, maximum=WIDEST)
+        self.depth = check_count("depth", depth, maximum=MOST)
         self.activation = activations.activation(activation)
         self.regime = cast(Regime, check_choice("regime", regime, ("feature", "kernel")))
         self.weights = cast(Weights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.seed = check_seed(seed)
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
-        self._factory: dict[str, Any] = {"dtype": dtype, "device": check_device(device)}
+        self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
         self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
         self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
 

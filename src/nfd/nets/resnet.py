@@ -13,6 +13,8 @@ from nfd.core.names import Block, Feedback, Order, Regime, Weights
 from nfd.nets.network import Arithmetic, Network, trainable
 from nfd.scaling.rules import Role
 
+_FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
+
 
 class ResNet(Network):
     """A residual network of width n, depth L and horizon T with residual multiplier ``m = sqrt(T) L**-a``.
@@ -89,6 +91,11 @@ class ResNet(Network):
         self.block = cast(Block, check_choice("block", block, ("one-layer", "two-layer")))
         self.order = cast(Order, check_choice("order", order, ("pre", "post")))
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
+        if abs(self.branch_exponent) * math.log(self.depth) > _FURTHEST:
+            raise ValueError(
+                f"branch_exponent must leave depth**-branch_exponent a number; got {self.branch_exponent:g} at depth "
+                f"{self.depth}. Choose one between 0 and 1."
+            )
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
         if not isinstance(coupled, bool):

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from nfd.core.errors import check_flag, check_real, check_several
 from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
+from nfd.scaling.rules import MAX_ETA_C
 
 
 class SGD(torch.optim.SGD):
@@ -27,6 +29,12 @@ class SGD(torch.optim.SGD):
 
     def __init__(self, params: Any, **options: Any) -> None:
         options.setdefault("lr", 1e-3)
+        for name in {"lr", "momentum", "weight_decay", "dampening"} & options.keys():
+            options[name] = check_real(name, options[name], least=0.0, below=MAX_ETA_C)
+        if "nesterov" in options:
+            check_flag("nesterov", options["nesterov"])
+        if not isinstance(params, torch.Tensor | dict):  # of which PyTorch has its own words
+            params = check_several("params", params, "parameters or of groups of them")
         super().__init__(params, **options)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
