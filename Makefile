@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents browser clean
 
@@ -9,10 +10,10 @@ demo: .venv/installed
 	$(BIN)/nfd study
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	$(PYTEST) -m ""
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from nfd.core.variances import variances
 from nfd.limits.depth import DEPTHS, extrapolated
 from nfd.meters.verdict import verdict
 from nfd.nets.dense import DenseLinear
+from nfd.nets.frame import LEAST_ROOM
 from nfd.nets.network import Network
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 from nfd.sweep.budget import Cost, Shape, best_size, returns
@@ -191,10 +192,13 @@ def test_increments_of_twice_the_depth_add_up() -> None:
 
 
 def test_a_layer_holds_four_vectors_per_direction() -> None:
-    layer = nfd.DeferredLinear(50, 50)
-    x = torch.randn(7, 50, requires_grad=True)
+    """Beside them only matrices of one number per pair of directions."""
+    n, r = 5000, 7
+    layer = nfd.DeferredLinear(n, n)
+    layer.reserve(r)
+    x = torch.randn(r, n, requires_grad=True)
     layer(x).square().sum().backward()
-    assert layer.matrix.nbytes == 4 * 7 * 50 * 4
+    assert 4 * r * n * 4 <= layer.matrix.nbytes <= 4 * (4 * r * n + 4 * LEAST_ROOM**2)
 
 
 # ---- infinite depth, response --------------------------------------------------------------------------------

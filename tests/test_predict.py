@@ -245,7 +245,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"device": "foo"}, ValueError, "device must be one"),
     ({"memory": "1 KB", "width": "auto"}, ValueError, "memory allows no network"),
     ({"replicates": 1}, ValueError, "replicates must be at least 2"),
-    ({"rtol": 0}, ValueError, "rtol must be greater"),
+    ({"rtol": 0}, ValueError, "rtol must be at least 1e-09"),
     ({"memory": "1 KB", "width": 4096}, ValueError, "does not fit into memory"),
     ({"eval_inputs": torch.zeros(2, 5)}, ValueError, r"eval_inputs must be \[n_eval, 3\]"),
     ({"loss": "hinge"}, ValueError, "loss must be one of"),
@@ -328,7 +328,7 @@ BAD_EVALUATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"eval_targets": [0, 3]}, ValueError, r"eval_targets must be class ids in 0\.\.2"),
     ({"eval_targets": [0.0, 1.0]}, TypeError, "eval_targets for loss='cross-entropy' must be integer"),
     ({"eval_targets": "ab"}, TypeError, "eval_targets must be a tensor"),
-    ({"eval_inputs": torch.zeros(0, 3), "eval_targets": torch.zeros(0)}, ValueError, "at least one"),
+    ({"eval_inputs": torch.zeros(0, 3), "eval_targets": torch.zeros(0)}, ValueError, "n_eval of at least 1"),
     ({"loss": "mse", "targets": torch.zeros(2), "eval_targets": [0.0, math.nan], "classes": None}, ValueError,
      "eval_targets must be finite"),
 ]  # fmt: skip

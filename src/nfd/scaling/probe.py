@@ -127,7 +127,7 @@ def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool
     for outs in [t.outs] if t.outs is not None else [(k,) for k in range(t.parameter.dim())]:
         if len(outs) != 1:
             continue
-        us = [_normal(t.shape[outs[0]], name, t.name) for name in ("u", "w")]
+        us = [_normal(t.shape[outs[0]], name, t.name).to(t.parameter.device) for name in ("u", "w")]
         differences = [_moved(t, u, outs[0], before, output) for u in us]
         if any(d is None for d in differences):
             continue
@@ -141,7 +141,7 @@ def _writes(t: TensorInfo, before: Tensor, output: Callable[[], Tensor]) -> bool
 
 def _moved(t: TensorInfo, u: Tensor, out: int, before: Tensor, output: Callable[[], Tensor]) -> Tensor | None:
     """How ``W + eps u v'`` moves the output; None where it does not."""
-    v = _normal((*t.shape[:out], *t.shape[out + 1 :]), "v", t.name)
+    v = _normal((*t.shape[:out], *t.shape[out + 1 :]), "v", t.name).to(u.device)
     change = torch.movedim(u.view(-1, *[1] * v.dim()) * v, 0, out)
     with torch.no_grad():
         t.parameter.add_(change, alpha=_STEP)
