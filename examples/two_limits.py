@@ -70,8 +70,8 @@ the parts along `g_l` add up to order one. So with m = E[phi phibar] and s = E[p
 
 Definition 1 drops `s D`. Eq. 5 keeps it with `D_(l-1)` replaced by its last increment, `tau m_(l-2)`: hence tau^2. This
 is the equation that `nfd.kernel(kind="ntk")` integrates; the backward pass has its mirror image. In the language of
-spin glasses it is the Onsager, or response, term, and [deferred layers](equations.md#deferred-decisions) carry it
-exactly.
+spin glasses it is the Onsager, or response, term, and [deferred layers](mathematics/deferred-decisions.md) carry it
+exactly. [Response](mathematics/response.md) derives it in both passes from the law of a Gaussian matrix.
 
 ## Convergence at initialisation
 

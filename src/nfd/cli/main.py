@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args
 from nfd import __version__
 from nfd.core.errors import UsageError, nearest
 from nfd.core.names import RuleName
+from nfd.core.text import visible
 
 if TYPE_CHECKING:  # each command is loaded when it is asked for, so that the answer to --help is quick
     from nfd.cli.options import Options
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (UsageError, ValueError, TypeError, ArithmeticError, OSError, MemoryError, RuntimeError) as error:
         lines = str(error).splitlines() if isinstance(error, RuntimeError) else [str(error)]
-        print(f"nfd: {lines[0] if lines else type(error).__name__}", file=sys.stderr)
+        print(f"nfd: {visible(lines[0] if lines else type(error).__name__)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("nfd: interrupted; nothing was written.", file=sys.stderr)
