@@ -168,7 +168,8 @@ def _theorem(evidence: Evidence) -> Judged:
 def _program(evidence: Evidence) -> Judged:
     reading = (
         "A statement on how expressions are formed, proved by induction over Eq. 4; no number could contradict it. "
-        "Deferred layers carry out such a program exactly (docs/equations.md) and are tested against dense networks."
+        "Deferred layers carry out such a program exactly (docs/mathematics/deferred-decisions.md) and are tested "
+        "against dense networks."
     )
     return Judged(UNKNOWN, "not testable here", reading)
 

@@ -59,9 +59,8 @@ def kernel(
 
     Returns:
         ``[N, M]`` float64, of the kind that came in (NumPy array, or tensor on that device), and the error if asked
-        for. Inputs of
-        zero norm have kernel 0 with everything. Rows are worked on 131,072 entries at a time, so that memory beyond the
-        matrix stays at some MiB. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
+        for. Inputs of zero norm have kernel 0 with everything. Rows are worked on 131,072 entries at a time, so that
+        memory beyond the matrix stays at some MiB. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
 
     Raises:
         ValueError, TypeError: naming the argument.

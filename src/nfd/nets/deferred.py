@@ -54,7 +54,7 @@ class DeferredLinear(nn.Module):
         RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
             but ``nfd.SGD``.
 
-    Source: docs/equations.md, "deferred decisions"; the layer is no object of the paper.
+    Source: docs/mathematics/deferred-decisions.md; the layer is no object of the paper.
     """
 
     update: Guarded

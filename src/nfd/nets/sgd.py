@@ -24,7 +24,7 @@ class SGD(torch.optim.SGD):
         params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
-    Source: docs/equations.md, "deferred decisions".
+    Source: docs/mathematics/deferred-decisions.md.
     """
 
     def __init__(self, params: Any, **options: Any) -> None:

@@ -32,7 +32,8 @@ class Sweep:
     Args:
         directory: holds ``runs.sqlite``; made if it is not there.
         executor: where runs are trained; this process by default. It changes no number.
-        device: where the executor's workers compute; it changes numbers by rounding.
+        device: where the executor's workers compute. It changes numbers by rounding, and what deferred weights reveal,
+            which is drawn there, within its law.
         trackers: told of every run that is stored; one that raises is warned of, and is told when next it is there.
         progress: show a bar when stderr is a terminal.
 
