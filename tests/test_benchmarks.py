@@ -146,6 +146,19 @@ def test_what_cannot_be_compared_is_said(
     assert "make bench writes one" in capsys.readouterr().err
 
 
+def test_parts_measured_anew_replace_those_of_the_baseline(tmp_path: Path) -> None:
+    old = result({"a": [{"ratio": noisy(1.0, 0.1, 0)}], "b": [{"ratio": noisy(1.0, 0.1, 1)}]})
+    baseline = tmp_path / "baseline.json"
+    check.accept(old.keep(tmp_path), baseline)
+    again = result({"a": [{"ratio": noisy(3.0, 0.1, 2)}]})
+    check.accept(again.keep(tmp_path), baseline)
+    assert Result.read(baseline).parts == {**old.parts, **again.parts}
+    elsewhere = result({"a": [{"ratio": noisy(4.0, 0.1, 3)}]}, cores=64).keep(tmp_path)
+    with pytest.raises(ValueError, match="cores 2, now 64"):
+        check.accept(elsewhere, baseline)
+    assert Result.read(baseline).parts == {**old.parts, **again.parts}
+
+
 @pytest.mark.parametrize("repeats", [(), (1.0, 0.0), (math.nan,), (math.inf,)])
 def test_a_ratio_is_of_positive_numbers(repeats: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="positive"):

@@ -92,7 +92,7 @@ def gram_matrix(
     made = table(activation, tabled, horizon, depth, low, high).to(X.device)
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
-    if not all(bool(each.isfinite().all()) for each in found):
+    if not all(bool(torch.stack(each.aminmax()).isfinite().all()) for each in found):  # of extremes: no second matrix
         raise ArithmeticError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return found[0], found[1] if slopes else None, made.error
 
