@@ -12,11 +12,11 @@ from torch import Tensor
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
 from nfd.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
-from nfd.claims.measuring import exponent, listed, mean, relative, rows, seeds, unit
+from nfd.claims.measuring import exponent, listed, relative, rows, seeds, unit
 from nfd.claims.rules import FASTER, NEAR, near, together
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Feedback, Size
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, interval, mean
 from nfd.core.variances import variances
 from nfd.nets.resnet import ResNet
 

@@ -49,11 +49,6 @@ def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
     return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
 
 
-def mean(samples: Tensor) -> Interval:
-    """The mean of samples [R]."""
-    return interval(lambda r: r.mean(0), samples)
-
-
 def ratio(first: Tensor, second: Tensor) -> Interval:
     """The ratio of the means of two independent groups [R]."""
     return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)

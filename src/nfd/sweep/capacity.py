@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nfd.core.statistics import Interval, student
+import torch
+
+from nfd.core.statistics import Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig, initial_seed
@@ -242,9 +244,7 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     seeds = [_own_seed(base.data_seed, -1, index) for index in range(_HELD_OUT_SEEDS)]
     records = succeeded(sweep.run(grid_like(base, width=n, depth=L, seed=seeds), "held-out network"))
     losses = losses_of(records)[n, L]
-    mean = sum(losses) / len(losses)
-    error = math.sqrt(sum((v - mean) ** 2 for v in losses) / (len(losses) - 1) / len(losses))
-    return HeldOut(n, L, len(losses), predicted, student(mean, error, len(losses) - 1))
+    return HeldOut(n, L, len(losses), predicted, mean(torch.tensor(losses, dtype=torch.float64)))
 
 
 class _Plan:

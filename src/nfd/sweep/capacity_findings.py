@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy import stats
 
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, mean, standard_errors
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
@@ -120,8 +119,8 @@ def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
     rows = list[Row]()
     for (n, L), losses in sorted(found.losses.items()):
         if all(math.isfinite(v) for v in losses):
-            mean = interval(lambda v: v.mean(0), torch.tensor(losses, dtype=torch.float64))
-            rows.append({"series": f"width {n}", "depth": L} | columns("loss", mean))
+            found_mean = mean(torch.tensor(losses, dtype=torch.float64))
+            rows.append({"series": f"width {n}", "depth": L} | columns("loss", found_mean))
     floors = {"floor of the law": found.law.floor} if found.law.good else {}
     if found.floor is not None and math.isfinite(found.floor.loss.value):
         floors["floor by nfd.predict"] = found.floor.loss
@@ -242,7 +241,7 @@ def _second(fitted: Interval, floor: Floor) -> str:
     if not math.isfinite(other.value):
         return f"nfd.predict finds no floor. {floor.note}".strip()
     apart, error = fitted.value - other.value, math.hypot(fitted.stderr, other.stderr)
-    half = float(stats.t.ppf(0.975, floor.replicates - 1)) * error
+    half = standard_errors(floor.replicates - 1) * error
     told = "more than" if abs(apart) > half else "within"
     return (
         f"nfd.predict ({floor.replicates} networks of width {floor.width}) puts the floor at {other.unsigned}; the "

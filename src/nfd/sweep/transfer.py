@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import RuleName
-from nfd.core.statistics import Interval, interval, student
+from nfd.core.statistics import UNKNOWN, Interval, interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig
@@ -58,7 +58,7 @@ class Regret:
     @property
     def loss(self) -> Interval:
         """The loss paid, in nats: paired by seed, with the error of the seeds or of the procedure, the larger."""
-        paid = interval(lambda d: d.mean(0), self.foreign - self.own)
+        paid = mean(self.foreign - self.own)
         if not self.spread > paid.stderr:
             return paid
         return student(paid.value, self.spread, len(self.own) - 1)
@@ -66,8 +66,7 @@ class Regret:
     @property
     def share(self) -> Interval:
         """The loss paid over the progress."""
-        paid, made = self.loss, self.progress
-        return Interval(*(v / made if made > 0 else math.nan for v in (paid.value, paid.stderr, paid.low, paid.high)))
+        return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.sweep.transfer import TOLERANCE, Size, Transfer
@@ -102,7 +102,7 @@ def _losses(config: TransferConfig, one: Transfer, caption: str) -> Finding:
     for size in _along(config, axis):
         cell = one.cells[_at(axis, size, at)]
         for k, log2_eta in enumerate(cell.log2_eta.tolist()):
-            loss = interval(lambda s: s.mean(0), cell.scores[:, k])
+            loss = mean(cell.scores[:, k])
             rows.append({"series": f"{axis} {size}", "eta_c": math.pow(2, log2_eta)} | columns("loss", loss))
     shown = Axes("eta_c", "loss", "eta_c", _SCORES[config.score], "semilogarithmic", zero=False)
     title = f"{one.rule}: loss against the learning rate"

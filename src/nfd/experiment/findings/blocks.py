@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import RuleName
-from nfd.core.statistics import interval, log_slope
+from nfd.core.statistics import log_slope, mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, fitted, listed, power, slope_table
 from nfd.experiment.study import BLOCK_RULES, Study
 
@@ -70,7 +70,7 @@ def _line(rule: RuleName, meter: str, samples: Samples) -> tuple[list[Row], Row]
     series = f"{_METERS[meter]}, {_RULES[rule]}"
     about = {"rule": rule, "meter": meter}
     rows = [
-        {"series": series, **about, "depth": depth} | columns("update", interval(lambda r: r.mean(0), values[:, k]))
+        {"series": series, **about, "depth": depth} | columns("update", mean(values[:, k]))
         for k, depth in enumerate(depths)
     ]
     return rows, fitted(series, lambda r: log_slope(depths, r.mean(0)), values) | about
