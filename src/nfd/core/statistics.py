@@ -26,6 +26,12 @@ def squared_size(mean: Tensor, error: Tensor) -> Tensor:
     return (mean.square() - error.square()).mean()
 
 
+def squared_apart(first: Tensor, second: Tensor) -> Tensor:
+    """``squared_size`` of the difference of the means of two independent groups of replicates."""
+    error = (stderr(first).square() + stderr(second).square()).sqrt()
+    return squared_size(first.mean(0) - second.mean(0), error)
+
+
 def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
     """Mean squares [points] of single runs [S, points, ...] minus the mean of independent replicates [R, ...] of a
     limit, without what the noise of that mean adds: unbiased."""

@@ -67,6 +67,13 @@ class Streams:
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
 
 
+def flows(net: Network, x: Tensor) -> Streams:
+    """One pass over ``x`` [b, d] and the backward pass of the sum of the outputs: ``delta`` is then g of Eq. 3."""
+    streams = net.streams(x)
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    return streams
+
+
 class Arithmetic(Protocol):
     """The products of a network's recursion: with the weights of one network, or of a stack of them."""
 

@@ -16,7 +16,7 @@ import torch
 from nfd.core.statistics import Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import CapacityConfig, initial_seed
+from nfd.experiment.sweep_settings import CapacityConfig, data_settings, initial_seed
 from nfd.limits.predict import predict
 from nfd.store.rows import Record
 from nfd.sweep.budget import Resource, Shape, amount
@@ -281,9 +281,7 @@ def _laws(losses: dict[float, Losses]) -> dict[float, Law]:
 
 
 def _base(config: CapacityConfig) -> RunConfig:
-    names = ("data", "data_dir", "image_size")
-    data = {name: getattr(config, name) for name in names} | {"data_seed": config.seed}
-    images = len(dataset_of(RunConfig(**data)).train)
+    images = len(dataset_of(RunConfig(**data_settings(config))).train)
     settings = config.run_settings(images) | {"seed": 0, "eta_c": config.eta_c, "rule": config.rule}
     return RunConfig(**settings)
 

@@ -19,7 +19,7 @@ from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import TransferConfig
+from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.optimum import Scores, rounded, widened
@@ -123,7 +123,7 @@ def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Inte
 
 def data_title(config: TransferConfig) -> str:
     """What the data are."""
-    return dataset_of(RunConfig(**_data(config))).title
+    return dataset_of(RunConfig(**data_settings(config))).title
 
 
 def transfer(config: TransferConfig, sweep: Sweep) -> list[Transfer]:
@@ -136,7 +136,7 @@ class _Question:
 
     def __init__(self, config: TransferConfig, sweep: Sweep) -> None:
         self.config, self.sweep = config, sweep
-        dataset = dataset_of(RunConfig(**_data(config)), progress=sweep.progress)
+        dataset = dataset_of(RunConfig(**data_settings(config)), progress=sweep.progress)
         self.guess = math.log(len(dataset.classes))
         self.settings = config.run_settings(len(dataset.train)) | {"optimizer": config.optimizer}
         self.sizes = [(n, L) for n in config.widths for L in config.depths]
@@ -217,7 +217,3 @@ def _extended(rates: list[float], edge: int) -> list[float]:
     factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
     more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
     return sorted([*rates, *(float(f"{eta:.4g}") for eta in more)])
-
-
-def _data(config: TransferConfig) -> dict[str, Any]:
-    return {"data": config.data, "data_dir": config.data_dir, "image_size": config.image_size, "data_seed": config.seed}
