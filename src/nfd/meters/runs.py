@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import check_choice, first_line
 from nfd.core.machine import threads
 from nfd.core.progress import Bar
 from nfd.core.random import derive
@@ -57,7 +57,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
             x, y = job.batches[0]
             raise ValueError(
                 f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+                f"targets {_shape(y)}: {first_line(error)}"
             ) from error
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
