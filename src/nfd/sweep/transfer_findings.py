@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from nfd.core.statistics import Interval, mean
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.sweep.transfer import TOLERANCE, Size, Transfer
 
@@ -67,12 +67,12 @@ def result(found: Sequence[Transfer]) -> list[dict[str, Any]]:
             "rule": one.rule,
             "verdict": one.verdict,
             "sentence": sentence(one),
-            "drift": {axis: _numbers(one.drift(axis)) for axis in ("depth", "width")},
-            "regret": _numbers(one.regret.loss),
-            "regret_share": _numbers(one.regret.share),
+            "drift": {axis: numbers(one.drift(axis)) for axis in ("depth", "width")},
+            "regret": numbers(one.regret.loss),
+            "regret_share": numbers(one.regret.share),
             "doubt": one.doubt,
             "optima": [
-                {"width": n, "depth": L, "log2_eta_c": _numbers(cell.optimum())} for (n, L), cell in one.cells.items()
+                {"width": n, "depth": L, "log2_eta_c": numbers(cell.optimum())} for (n, L), cell in one.cells.items()
             ],
         }
         for one in found
@@ -144,7 +144,3 @@ def _signed(found: Interval) -> str:
 
 def _size(size: Size) -> str:
     return f"width {size[0]} and depth {size[1]}"
-
-
-def _numbers(found: Interval | None) -> dict[str, float] | None:
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
