@@ -269,8 +269,7 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
         return out.movedim(1, -1)
     raise ValueError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
-        f"{list(y.shape)}. Pass "
-        "loss=, a function of what the model returns and the targets."
+        f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
     )
 
 

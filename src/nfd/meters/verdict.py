@@ -107,8 +107,7 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
     ),
     ("gia_gap", "depth", "GROWS"): (
         "reused backward weights matter more the deeper the network: gradient independence is not restored "
-        "(contrary to "
-        "Corollary 1)."
+        "(contrary to Corollary 1)."
     ),
 }
 

@@ -70,8 +70,7 @@ def _caption(finding: Finding, study: Study) -> str:
     shared = (
         f"{study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
         f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel. "
-        "Infinitely wide: "
-        f"{c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
+        f"Infinitely wide: {c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
     )
     return f"{finding.caption} Data: {shared}"
 
