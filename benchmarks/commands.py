@@ -25,7 +25,7 @@ import nfd
 from benchmarks.accounting import count
 from benchmarks.measure import Round, Row, apart, limits, seconds
 from benchmarks.ratio import Ratio
-from nfd.core.machine import peak_memory
+from nfd.core.machine import peak_memory, threads
 from nfd.data.cifar10 import ARCHIVE, FOLDER, TEST, TRAIN
 from nfd.data.digits import digits
 from nfd.data.load import load
@@ -298,11 +298,9 @@ def sweeps(turn: Round) -> list[Row]:
 def _sweep(configs: list[RunConfig], executor: str) -> Row:
     keyed = dict(zip(names(configs), configs, strict=True))
     tasks = [{"device": "cpu", "runs": [c.model_dump() for c in group.configs]} for group in groups(keyed, set())]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    train_task(tasks[0])
-    alone = seconds(lambda: [train_task(task) for task in tasks])
-    torch.set_num_threads(threads)
+    with threads(1):
+        train_task(tasks[0])
+        alone = seconds(lambda: [train_task(task) for task in tasks])
     folder = tempfile.mkdtemp()
     try:
         with Sweep(folder, executor_named(executor)) as sweep:

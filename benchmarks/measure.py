@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 import nfd
+from nfd.core.machine import cores
 
 # In a row texts and whole numbers say what was measured, floats are measured, and a Ratio compares.
 Row = dict[str, Any]
@@ -81,7 +82,7 @@ def machine() -> Row:
     found = limits()
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "memory, GiB": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -21,7 +21,8 @@ from benchmarks.accounting import account
 from benchmarks.measure import Round, Row
 from benchmarks.networks import revealed
 from benchmarks.show import terminal
-from benchmarks.stacks import one_thread, stacked_step
+from benchmarks.stacks import stacked_step
+from nfd.core.machine import threads
 from nfd.data.digits import digits
 from nfd.experiment.settings import StudyConfig
 from nfd.experiment.study import Study
@@ -36,7 +37,7 @@ def hot_paths(turn: Round) -> list[Row]:
     """The accounts of the paths where the commands spend their time."""
     sizes = ((8192, 104, 8),) if turn.quick else ((4096, 104, 8), (65536, 104, 8))
     rows = [_query(*size) for size in sizes]
-    with one_thread():
+    with threads(1):
         shapes = ((16, 128, 8, 128),) if turn.quick else ((16, 32, 8, 16), (16, 128, 64, 128))
         rows += [_stack(*shape) for shape in shapes]
         rows += [_training_step()] if turn.quick else [_training_step(), _particles(), _table(), _gram(2000)]

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-from scipy import stats
 
-from nfd.core.statistics import Interval, student
+from nfd.core.statistics import Interval, combined, student
 
 _NAMES = ("ratios", "less_is_better", "value", "low", "high")
 
@@ -57,9 +56,7 @@ class Ratio:
     @property
     def interval(self) -> Interval:
         """Value and 95 % limits, Student's t on the logarithms; limits are not-a-number for a single repeat."""
-        found = student(float(self.logs.mean()), self.stderr, self.freedom)
-        value, low, high = (math.exp(each) for each in (found.value, found.low, found.high))
-        return Interval(value, value * self.stderr, low, high)
+        return student(float(self.logs.mean()), self.stderr, self.freedom).exp()
 
     @property
     def freedom(self) -> int:
@@ -94,12 +91,6 @@ def improvement(old: Ratio, new: Ratio, level: float) -> Interval:
     """
     sign = -1.0 if new.less_is_better else 1.0
     change = sign * float(new.logs.mean() - old.logs.mean())
-    variances = [(r.stderr**2, r.freedom) for r in (old, new)]
-    total = sum(v for v, _ in variances)
-    if math.isnan(total):
+    if not old.freedom or not new.freedom:
         return Interval(math.exp(change), math.nan, math.nan, math.nan)
-    parts = sum(v * v / freedom for v, freedom in variances)
-    freedom = total * total / parts if parts > 0 else float(sum(f for _, f in variances))
-    half = float(stats.t.ppf(1 - level, freedom)) * math.sqrt(total)
-    value, low, high = (math.exp(change + shift) for shift in (0.0, -half, half))
-    return Interval(value, value * math.sqrt(total), low, high)
+    return combined(change, [(r.stderr**2, r.freedom) for r in (old, new)], level).exp()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 import nfd
 from benchmarks.measure import Round, Row, best
 from benchmarks.ratio import Ratio
+from nfd.core.machine import threads
 from nfd.nets.stack import Stack
 from nfd.nets.stacked_optimizers import StackedSGD
 from nfd.training.losses import cross_entropy
@@ -26,20 +26,9 @@ SHAPES = (
 )
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As the workers of a sweep compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def together(turn: Round) -> list[Row]:
     """One step of many networks; the loop is nfd.ResNet with torch.optim.SGD."""
-    with one_thread():
+    with threads(1):  # as the workers of a sweep compute
         return [_together(*shape) for shape in (SHAPES[:2] + SHAPES[4:5] if turn.quick else SHAPES)]
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nfd.core.machine import threads
+
 _THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 torch.set_num_threads(_THREADS)
 
@@ -24,10 +26,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Hundreds of products of small matrices wait for a second thread longer than they take."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with threads(1):
+        yield
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from nfd.claims.evidence import Evidence
 from nfd.claims.rules import rescued, some_of, together
 from nfd.claims.table import CLAIMS
 from nfd.core.activations import activation
+from nfd.core.machine import threads
 from nfd.core.statistics import Interval
 from nfd.core.variances import variances
 from nfd.data.digits import digits
@@ -37,10 +38,8 @@ from nfd.limits.start import covariances, endpoints, errors_in_depth
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """At these sizes a second thread costs more than it does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from nfd.core.activations import ACTIVATIONS
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
 from nfd.experiment.settings import DataConfig, PredictConfig, StudyConfig
-from nfd.experiment.sweep_settings import FigureConfig
+from nfd.experiment.sweep_settings import FigureConfig, data_settings
 from nfd.scaling.rules import RULES
 
 
@@ -75,7 +75,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, obj
 
 def test_the_data_of_figures_are_what_lies_there_unless_they_are_named(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    assert FigureConfig().data_settings()["data"] == "digits"
+    assert data_settings(FigureConfig())["data"] == "digits"
     assert FigureConfig(data_dir=str(tmp_path)).data == "cifar10"
     assert FigureConfig(data="images", data_dir=str(tmp_path)).data == "images"
     with pytest.raises(ValueError, match="got data='digits' and data_dir="):

@@ -273,7 +273,7 @@ def test_recipes_agree_with_the_probe(name: str, monkeypatch: pytest.MonkeyPatch
     assert plan.width == 2
     blank = known(nn.Linear(1, 1))
     monkeypatch.setattr("nfd.scaling.roles.known", lambda _: blank)
-    measured = anatomy(model, blocks=None, roles=None, sample=sample, scaling=None, width=None)
+    measured = anatomy(model, blocks=None, roles=None, sample=sample, scaling=None)
     blocks = tuple(f"{block}." for block in recipe.blocks)
     for tensor, decision in measured.decisions.items():
         if tensor.startswith(blocks):

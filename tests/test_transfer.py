@@ -209,7 +209,10 @@ SMALL = [
 def test_the_command_writes_its_page_and_trains_nothing_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    left = tmp_path / "loss-complete-p.csv"  # of an earlier sweep with another rule
+    left.touch()
     assert main(["transfer", *SMALL, "--out", str(tmp_path)]) == 0
+    assert not left.exists()
     said = capsys.readouterr()
     assert said.out.count("depth-mup: the best eta_c is") == 1
     assert said.err == ""

@@ -12,12 +12,14 @@ from torch import Tensor
 from nfd.claims.claim import Claim, Judged
 from nfd.claims.evidence import Evidence
 from nfd.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
-from nfd.claims.measuring import exponent, listed, mean, relative, rows, seeds, unit
+from nfd.claims.measuring import exponent, listed, relative, rows, seeds, unit
 from nfd.claims.rules import FASTER, NEAR, near, together
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Feedback, Size
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, interval, mean
 from nfd.core.variances import variances
+from nfd.limits.depth import extrapolated
+from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 
 
@@ -66,18 +68,16 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
             seed=seed,
             coupled=True,
         )
-        streams = net.streams(x)
-        streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        streams = flows(net, x)
         return streams.delta[0].double().square().mean()
 
     each = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
-    return torch.stack([2 * at(2 * counts.depth, seed) - at(counts.depth, seed) for seed in each])
+    return torch.stack([extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in each])
 
 
 def predicted(name: Activation, horizon: float) -> float:
     """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
-    coarse, fine = (float(variances(activation(name), torch.ones(()), L, horizon)[1][0]) for L in (48, 96))
-    return 2 * fine - coarse
+    return float(extrapolated(*(variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96))))
 
 
 CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
@@ -134,8 +134,7 @@ def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -
             feedback=feedback,
             seed=seed,
         )
-        streams = net.streams(x)
-        streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        streams = flows(net, x)
         h, g = streams.h.double(), streams.delta.double()
         middle = counts.depth // 2
         each = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]

@@ -16,6 +16,7 @@ from nfd.claims.rules import FASTER, NEAR, fast, inside, near, together
 from nfd.core.names import Activation, Size
 from nfd.core.random import derive
 from nfd.core.statistics import Interval, interval, log_slope
+from nfd.limits.depth import extrapolated
 from nfd.limits.kernel import kernel
 from nfd.limits.start import covariances, errors_in_depth
 from nfd.meters.start import start
@@ -163,8 +164,8 @@ def _order(evidence: Evidence) -> Judged:
 
     def apart(name: Activation) -> Interval:
         wide, few = 16 * 32, counts.draws // 8
-        deep = 2 * at(name, 64, 64, counts.draws) - at(name, 32, 64, counts.draws)
-        return distance(deep, 2 * at(name, wide, 16, few) - at(name, wide, 8, few))
+        deep = extrapolated(*(at(name, n, 64, counts.draws) for n in (32, 64)))
+        return distance(deep, extrapolated(*(at(name, wide, L, few) for L in (8, 16))))
 
     return judge_order({name: apart(name) for name in ACTIVATIONS})
 

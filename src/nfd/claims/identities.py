@@ -13,6 +13,7 @@ from nfd.claims.evidence import Evidence
 from nfd.claims.measuring import rows, seeds, signed, span
 from nfd.claims.rules import rescued, together
 from nfd.core.names import Activation, Size
+from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
 
@@ -50,8 +51,7 @@ class Residuals:
 def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
     """Largest deviation of the recursion of Eq. 3 from automatic differentiation, over the RMS of g."""
     net = ResNet(x.shape[1], 1, width, 4, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64)
-    streams = net.streams(x)
-    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    streams = flows(net, x)
     g = net.V.detach().expand(len(x), -1)
     found, scale = [g], math.sqrt(HORIZON / (4 * width))
     for h, layer in zip(streams.h[:-1].flip(0), reversed(list(net.outer)), strict=True):

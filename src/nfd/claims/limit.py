@@ -14,7 +14,7 @@ from nfd.claims.measuring import distance, listed, relative, signed
 from nfd.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
 from nfd.core.names import Activation, Feedback, Size
 from nfd.core.random import derive
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_size, stderr, systematic
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_apart, systematic
 from nfd.limits.two_limits import ETA_C, networks, solutions
 
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
@@ -141,12 +141,8 @@ def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) 
     count = len(depths)
 
     def slope(*groups: Tensor) -> Tensor:
-        gaps = []
-        for a, b in zip(groups[:count], groups[count:], strict=True):
-            error = (stderr(a).square() + stderr(b).square()).sqrt()
-            gaps.append(
-                squared_size(a.mean(0) - b.mean(0), error).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt()
-            )
+        pairs = zip(groups[:count], groups[count:], strict=True)
+        gaps = [squared_apart(a, b).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt() for a, b in pairs]
         return log_slope(depths, torch.stack(gaps))
 
     return interval(slope, *first, *second)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nfd.claims.evidence import Evidence
 from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
+from nfd.core.statistics import Interval, interval, log_slope, squared_apart, squared_size, stderr
 
 
 def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
@@ -49,11 +49,6 @@ def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
     return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
 
 
-def mean(samples: Tensor) -> Interval:
-    """The mean of samples [R]."""
-    return interval(lambda r: r.mean(0), samples)
-
-
 def ratio(first: Tensor, second: Tensor) -> Interval:
     """The ratio of the means of two independent groups [R]."""
     return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)
@@ -66,12 +61,7 @@ def distance(first: Tensor, second: Tensor) -> Interval:
     """
     scale = second.mean(0).square().mean()
     noise = float((stderr(first).square() + stderr(second).square()).mean() / scale)
-
-    def square(a: Tensor, b: Tensor) -> Tensor:
-        error = (stderr(a).square() + stderr(b).square()).sqrt()
-        return squared_size(a.mean(0) - b.mean(0), error) / scale
-
-    return beyond(interval(square, first, second), noise)
+    return beyond(interval(lambda a, b: squared_apart(a, b) / scale, first, second), noise)
 
 
 def relative(differences: Tensor, outputs: Tensor) -> Interval:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from nfd.claims.claim import Claim, Judged, Verdict
 from nfd.claims.evidence import Evidence
-from nfd.claims.measuring import exponent, listed, mean, over, unit
+from nfd.claims.measuring import exponent, listed, over, unit
 from nfd.claims.rules import FLAT, flat, inside, rescued, together, undecided
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Order, Size
 from nfd.core.quadrature import gaussian_mean
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, mean
 from nfd.nets.resnet import ResNet
 
 C_1 = 1 / math.sqrt(2 * math.pi)

@@ -15,6 +15,7 @@ from nfd.claims.measuring import exponent, listed, over, unit
 from nfd.claims.rules import FLAT, flat, rescued, together
 from nfd.core.names import Activation, Size
 from nfd.core.statistics import Interval
+from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 
 
@@ -41,8 +42,7 @@ NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1",
 def sizes_of(x: Tensor, n: int, L: int, seed: int, name: Activation) -> Tensor:
     """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius norm over sqrt(n)."""
     net = ResNet(x.shape[1], 1, n, L, block="two-layer", activation=name, seed=seed)
-    streams = net.streams(x)
-    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    streams = flows(net, x)
     h, g = streams.h[:, 0], streams.delta[:, 0]
     assert net.inner is not None
     back = torch.stack([layer.weight.detach().T @ g[k + 1] for k, layer in enumerate(net.outer)])  # type: ignore[operator]

@@ -35,19 +35,14 @@ class ClaimsCommand(SweepOptions, FigureConfig):
         return resumable(store, lambda: self._judged(config, directory, store, command))
 
     def _judged(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
-        import torch
-
         from nfd.claims.table import evidence_for, table
+        from nfd.core.machine import threads
         from nfd.report.paper import write_claims
 
         with self.sweep(store) as sweep:
             evidence = evidence_for(config, sweep, say=lambda text: print(text, flush=True))
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)  # what is computed here is small: threads would wait for each other
-        try:
+        with threads(self.threads):  # what is computed here is small: threads would wait for each other
             rows = table(evidence, progress=True)
-        finally:
-            torch.set_num_threads(before)
         for row in rows:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
         print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
+from nfd.core.names import ExecutorName, TrackerName
 from nfd.experiment.config import Count
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class SweepOptions(DeviceOptions):
     """Options that change no number: executors and trackers."""
 
-    executor: Literal["processes", "inline", "ray"] = "processes"
+    executor: ExecutorName = "processes"
     """where networks are trained: processes of this machine, inline (this process), or ray (a cluster)"""
     workers: Count | None = None
     """how many processes; by default as many as there are cores for"""
@@ -30,7 +31,7 @@ class SweepOptions(DeviceOptions):
     """address of a Ray cluster; by default one is started here"""
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
     """what a task takes of a GPU, for Ray's placement"""
-    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    track: tuple[TrackerName, ...] = ()
     """trackers that are told of every run: tensorboard, wandb (offline)"""
 
     def sweep(self, directory: Path) -> Sweep:

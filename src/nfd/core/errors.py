@@ -12,12 +12,17 @@ if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
 
 MAX_SEED = 2**63 - 1
-MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps
+MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
 
 
 class UsageError(Exception):
     """What was asked for makes no sense; the message says why."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, without its traces; its kind where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
@@ -142,18 +147,24 @@ def check_device(device: torch.device | str) -> torch.device:
                 f"device={str(device)!r} was asked for, but PyTorch sees no CUDA device; use device='cpu', or a "
                 "machine with one and a build of PyTorch for its driver."
             ) from None
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"device must be one that PyTorch can use here; got {device!r} ({reason}).") from None
+        raise ValueError(
+            f"device must be one that PyTorch can use here; got {device!r} ({first_line(error)})."
+        ) from None
     return place
 
 
-def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
+def check_dense(argument: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` if it holds its numbers: neither sparse nor on the meta device."""
     if tensor.is_meta or "strided" not in str(tensor.layout):
         raise TypeError(
             f"{argument} must be a dense tensor with numbers in it; got {tensor.layout} on {tensor.device}."
         )
-    finite = tensor.isfinite()
+    return tensor
+
+
+def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` if every entry is finite; otherwise say where the first bad one is."""
+    finite = check_dense(argument, tensor).isfinite()
     if bool(finite.all()):
         return tensor
     where = tuple((~finite).nonzero()[0].tolist())

@@ -22,10 +22,15 @@ _CHUNK = 2**21  # evaluations held at a time
 
 def _nodes(variance: float, tail: float = 0.0) -> tuple[Tensor, Tensor]:
     """Nodes and weights for integrands ``f(sqrt(variance) z)`` with poles at distance >= pi/2 from the axis."""
-    step = min(0.25, 0.27 / math.sqrt(max(variance, 1e-300)))
-    half = math.ceil((_WINDOW + tail) / step)
-    z = step * torch.arange(-half, half + 1, dtype=torch.float64)
+    z, step = _places(variance, tail)
     return z, step * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+
+
+def _places(variance: float, tail: float, most: float = 0.25) -> tuple[Tensor, float]:
+    """Nodes at multiples of a step, of ``most`` at most, and the step."""
+    step = min(most, 0.27 / math.sqrt(max(variance, 1e-300)))
+    half = math.ceil((_WINDOW + tail) / step)
+    return step * torch.arange(-half, half + 1, dtype=torch.float64), step
 
 
 def gaussian_mean(f: Callable[[Tensor], Tensor], variance: float, tail: float = 0.0) -> Tensor:
@@ -53,10 +58,15 @@ def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c
 
 def hermite_polynomials(degree: int, z: Tensor) -> Tensor:
     """``[degree + 1, m]`` normalised probabilists' Hermite polynomials ``He_k(z) / sqrt(k!)``."""
-    rows = [torch.ones_like(z), z]
+    return torch.stack(_hermite(degree, z, torch.ones_like(z)))
+
+
+def _hermite(degree: int, z: Tensor, first: Tensor) -> list[Tensor]:
+    """``first`` times every polynomial up to the degree."""
+    rows = [first, z * first]
     for k in range(1, degree):
         rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
-    return torch.stack(rows[: degree + 1])
+    return rows[: degree + 1]
 
 
 def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
@@ -65,11 +75,7 @@ def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
     For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of the Gaussian, which
     keeps them within range at any degree.
     """
-    step = min(0.25, 0.27 / math.sqrt(max(variance, 1e-300)), 2.0 / math.sqrt(degree + 1))
-    half = math.ceil((_WINDOW + 2 * math.sqrt(degree)) / step)
-    z = step * torch.arange(-half, half + 1, dtype=torch.float64)
+    z, step = _places(variance, 2 * math.sqrt(degree), min(0.25, 2.0 / math.sqrt(degree + 1)))
     root = torch.exp(-0.25 * z * z)
-    rows = [root, z * root]
-    for k in range(1, degree):
-        rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
-    return z, torch.stack([row * root for row in rows[: degree + 1]], 1) * (step / math.sqrt(2 * math.pi))
+    rows = _hermite(degree, z, root)
+    return z, torch.stack([row * root for row in rows], 1) * (step / math.sqrt(2 * math.pi))

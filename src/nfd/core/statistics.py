@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,12 @@ def stderr(samples: Tensor) -> Tensor:
 def squared_size(mean: Tensor, error: Tensor) -> Tensor:
     """Mean square over entries beyond what noise explains, ``mean(mean^2 - error^2)``: unbiased, negative at times."""
     return (mean.square() - error.square()).mean()
+
+
+def squared_apart(first: Tensor, second: Tensor) -> Tensor:
+    """``squared_size`` of the difference of the means of two independent groups of replicates."""
+    error = (stderr(first).square() + stderr(second).square()).sqrt()
+    return squared_size(first.mean(0) - second.mean(0), error)
 
 
 def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
@@ -116,6 +122,15 @@ class Interval:
         high = value + math.hypot(self.high - self.value, other.value - other.low)
         return Interval(value, math.hypot(self.stderr, other.stderr), low, high)
 
+    def scaled(self, factor: float) -> Interval:
+        """The interval of a positive multiple."""
+        return Interval(*(factor * v for v in (self.value, self.stderr, self.low, self.high)))
+
+    def exp(self) -> Interval:
+        """The interval of the exponential of a logarithm; error by the delta method."""
+        value, low, high = (math.exp(v) for v in (self.value, self.low, self.high))
+        return Interval(value, value * self.stderr, low, high)
+
     def root(self) -> Interval:
         """The interval of the square root, cut off at zero; error by the delta method."""
         value, low, high = (math.sqrt(v) if not v <= 0 else 0.0 for v in (self.value, self.low, self.high))
@@ -125,10 +140,37 @@ class Interval:
 UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
-def student(value: float, error: float, freedom: float) -> Interval:
+def standard_errors(freedom: float, level: float = 0.025) -> float:
+    """How many standard errors an interval reaches to either side, by Student's t with these degrees of freedom;
+    ``level`` is the chance of what lies beyond on one side."""
+    return float(stdtrit(freedom, 1 - level))
+
+
+def student(value: float, error: float, freedom: float, level: float = 0.025) -> Interval:
     """A number with this standard error, and 95 % limits by Student's t with these degrees of freedom."""
-    half = float(stdtrit(freedom, 0.975)) * error
+    half = standard_errors(freedom, level) * error
     return Interval(value, error, value - half, value + half)
+
+
+def combined(value: float, parts: Iterable[tuple[float, float]], level: float = 0.025) -> Interval:
+    """A number whose error adds up independent variances, each with its degrees of freedom, and 95 % limits.
+
+    By Student's t with ``(sum v)^2 / sum (v^2 / f)`` degrees of freedom (Welch and Satterthwaite).
+    """
+    variance, freedom = satterthwaite(parts)
+    return student(value, math.sqrt(variance), freedom, level)
+
+
+def satterthwaite(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of independent variances and its degrees of freedom, from each with its own; infinitely many for zero."""
+    each = list(parts)
+    variance, below = sum(v for v, _ in each), sum(v * v / f for v, f in each)
+    return variance, variance * variance / below if below > 0 else math.inf
+
+
+def mean(samples: Tensor) -> Interval:
+    """The mean of samples [R] with its interval."""
+    return interval(lambda r: r.mean(0), samples)
 
 
 def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
@@ -136,11 +178,8 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
 
     By Student's t with the degrees of freedom of Welch and Satterthwaite, ``R - 1`` for a single group.
     """
-    variances = [float(_variance(f, samples, group)) for group in range(len(samples))]
-    total, value = sum(variances), float(f(*samples))
-    parts = sum(v * v / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
-    freedom = total * total / parts if parts > 0 else float(min(len(s) for s in samples) - 1)
-    return student(value, math.sqrt(total), freedom)
+    parts = [(float(_variance(f, samples, group)), len(s) - 1) for group, s in enumerate(samples)]
+    return combined(float(f(*samples)), parts)
 
 
 def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
@@ -158,7 +197,7 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
     x, y = centred(x.double()), centred(y.double())
     freedom, spread = len(x) - len(count) - 1, float(x.square().sum())
     if freedom < 1 or spread == 0:
-        return Interval(math.nan, math.nan, math.nan, math.nan)
+        return UNKNOWN
     value = float(x @ y) / spread
     error = math.sqrt(float((y - value * x).square().sum()) / freedom / spread)
     return student(value, error, freedom)

@@ -216,8 +216,7 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
 def _too_large(count: int, width: int, height: int) -> ValueError:
     return ValueError(
         f"{count:,} images of {width} x {height} pixels would need {3 * count * width * height / 2**30:.0f} GiB "
-        "of memory. "
-        "Make them smaller with --image-size."
+        "of memory. Make them smaller with --image-size."
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from nfd.core.errors import check_choice
+from nfd.core.names import Data
 from nfd.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
 from nfd.data.images import image_folders
 
-NAMES = ("digits", "cifar10", "images")
+NAMES: tuple[Data, ...] = get_args(Data)
 
 
 def load(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nfd.core.errors import check_device
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
@@ -104,8 +104,7 @@ def _points(found: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[
     rows = []
     for size in sizes:
         if min(len(logs[size]), len(logs[sizes[0]])) > 1:
-            log = interval(lambda a, b: b.mean(0) - a.mean(0), logs[sizes[0]], logs[size])
-            ratio = Interval(*(math.exp(v) for v in (log.value, log.stderr, log.low, log.high)))
+            ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[sizes[0]], logs[size]).exp()
             rows.append({"series": meter.replace("_", " "), axis: size} | columns("ratio", ratio))
     return rows
 

@@ -19,6 +19,7 @@ Width = Annotated[int, Field(strict=True, ge=1, le=WIDEST)]
 Several = Annotated[int, Field(strict=True, ge=2, le=MOST)]  # of which a standard error can be taken
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(strict=True, ge=0, lt=MAX_ETA_C, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
 
 
@@ -109,7 +110,7 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
 
 
 def _options(bounds: Mapping[str, Any]) -> list[str]:
-    return str(bounds["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
+    return _spelled(bounds["expected"]).replace("'", "").split(", ")
 
 
 def _spelled(expected: str) -> str:

@@ -21,7 +21,7 @@ from nfd.core.names import (
     RunMeter,
     Weights,
 )
-from nfd.experiment.config import Config, Count, Positive, Rate, Seed, Several, Width, is_partial
+from nfd.experiment.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width, is_partial
 from nfd.experiment.fields import (
     Ascending,
     ascending,
@@ -99,7 +99,7 @@ class RunConfig(TrainingConfig):
     """learning-rate rule, which also decides the residual multiplier; ntk is the kernel regime"""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """sgd or adam"""
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    momentum: Momentum = 0.0
     """momentum of sgd"""
     seed: Seed = 0
     """seed of the initial weights"""
@@ -194,7 +194,7 @@ class PredictConfig(TrainingConfig):
     """learning-rate rule: depth-mup, depth-mup-inner, complete-p, mup or standard"""
     feedback: Feedback = "shared"
     """shared (the standard network), independent (the paper's decoupled one) or static"""
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    momentum: Momentum = 0.0
     """momentum of SGD"""
     width: Annotated[int | str, AfterValidator(count_or_auto)] = "auto"
     """width of the networks that stand for the infinitely wide one, or auto"""

@@ -35,10 +35,21 @@ class SweepConfig(DataConfig):
 
     def run_settings(self, training_images: int) -> dict[str, Any]:
         """What every run of the sweep has, as settings of ``RunConfig``."""
-        names = ("data", "data_dir", "image_size", "activation", "horizon", "block", "batch")
-        steps = self.steps if self.epochs is None else max(1, round(self.epochs * (training_images // self.batch)))
-        found = {name: getattr(self, name) for name in names} | {"steps": steps, "data_seed": self.seed}
+        names = ("activation", "horizon", "block", "batch")
+        steps = self.steps if self.epochs is None else steps_of(self.epochs, training_images, self.batch)
+        found = data_settings(self) | {name: getattr(self, name) for name in names} | {"steps": steps}
         return found | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
+
+
+def data_settings(config: DataConfig) -> dict[str, Any]:
+    """The data of a sweep, as settings of ``RunConfig``."""
+    data = config.data or "digits"  # a configuration may leave it open
+    return {"data": data, "data_dir": config.data_dir, "image_size": config.image_size, "data_seed": config.seed}
+
+
+def steps_of(epochs: float, images: int, batch: int) -> int:
+    """Steps of so many passes over the images, in whole batches."""
+    return max(1, round(epochs * (images // batch)))
 
 
 def initial_seed(seed: int, index: int) -> int:
@@ -142,11 +153,6 @@ class FigureConfig(DataConfig):
         """``data_dir`` alone says which data set: the binary files of CIFAR-10, or folders of images."""
         place = given.get("data_dir") if isinstance(given, dict) and given.get("data") is None else None
         return given | {"data": _kind_of(expanded(place))} if isinstance(place, str) and place.strip() else given
-
-    def data_settings(self) -> dict[str, Any]:
-        """The data, as settings of ``RunConfig``."""
-        kind = self.data or "digits"
-        return {"data": kind, "data_dir": self.data_dir, "image_size": self.image_size, "data_seed": self.seed}
 
 
 def _kind_of(path: Path) -> str:

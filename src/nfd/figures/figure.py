@@ -10,7 +10,7 @@ from nfd.core.names import Size
 from nfd.data.dataset import Dataset
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import initial_seed
+from nfd.experiment.sweep_settings import initial_seed, steps_of
 from nfd.figures.runs import Data, Runs
 from nfd.sweep.grid import grid
 
@@ -46,7 +46,7 @@ def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
     batch, seeds = min(found.get("batch", 16), len(dataset.train)), found.pop("seeds")
     epochs, looked, first = found.pop("epochs", None), found.pop("looks", None), found.pop("apart", 0)
     if epochs is not None:
-        found["steps"] = max(1, round(epochs * (len(dataset.train) // batch)))
+        found["steps"] = steps_of(epochs, len(dataset.train), batch)
     if looked is not None:
         found["every"] = max(1, found["steps"] // looked)
     return found | {"batch": batch, "seed": [initial_seed(seed, first + k) for k in range(seeds)]}

@@ -30,6 +30,7 @@ from nfd.figures.panels import (
     slopes_said,
 )
 from nfd.figures.runs import Data, Runs
+from nfd.limits.depth import extrapolated
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
 _START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
@@ -97,7 +98,7 @@ def outputs(runs: Runs) -> Tensor:
 def infinite(limit: Runs) -> Tensor:
     """Infinitely deep, by extrapolation from the two deepest (L and 2L), ``[seeds, ...]``."""
     *_, shallow, deep = sorted(limit.values("depth"))
-    return 2 * outputs(limit.where(depth=deep)) - outputs(limit.where(depth=shallow))
+    return extrapolated(*(outputs(limit.where(depth=L)) for L in (shallow, deep)))
 
 
 def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:

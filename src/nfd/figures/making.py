@@ -9,7 +9,7 @@ from nfd.data.dataset import Dataset
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import FigureConfig
+from nfd.experiment.sweep_settings import FigureConfig, data_settings
 from nfd.figures.figure import Figure
 from nfd.figures.runs import Data, Runs
 from nfd.sweep.grid import names
@@ -18,14 +18,14 @@ from nfd.sweep.sweep import Sweep, succeeded
 
 def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
     """The data that a configuration names."""
-    return dataset_of(RunConfig(**config.data_settings()), progress=progress)
+    return dataset_of(RunConfig(**data_settings(config)), progress=progress)
 
 
 def trained(
     figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Runs]:
     """The runs of every part of a figure; those that are not stored are trained, and ``say`` is told how many."""
-    data = config.data_settings()
+    data = data_settings(config)
     grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
     wanted = [c for configs in grids.values() for c in configs]
     missing = len(set(names(wanted)) - sweep.store.keys())

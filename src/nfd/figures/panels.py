@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, stderr
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, mean, standard_errors, stderr
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
 from nfd.figures.runs import Runs
 from nfd.meters.verdict import verdict
@@ -29,7 +28,7 @@ def mean_of(samples: Tensor) -> Interval:
     """The mean over runs with its interval; of one run, itself."""
     if len(samples) == 1:
         return Interval(float(samples[0]), math.nan, float(samples[0]), float(samples[0]))
-    return interval(lambda s: s.mean(0), samples)
+    return mean(samples)
 
 
 def difference(first: Tensor, second: Tensor) -> Interval:
@@ -41,10 +40,10 @@ def difference(first: Tensor, second: Tensor) -> Interval:
 
 def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor) -> list[Row]:
     """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
-    mean, half = values.mean(0), torch.zeros_like(values[0])
+    middle, half = values.mean(0), torch.zeros_like(values[0])
     if len(values) > 1:
-        half = float(stats.t.ppf(0.975, len(values) - 1)) * stderr(values)
-    columns_of = zip(places, mean.tolist(), half.tolist(), strict=True)
+        half = standard_errors(len(values) - 1) * stderr(values)
+    columns_of = zip(places, middle.tolist(), half.tolist(), strict=True)
     return [
         {"series": series, x: place, y: m, "low": m - h, "high": m + h}
         for place, m, h in columns_of

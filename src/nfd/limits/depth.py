@@ -78,7 +78,7 @@ def _change(samples: Tensor) -> Size:
 
 
 def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
-    """``2 f_2L - f_L`` of outputs at depths L and 2L."""
+    """``2 f_2L - f_L`` of anything at depths, or widths, L and 2L: its limit where it goes to it as 1/L."""
     return 2 * deep - shallow
 
 

@@ -70,8 +70,7 @@ def _solved(rate: Callable[[Tensor], Tensor], start: Array, scale: Array, horizo
     if not found.success or not np.isfinite(found.y).all():
         raise ArithmeticError(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
-            "Lower "
-            "the horizon, or scale the inputs to norms near sqrt(d)."
+            "Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
     return np.asarray(found.y[:, -1])
 
@@ -149,9 +148,8 @@ class _HermiteNodes:
             if self.degree >= _MOST_DEGREES:
                 raise ArithmeticError(
                     f"The tanh kernel meets hidden variances of {float(a.max()):.3g}, where its Hermite series "
-                    "needs more "
-                    f"than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the horizon, or "
-                    "use 'erf'."
+                    f"needs more than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the "
+                    "horizon, or use 'erf'."
                 )
             self._grow(2 * self.degree, self.variance)
 

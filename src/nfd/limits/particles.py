@@ -24,7 +24,16 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.errors import MOST, check_choice, check_count, check_device, check_finite, check_real, check_seed
+from nfd.core.errors import (
+    MOST,
+    check_choice,
+    check_count,
+    check_device,
+    check_finite,
+    check_flag,
+    check_real,
+    check_seed,
+)
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.limits.cost import bytes_of
@@ -108,9 +117,7 @@ def solve_nfd(
     """
     place = check_device(device)
     x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
-    if not isinstance(eq5_term, bool):
-        raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
-    sampling = check_choice("sampling", sampling, _SAMPLINGS)
+    eq5_term, sampling = check_flag("eq5_term", eq5_term), check_choice("sampling", sampling, _SAMPLINGS)
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
         raise ValueError(
             f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."

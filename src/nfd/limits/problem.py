@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
+from nfd.core.names import Block
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.rules import MAX_ETA_C, exponent_of
@@ -112,7 +113,7 @@ def problem(
         classes=outputs,
         horizon=check_real("horizon", horizon, above=0.0),
         activation=activation,
-        block=check_choice("block", block, ("one-layer", "two-layer")),
+        block=check_choice("block", block, get_args(Block)),
         eta_c=_rates(eta_c, x.shape[0]),
         momentum=check_real("momentum", momentum, least=0.0, below=1.0),
         feedback=feedback,

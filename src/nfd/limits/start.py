@@ -12,6 +12,7 @@ from nfd.core.activations import activation
 from nfd.core.names import Activation as Name
 from nfd.core.random import generator
 from nfd.limits.kernel import kernel
+from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 
 
@@ -31,8 +32,7 @@ def errors_in_depth(
 def endpoints(x: Tensor, name: Name, n: int, L: int, seed: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
     """``h_L`` and ``g_0`` of one untrained network with one output, its layers cut from one path."""
     net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, coupled=True, dtype=x.dtype)
-    streams = net.streams(x)
-    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    streams = flows(net, x)
     return streams.h[-1].double(), streams.delta[0].double()
 
 
@@ -42,8 +42,7 @@ def errors_in_width(x: Tensor, name: Name, L: int, seed: int, widths: Sequence[i
     found = []
     for n in widths:
         net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, dtype=torch.float64)
-        streams = net.streams(x.double())
-        streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+        streams = flows(net, x.double())
         h, g = streams.h[-1], streams.delta[0]
         found.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
     return torch.stack(found, 1)

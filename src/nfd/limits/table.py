@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,6 +20,7 @@ from torch import Tensor
 
 from nfd.core.activations import Activation, activation
 from nfd.core.errors import check_real
+from nfd.core.machine import threads
 from nfd.limits.flow import Pairs, kernel_of_pairs
 
 _TOLERANCE = 2e-11  # relative to the largest coefficient, 1 for kernels over their diagonal
@@ -87,7 +86,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
 
     Warns when its error is above what ``ACCURACY`` has for the activation.
     """
-    with _one_thread():  # many small operations, which threads only slow
+    with threads(1):  # many small operations, which threads only slow
         made = _made(name, kind, horizon, depth, low, high)
     if made.error > ACCURACY[name]:
         warnings.warn(
@@ -98,16 +97,6 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
             stacklevel=4,
         )
     return made
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _made(name: str, kind: str, horizon: float, depth: float, low: float, high: float) -> Table:

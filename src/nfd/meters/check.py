@@ -25,7 +25,7 @@ from nfd.core.errors import (
     check_several,
 )
 from nfd.core.progress import bar
-from nfd.core.statistics import Interval, pooled_slope
+from nfd.core.statistics import UNKNOWN, pooled_slope
 from nfd.core.tables import as_text, table_of
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of, moved
 from nfd.meters.updates import UPDATES
@@ -48,7 +48,6 @@ MEANINGS = {
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
-_NOTHING = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def _row(
 ) -> dict[str, Any]:
     size, group, value = torch.tensor(points, dtype=torch.float64).view(-1, 3).T
     whole = {int(s) for s in size} == set(sizes)
-    slope = pooled_slope(size.log(), value.log(), group) if len(points) else _NOTHING
+    slope = pooled_slope(size.log(), value.log(), group) if len(points) else UNKNOWN
     word: Verdict = verdict(slope) if whole else "UNCERTAIN"
     more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" and not broken else None
     said = cause(meter, axis, word, rule)

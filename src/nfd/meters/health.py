@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nfd.core.statistics import rms
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import modules
@@ -125,7 +126,7 @@ def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
         yield found
         grads = [t.grad for t in ends if t.grad is not None]
         if len(grads) == 2:
-            found.extend(float(g.square().mean().sqrt()) for g in grads)
+            found.extend(map(rms, grads))
     finally:
         for handle in handles:
             handle.remove()

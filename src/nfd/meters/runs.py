@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import check_choice, first_line
+from nfd.core.machine import threads
 from nfd.core.progress import Bar
 from nfd.core.random import derive
+from nfd.core.statistics import rms
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
 from nfd.meters.updates import Baseline, outputs_of
 from nfd.nets.network import Network
@@ -46,7 +48,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
         shown.advance(which[0] * which[1])
         return run
 
-    threads = torch.get_num_threads()
+    most = torch.get_num_threads()
     *rest, smallest = order
     with job.random_state_kept(), _attention_by_parts():
         try:
@@ -55,21 +57,18 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
             x, y = job.batches[0]
             raise ValueError(
                 f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+                f"targets {_shape(y)}: {first_line(error)}"
             ) from error
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
         alone = job.accelerated or not torch.equal(drawn, torch.get_rng_state())  # one stream for all threads there
-        try:
-            torch.set_num_threads(threads if alone else 1)
-            with ThreadPoolExecutor(1 if alone else min(threads, _MOST_AT_A_TIME)) as pool:
-                try:
-                    found |= dict(zip(rest, pool.map(one, rest), strict=True))
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-        finally:
-            torch.set_num_threads(threads)
+        at_a_time = 1 if alone else min(most, _MOST_AT_A_TIME)
+        with threads(most if alone else 1), ThreadPoolExecutor(at_a_time) as pool:
+            try:
+                found |= dict(zip(rest, pool.map(one, rest), strict=True))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     return [found[which] for which in wanted]
 
 
@@ -226,7 +225,7 @@ class Job:
             streams = model.streams(x)
             value = self.loss(streams.outputs, y)
             ends = torch.autograd.grad(value, [streams.layers[0], streams.layers[-1]], retain_graph=True)
-            _note_gradient(found, [float(g.square().mean().sqrt()) for g in ends])
+            _note_gradient(found, [rms(g) for g in ends])
             return value
         return self.loss(call_with(model, x), y)
 
@@ -270,8 +269,7 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
         return out.movedim(1, -1)
     raise ValueError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
-        f"{list(y.shape)}. Pass "
-        "loss=, a function of what the model returns and the targets."
+        f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
     )
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from nfd.core.statistics import Interval
+from nfd.meters.updates import UPDATES
 
 _SMALL, _CLEAR = 0.1, 0.25
 THRESHOLDS = (
@@ -57,10 +58,7 @@ def seeds_needed(slope: Interval, seeds: int) -> int | None:
 
 _LAZY = "features stop moving as the network widens (lazy training). Use a rule of mup's kind, and its readout."
 _WIDE = "updates grow with width: rates do not follow it. Use rule 'mup' or a depth rule instead of 'standard'."
-_UPDATES = (
-    *("activation_update", "inner_update", "stream_update", "function_update", "function_update_inner"),
-    "update_to_weight",
-)
+_UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
 _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
     **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
     **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
@@ -109,8 +107,7 @@ _CAUSES: dict[tuple[str, Axis, Verdict], str] = {
     ),
     ("gia_gap", "depth", "GROWS"): (
         "reused backward weights matter more the deeper the network: gradient independence is not restored "
-        "(contrary to "
-        "Corollary 1)."
+        "(contrary to Corollary 1)."
     ),
 }
 

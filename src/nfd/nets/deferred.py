@@ -9,7 +9,16 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import WIDEST, check_choice, check_count, check_device, check_dtype, check_real, check_seed
+from nfd.core.errors import (
+    WIDEST,
+    check_choice,
+    check_count,
+    check_dense,
+    check_device,
+    check_dtype,
+    check_real,
+    check_seed,
+)
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
 from nfd.nets.frame import LEAST_ROOM, with_room
@@ -96,9 +105,7 @@ class DeferredLinear(nn.Module):
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
-        if x.is_meta or x.layout is not torch.strided:
-            raise TypeError(f"x must be a dense tensor with numbers in it; got {x.layout} on {x.device}.")
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
+        if check_dense("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
             raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,9 @@ from nfd.core.names import Feedback, Optimizer, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.scaling.rules import MAX_ETA_C, Power, Role, rule_named
+from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, Power, Role, rule_named
 
 Linear = DenseLinear | DeferredLinear
-
-_EPSILON = 1e-8  # Adam's, at width and depth 1
 
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
 
@@ -65,6 +63,13 @@ class Streams:
         if any(h.grad is None for h in self.layers):
             raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
+
+
+def flows(net: Network, x: Tensor) -> Streams:
+    """One pass over ``x`` [b, d] and the backward pass of the sum of the outputs: ``delta`` is then g of Eq. 3."""
+    streams = net.streams(x)
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    return streams
 
 
 class Arithmetic(Protocol):
@@ -118,7 +123,7 @@ class Network(nn.Module):
         self.width = check_count("width", width, maximum=WIDEST)
         self.depth = check_count("depth", depth, maximum=MOST)
         self.activation = activations.activation(activation)
-        self.regime = cast(Regime, check_choice("regime", regime, ("feature", "kernel")))
+        self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
         self.weights = cast(Weights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.seed = check_seed(seed)
@@ -175,7 +180,7 @@ class Network(nn.Module):
                     rate = rate * self.multiplier(role) ** (-2 if optimizer == "sgd" else -1)
                     epsilon = epsilon * self.multiplier(role)
                 group = {"params": parameters, "lr": eta_c * rate.at(n, n, self.depth), "role": role}
-                adam = {"eps": _EPSILON * epsilon.at(n, n, self.depth)} if optimizer == "adam" else {}
+                adam = {"eps": ADAM_EPSILON * epsilon.at(n, n, self.depth)} if optimizer == "adam" else {}
                 groups.append(group | adam)
         return groups
 

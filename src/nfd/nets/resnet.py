@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_real
+from nfd.core.errors import check_choice, check_flag, check_real
 from nfd.core.names import Block, Feedback, Order, Regime, Weights
 from nfd.nets.network import Arithmetic, Network, trainable
 from nfd.scaling.rules import Role
@@ -88,8 +88,8 @@ class ResNet(Network):
             device=device,
         )
         self.horizon = check_real("horizon", horizon, above=0.0)
-        self.block = cast(Block, check_choice("block", block, ("one-layer", "two-layer")))
-        self.order = cast(Order, check_choice("order", order, ("pre", "post")))
+        self.block = cast(Block, check_choice("block", block, get_args(Block)))
+        self.order = cast(Order, check_choice("order", order, get_args(Order)))
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if abs(self.branch_exponent) * math.log(self.depth) > _FURTHEST:
             raise ValueError(
@@ -98,9 +98,7 @@ class ResNet(Network):
             )
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
-        if not isinstance(coupled, bool):
-            raise TypeError(f"coupled must be True or False; got {coupled!r}.")
-        self.coupled = coupled
+        self.coupled = check_flag("coupled", coupled)
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 

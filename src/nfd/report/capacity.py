@@ -9,7 +9,7 @@ from typing import Any
 from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Finding, plain
-from nfd.report.charts import write_charts
+from nfd.report.charts import chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
@@ -29,8 +29,7 @@ def write_capacity(
 
     ``config`` is of the sweep, whose runs are in the directory ``store``.
     """
-    replaced = [f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]
-    with staged(directory, replaced=replaced) as folder:
+    with staged(directory, replaced=chart_files(_CHARTS)) as folder:
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=result["answers"])

@@ -9,7 +9,7 @@ from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.settings import CheckConfig
 from nfd.meters.check import MEANINGS, Check
-from nfd.report.charts import write_charts
+from nfd.report.charts import chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
@@ -20,8 +20,7 @@ def write_check(
     config: CheckConfig, model: str, check: Check, found: Sequence[Finding], directory: Path, command: str
 ) -> Path:
     """Write the page, ``result.json``, ``config.toml``, ``runs.csv`` and the charts; returns the page's path."""
-    replaced = [f"{name}.{kind}" for name in _CHARTS for kind in ("csv", "pdf", "png")]
-    with staged(directory, replaced=replaced) as folder:
+    with staged(directory, replaced=chart_files(_CHARTS)) as folder:
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(found, folder)
         sections = [finding_section(f, charts[f.name]) for f in found]

@@ -12,7 +12,7 @@ from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.findings import NAMES, Finding
 from nfd.experiment.findings.finding import plain
 from nfd.experiment.study import Study
-from nfd.report.charts import write_charts
+from nfd.report.charts import chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
@@ -28,7 +28,7 @@ def write_study(study: Study, found: Sequence[Finding], directory: Path, command
     All or nothing: charts that an earlier study left in ``directory`` and this one lacks are removed.
     """
     repeat = shlex.join(["nfd", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
-    with staged(directory, replaced=[f"{name}.{kind}" for name in NAMES for kind in ("csv", "pdf", "png")]) as folder:
+    with staged(directory, replaced=chart_files(NAMES)) as folder:
         write_text(folder / "config.toml", study.config.toml())
         charts = write_charts(found, folder)
         sections = [finding_section(replace(f, caption=_caption(f, study)), charts[f.name]) for f in found]
@@ -70,8 +70,7 @@ def _caption(finding: Finding, study: Study) -> str:
     shared = (
         f"{study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
         f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel. "
-        "Infinitely wide: "
-        f"{c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
+        f"Infinitely wide: {c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
     )
     return f"{finding.caption} Data: {shared}"
 

@@ -8,20 +8,22 @@ from pathlib import Path
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.sweep_settings import TransferConfig
-from nfd.report.charts import write_charts
+from nfd.report.charts import chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
+from nfd.scaling.rules import RULES
 from nfd.sweep.transfer import Transfer
 from nfd.sweep.transfer_findings import result, sentence, table
 
 _TITLE = "Is the best learning rate of a small network that of a large one?"
+_CHARTS = ("depth", "width", *(f"loss-{rule}" for rule in RULES))
 
 
 def write_transfer(
     config: TransferConfig, found: Sequence[Transfer], findings: Sequence[Finding], directory: Path, command: str
 ) -> Path:
     """Write the page, ``result.json``, ``config.toml``, ``transfer.csv`` and the charts; returns the page's path."""
-    with staged(directory) as folder:
+    with staged(directory, replaced=chart_files(_CHARTS)) as folder:
         write_text(folder / "config.toml", config.toml())
         charts = write_charts(findings, folder)
         summary = Section("In short", [], points=[sentence(one) for one in found], table=table(found))

@@ -6,8 +6,13 @@ from collections.abc import Container, Sequence
 
 from torch import nn
 
-from nfd.scaling.families import matches
+from nfd.scaling.families import known, matches
 from nfd.scaling.tensors import modules
+
+
+def blocks_of(model: nn.Module, pattern: str | Sequence[str] | None) -> list[str]:
+    """Names of the residual blocks: by a pattern where there is one, else as the family says, else as found."""
+    return blocks_named(model, pattern) if pattern else (known(model).blocks or blocks_found(model))
 
 
 def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,12 @@ from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
 from nfd.scaling.explain import explained
 from nfd.scaling.families import matches
-from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
+from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
 from nfd.scaling.tensors import tensors
 
-DECAYS: tuple[Decay, ...] = ("constant-product", "independent", "raw")
+DECAYS: tuple[Decay, ...] = get_args(Decay)
 _FORMAT = 1
-_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class Plan:
         model: nn.Module,
         lr: float,
         weight_decay: float = 0.0,
-        eps: float = _EPSILON,
+        eps: float = ADAM_EPSILON,
         no_decay: str | Sequence[str] = (),
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
 from nfd.core.names import Decay, Optimizer, RuleName
-from nfd.scaling.blocks import blocks_found, blocks_named
+from nfd.scaling.blocks import blocks_of
 from nfd.scaling.entries import (
     entries_of_base,
     entries_of_own,
@@ -164,17 +164,17 @@ def _of_any(
 ) -> _Parts:
     """Anyone's module."""
     if base is None and make_model is not None and base_width is not None:
-        base = instance(make_model, base_width, base_depth or max(len(_blocks(model, blocks)), 1))
+        base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1))
     if blocks is None and base is not None:  # a single block is found through the instance that has more
-        blocks = _containers(max(_blocks(model, None), _blocks(base, None), key=len)) or None
+        blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
-    found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling, width=None)
+    found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
     settled = _settled(found, chosen, rule)
     unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
     if not chosen.scales_width:  # the model's own start is that of the rule
         return _Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
     if base is not None:
-        base_blocks = _blocks(base, blocks)
+        base_blocks = blocks_of(base, blocks)
         entries = entries_of_base(found, settled, Base(tensors(base), base_blocks))
         depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
         factors, said = multipliers(found, entries, base)
@@ -223,10 +223,6 @@ def _check_sizes(
 def _is_sequence(sample: Any) -> bool:
     """Whether an input may be of tokens: whole numbers, or more than a matrix."""
     return not isinstance(sample, Tensor) or not sample.is_floating_point() or sample.dim() == 3
-
-
-def _blocks(model: nn.Module, blocks: str | Sequence[str] | None) -> list[str]:
-    return blocks_named(model, blocks) if blocks else (known(model).blocks or blocks_found(model))
 
 
 def _containers(blocks: Sequence[str]) -> list[str]:

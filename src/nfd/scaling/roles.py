@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from nfd.core.errors import check_choice
-from nfd.scaling.blocks import block_of, blocks_found, blocks_named
+from nfd.scaling.blocks import block_of, blocks_of
 from nfd.scaling.families import Known, known, matches
 from nfd.scaling.probe import Call, Probed, probe, recorded_calls
 from nfd.scaling.rules import ROLES, Role
@@ -35,11 +35,6 @@ class Anatomy:
     blocks: list[str]
     known: Known
 
-    @property
-    def undecided(self) -> dict[str, str]:
-        """Tensors without a role, with the reason."""
-        return {name: d.why for name, d in self.decisions.items() if d.role is None}
-
 
 def anatomy(
     model: nn.Module,
@@ -48,7 +43,6 @@ def anatomy(
     roles: Mapping[str, str] | None,
     sample: Any,
     scaling: Scaling | None,
-    width: int | None,
 ) -> Anatomy:
     """Decide the role of every tensor.
 
@@ -56,16 +50,15 @@ def anatomy(
         blocks, roles: the user's own word; patterns as in ``nfd.plan``.
         sample: an input of the model to measure with, or None.
         scaling: which dimensions grow with width, or None where no second size is known.
-        width: of the stream in user's words, to tell inputs from readouts where ``scaling`` is not known.
     """
     found, all_tensors = known(model), tensors(model)
-    names = blocks_named(model, blocks) if blocks else (found.blocks or blocks_found(model))
+    names = blocks_of(model, blocks)
     decisions = _by_user(all_tensors, roles or {})
     for name, t in all_tensors.items():
         if name not in decisions and (role := next((found.roles[n] for n in t.names if n in found.roles), None)):
             decisions[name] = Decision(role, next(found.sources[n] for n in t.names if n in found.sources))
     _decide_blocks(model, all_tensors, decisions, names, sample)
-    stream = width or _stream_width(all_tensors, decisions)
+    stream = _stream_width(all_tensors, decisions)
     for name, t in all_tensors.items():
         if name not in decisions:
             decisions[name] = _outside(t, scaling, stream)

@@ -40,6 +40,7 @@ from nfd.core.errors import check_choice
 from nfd.core.names import Optimizer, RuleName
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
+ADAM_EPSILON = 1e-8  # of the base
 MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors of width and depth
 
 Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]

@@ -230,7 +230,7 @@ def returns(law: Law, width: int, depth: int, *, share: float = 0.1) -> Returns:
     n, L = check_count("width", width), check_count("depth", depth)
     share = check_real("share", share, above=0.0)
     left, limit = law.excess(n, L), share * law.floor.value
-    return Returns(_times(law.a, 0.5 / n), _times(law.b, 0.5 / L), left, _enough(law, limit), left.high < limit)
+    return Returns(law.a.scaled(0.5 / n), law.b.scaled(0.5 / L), left, _enough(law, limit), left.high < limit)
 
 
 def _enough(law: Law, limit: float) -> tuple[int, int] | None:
@@ -242,7 +242,3 @@ def _enough(law: Law, limit: float) -> tuple[int, int] | None:
     L = math.ceil(law.b.value / (parts[1] * limit)) if deep else law.depths[0]
     size = max(n, law.widths[0]), max(L, law.depths[0])
     return size if law.excess(*size).high <= 2 * limit else None  # a term that is not resolved may be large
-
-
-def _times(term: Interval, factor: float) -> Interval:
-    return Interval(*(factor * v for v in (term.value, term.stderr, term.low, term.high)))

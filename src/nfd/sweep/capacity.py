@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nfd.core.statistics import Interval, student
+import torch
+
+from nfd.core.statistics import Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import CapacityConfig, initial_seed
+from nfd.experiment.sweep_settings import CapacityConfig, data_settings, initial_seed
 from nfd.limits.predict import predict
 from nfd.store.rows import Record
 from nfd.sweep.budget import Resource, Shape, amount
@@ -242,9 +244,7 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     seeds = [_own_seed(base.data_seed, -1, index) for index in range(_HELD_OUT_SEEDS)]
     records = succeeded(sweep.run(grid_like(base, width=n, depth=L, seed=seeds), "held-out network"))
     losses = losses_of(records)[n, L]
-    mean = sum(losses) / len(losses)
-    error = math.sqrt(sum((v - mean) ** 2 for v in losses) / (len(losses) - 1) / len(losses))
-    return HeldOut(n, L, len(losses), predicted, student(mean, error, len(losses) - 1))
+    return HeldOut(n, L, len(losses), predicted, mean(torch.tensor(losses, dtype=torch.float64)))
 
 
 class _Plan:
@@ -281,9 +281,7 @@ def _laws(losses: dict[float, Losses]) -> dict[float, Law]:
 
 
 def _base(config: CapacityConfig) -> RunConfig:
-    names = ("data", "data_dir", "image_size")
-    data = {name: getattr(config, name) for name in names} | {"data_seed": config.seed}
-    images = len(dataset_of(RunConfig(**data)).train)
+    images = len(dataset_of(RunConfig(**data_settings(config))).train)
     settings = config.run_settings(images) | {"seed": 0, "eta_c": config.eta_c, "rule": config.rule}
     return RunConfig(**settings)
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy import stats
 
-from nfd.core.statistics import Interval, interval
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.core.statistics import Interval, mean, standard_errors
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
 from nfd.sweep.capacity import Capacity, Floor, budgets_of
@@ -85,27 +84,27 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
 def result(found: Capacity, asked: Asked) -> dict[str, Any]:
     """The same as numbers."""
     law = found.law
-    fit: dict[str, Any] = {"floor": _numbers(law.floor), "a": _numbers(law.a), "b": _numbers(law.b)}
+    fit: dict[str, Any] = {"floor": numbers(law.floor), "a": numbers(law.a), "b": numbers(law.b)}
     fit |= {"chi2": law.chi2, "freedom": law.freedom, "p_value": law.p_value, "good": law.good, "note": law.note}
     done: dict[str, Any] = {"fit": fit, "answers": answers(found, asked)}
     if found.shorter is not None:
-        done["fit"]["floor_without_smallest"] = _numbers(found.shorter.floor)
-    done["floor_predicted"] = _numbers(found.floor.loss) if found.floor is not None else None
+        done["fit"]["floor_without_smallest"] = numbers(found.shorter.floor)
+    done["floor_predicted"] = numbers(found.floor.loss) if found.floor is not None else None
     if found.held_out is not None:
         h = found.held_out
         size = {"width": h.width, "depth": h.depth, "networks": h.networks, "inside": h.inside}
-        done["held_out"] = size | {"predicted": _numbers(h.predicted), "measured": _numbers(h.measured)}
+        done["held_out"] = size | {"predicted": numbers(h.predicted), "measured": numbers(h.measured)}
     if law.good:
         sizes, _ = _bought(found, asked)
         done["best"] = {
-            r: {"width": s.width, "depth": s.depth, "cost": s.cost, "loss": _numbers(s.predicted), "note": s.note}
+            r: {"width": s.width, "depth": s.depth, "cost": s.cost, "loss": numbers(s.predicted), "note": s.note}
             for r, s in sizes.items()
         }
         bought = returns(law, asked.width, asked.depth)
-        done["network"] = {"width": asked.width, "depth": asked.depth, "excess": _numbers(bought.left)}
-        done["network"] |= {"doubling_width": _numbers(bought.width), "doubling_depth": _numbers(bought.depth)}
+        done["network"] = {"width": asked.width, "depth": asked.depth, "excess": numbers(bought.left)}
+        done["network"] |= {"doubling_width": numbers(bought.width), "doubling_depth": numbers(bought.depth)}
     done["horizons"] = [
-        {"horizon": T, "good": one.good, "floor": _numbers(one.floor), "a": _numbers(one.a), "b": _numbers(one.b)}
+        {"horizon": T, "good": one.good, "floor": numbers(one.floor), "a": numbers(one.a), "b": numbers(one.b)}
         for T, one in found.laws.items()
     ]
     done["stability"] = [{"horizon": s.horizon, "stable": s.stable, "unstable": s.unstable} for s in found.stability]
@@ -120,8 +119,8 @@ def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
     rows = list[Row]()
     for (n, L), losses in sorted(found.losses.items()):
         if all(math.isfinite(v) for v in losses):
-            mean = interval(lambda v: v.mean(0), torch.tensor(losses, dtype=torch.float64))
-            rows.append({"series": f"width {n}", "depth": L} | columns("loss", mean))
+            found_mean = mean(torch.tensor(losses, dtype=torch.float64))
+            rows.append({"series": f"width {n}", "depth": L} | columns("loss", found_mean))
     floors = {"floor of the law": found.law.floor} if found.law.good else {}
     if found.floor is not None and math.isfinite(found.floor.loss.value):
         floors["floor by nfd.predict"] = found.floor.loss
@@ -242,7 +241,7 @@ def _second(fitted: Interval, floor: Floor) -> str:
     if not math.isfinite(other.value):
         return f"nfd.predict finds no floor. {floor.note}".strip()
     apart, error = fitted.value - other.value, math.hypot(fitted.stderr, other.stderr)
-    half = float(stats.t.ppf(0.975, floor.replicates - 1)) * error
+    half = standard_errors(floor.replicates - 1) * error
     told = "more than" if abs(apart) > half else "within"
     return (
         f"nfd.predict ({floor.replicates} networks of width {floor.width}) puts the floor at {other.unsigned}; the "
@@ -300,7 +299,3 @@ def _caption(found: Capacity, data: str) -> str:
 
 def _range(values: Sequence[int]) -> str:
     return f"{values[0]}..{values[-1]}"
-
-
-def _numbers(found: Interval) -> dict[str, float]:
-    return {"value": found.value, "low": found.low, "high": found.high}

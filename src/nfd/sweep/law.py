@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import check_count
-from nfd.core.statistics import Interval, student
+from nfd.core.statistics import Interval, combined, satterthwaite
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Law:
         law = self.loss(width, depth)
         _, freedom = spread(self.cells, (1.0, 1 / width, 1 / depth), self.paired)
         variance, known = self.noise.at(width, depth)
-        return combined(law.value, (law.stderr**2, freedom), (variance / check_count("networks", networks), known))
+        return combined(law.value, [(law.stderr**2, freedom), (variance / check_count("networks", networks), known)])
 
     def __str__(self) -> str:
         test = f"chi2 {self.chi2:.1f} of {self.freedom} degrees of freedom, p = {self.p_value:.2g}"
@@ -127,7 +127,7 @@ class Law:
         self._allow(width, depth)
         direction = (floor, 1 / width, 1 / depth)
         value = sum(d * part.value for d, part in zip(direction, (self.floor, self.a, self.b), strict=True))
-        return combined(value, spread(self.cells, direction, self.paired))
+        return combined(value, [spread(self.cells, direction, self.paired)])
 
     def _allow(self, width: float, depth: float) -> None:
         for name, size, fitted in (("width", width, self.widths), ("depth", depth, self.depths)):
@@ -151,12 +151,5 @@ def spread(cells: Sequence[Cell], direction: Any, paired: bool) -> tuple[float, 
         return float(each.var(ddof=1)) / len(each), float(len(each) - 1)
     seen = sum(p**2 * c.variance / len(c.losses) for p, c in zip(pull, cells, strict=True))
     parts = [(p**2 * c.deviation**2 / len(c.losses), len(c.losses) - 1) for p, c in zip(pull, cells, strict=True)]
-    smoothed = sum(v for v, _ in parts)
-    return max(seen, smoothed), smoothed**2 / sum(v**2 / f for v, f in parts)
-
-
-def combined(value: float, *parts: tuple[float, float]) -> Interval:
-    """95 % limits from independent variances with their degrees of freedom (Satterthwaite)."""
-    variance = sum(v for v, _ in parts)
-    below = sum(v**2 / f for v, f in parts)
-    return student(value, math.sqrt(variance), variance**2 / below if below > 0 else math.inf)
+    smoothed, freedom = satterthwaite(parts)
+    return max(seen, smoothed), freedom

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from nfd.core.errors import check_count
-from nfd.sweep.law import Cell, Law, Noise, combined, spread
+from nfd.core.statistics import combined
+from nfd.sweep.law import Cell, Law, Noise, spread
 
 Losses = Mapping[tuple[int, int], Sequence[float]]
 Array = NDArray[np.float64]
@@ -135,7 +136,7 @@ def _law(sizes: Sizes, paired: bool, note: str) -> Law:
         for ((n, L), s), v, f, p in zip(sizes.items(), variance, X @ theta, pull.T, strict=True)
     )
     ratio, p_value = _misfit(sizes, root, X, paired)
-    floor, a, b = (combined(float(theta[i]), spread(cells, np.eye(3)[i], paired)) for i in range(3))
+    floor, a, b = (combined(float(theta[i]), [spread(cells, np.eye(3)[i], paired)]) for i in range(3))
     widths, depths = _axes(sizes)
     reason = _reason(p_value, widths, depths)
     freedom = len(cells) - 3

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from nfd.core.errors import check_choice
+from nfd.core.names import TrackerName
 from nfd.store.rows import Record
 
-TRACKERS = ("tensorboard", "wandb")
+TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 
 
 class Tracker(Protocol):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import RuleName
-from nfd.core.statistics import Interval, interval, student
+from nfd.core.statistics import UNKNOWN, Interval, interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import TransferConfig
+from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.optimum import Scores, rounded, widened
@@ -58,7 +58,7 @@ class Regret:
     @property
     def loss(self) -> Interval:
         """The loss paid, in nats: paired by seed, with the error of the seeds or of the procedure, the larger."""
-        paid = interval(lambda d: d.mean(0), self.foreign - self.own)
+        paid = mean(self.foreign - self.own)
         if not self.spread > paid.stderr:
             return paid
         return student(paid.value, self.spread, len(self.own) - 1)
@@ -66,8 +66,7 @@ class Regret:
     @property
     def share(self) -> Interval:
         """The loss paid over the progress."""
-        paid, made = self.loss, self.progress
-        return Interval(*(v / made if made > 0 else math.nan for v in (paid.value, paid.stderr, paid.low, paid.high)))
+        return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Inte
 
 def data_title(config: TransferConfig) -> str:
     """What the data are."""
-    return dataset_of(RunConfig(**_data(config))).title
+    return dataset_of(RunConfig(**data_settings(config))).title
 
 
 def transfer(config: TransferConfig, sweep: Sweep) -> list[Transfer]:
@@ -137,7 +136,7 @@ class _Question:
 
     def __init__(self, config: TransferConfig, sweep: Sweep) -> None:
         self.config, self.sweep = config, sweep
-        dataset = dataset_of(RunConfig(**_data(config)), progress=sweep.progress)
+        dataset = dataset_of(RunConfig(**data_settings(config)), progress=sweep.progress)
         self.guess = math.log(len(dataset.classes))
         self.settings = config.run_settings(len(dataset.train)) | {"optimizer": config.optimizer}
         self.sizes = [(n, L) for n in config.widths for L in config.depths]
@@ -218,7 +217,3 @@ def _extended(rates: list[float], edge: int) -> list[float]:
     factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
     more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
     return sorted([*rates, *(float(f"{eta:.4g}") for eta in more)])
-
-
-def _data(config: TransferConfig) -> dict[str, Any]:
-    return {"data": config.data, "data_dir": config.data_dir, "image_size": config.image_size, "data_seed": config.seed}

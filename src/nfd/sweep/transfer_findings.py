@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from nfd.core.statistics import Interval, interval
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.core.statistics import Interval, mean
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.sweep.transfer import TOLERANCE, Size, Transfer
 
@@ -67,12 +67,12 @@ def result(found: Sequence[Transfer]) -> list[dict[str, Any]]:
             "rule": one.rule,
             "verdict": one.verdict,
             "sentence": sentence(one),
-            "drift": {axis: _numbers(one.drift(axis)) for axis in ("depth", "width")},
-            "regret": _numbers(one.regret.loss),
-            "regret_share": _numbers(one.regret.share),
+            "drift": {axis: numbers(one.drift(axis)) for axis in ("depth", "width")},
+            "regret": numbers(one.regret.loss),
+            "regret_share": numbers(one.regret.share),
             "doubt": one.doubt,
             "optima": [
-                {"width": n, "depth": L, "log2_eta_c": _numbers(cell.optimum())} for (n, L), cell in one.cells.items()
+                {"width": n, "depth": L, "log2_eta_c": numbers(cell.optimum())} for (n, L), cell in one.cells.items()
             ],
         }
         for one in found
@@ -102,7 +102,7 @@ def _losses(config: TransferConfig, one: Transfer, caption: str) -> Finding:
     for size in _along(config, axis):
         cell = one.cells[_at(axis, size, at)]
         for k, log2_eta in enumerate(cell.log2_eta.tolist()):
-            loss = interval(lambda s: s.mean(0), cell.scores[:, k])
+            loss = mean(cell.scores[:, k])
             rows.append({"series": f"{axis} {size}", "eta_c": math.pow(2, log2_eta)} | columns("loss", loss))
     shown = Axes("eta_c", "loss", "eta_c", _SCORES[config.score], "semilogarithmic", zero=False)
     title = f"{one.rule}: loss against the learning rate"
@@ -144,7 +144,3 @@ def _signed(found: Interval) -> str:
 
 def _size(size: Size) -> str:
     return f"width {size[0]} and depth {size[1]}"
-
-
-def _numbers(found: Interval | None) -> dict[str, float] | None:
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}

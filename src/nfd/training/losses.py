@@ -7,9 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_finite
-
-_MOST_CLASSES = 10**6
+from nfd.core.errors import MOST, check_choice, check_finite
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,6 +52,6 @@ def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
     needed = high + 1 if classes is None else classes
     if low < 0 or high >= needed:
         raise ValueError(f"targets must be class ids in 0..{needed - 1}; got values from {low} to {high}.")
-    if needed > _MOST_CLASSES:
-        raise ValueError(f"targets must be class ids in 0..C-1 with C at most {_MOST_CLASSES}; got {high}.")
+    if needed > MOST:
+        raise ValueError(f"targets must be class ids in 0..C-1 with C at most {MOST}; got {high}.")
     return max(needed, 2)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import RuleName
-from nfd.core.statistics import interval, log_slope
+from nfd.core.statistics import log_slope, mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, fitted, listed, power, slope_table
 from nfd.experiment.study import BLOCK_RULES, Study
+from nfd.meters.verdict import THRESHOLDS
 
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}
 _METERS = {
@@ -30,10 +31,9 @@ _SAID = {
 _CAPTION = (
     "Bars: 95 % intervals over {seeds} networks of width {width}. RMS, on held-out samples, of what training changed: "
     "inner update x - x~ (Eq. 27, x~ from the initial inner weights on the present stream), stream update dh/dt "
-    "- dh~/dt "
-    "(Eqs. 33 and 34, the same for the outer weights), function update f - f(0), and f minus f with the inner weights "
-    "reset. Uniform rates: eta_c n for both matrices of a block; Eq. 8: eta_c n sqrt(L) for the inner one. STABLE: the "
-    "interval of the exponent lies within ±0.25; COLLAPSES, GROWS: beyond ±0.1, the exponent beyond ±0.25."
+    "- dh~/dt (Eqs. 33 and 34, the same for the outer weights), function update f - f(0), and f minus f with the inner "
+    "weights reset. Uniform rates: eta_c n for both matrices of a block; Eq. 8: eta_c n sqrt(L) for the inner one. "
+    "{thresholds}"
 )
 
 Samples = dict[int, dict[str, Tensor]]
@@ -58,7 +58,7 @@ def blocks(study: Study, steps: int) -> Finding | None:
         _headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic"),
-        _CAPTION.format(seeds=c.block_seeds, width=c.block_width),
+        _CAPTION.format(seeds=c.block_seeds, width=c.block_width, thresholds=THRESHOLDS),
         _divergence(study, steps),
         slopes,
         slope_table(slopes, verdicts=True),
@@ -70,7 +70,7 @@ def _line(rule: RuleName, meter: str, samples: Samples) -> tuple[list[Row], Row]
     series = f"{_METERS[meter]}, {_RULES[rule]}"
     about = {"rule": rule, "meter": meter}
     rows = [
-        {"series": series, **about, "depth": depth} | columns("update", interval(lambda r: r.mean(0), values[:, k]))
+        {"series": series, **about, "depth": depth} | columns("update", mean(values[:, k]))
         for k, depth in enumerate(depths)
     ]
     return rows, fitted(series, lambda r: log_slope(depths, r.mean(0)), values) | about

@@ -52,8 +52,7 @@ def by_width(study: Study) -> Finding | None:
         rows,
         Axes("width", "distance", "width", _TITLE, "logarithmic"),
         f"Bars: 95 % intervals from {study.config.seeds} real networks of each size and the prediction's noise. "
-        "RMS over "
-        "steps, samples and outputs.",
+        "RMS over steps, samples and outputs.",
         divergence(study),
         slopes,
         slope_table(slopes, verdicts=False),

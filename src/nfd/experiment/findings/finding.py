@@ -109,6 +109,11 @@ def columns(name: str, found: Interval) -> Row:
     return {name: values.pop("value"), **values}
 
 
+def numbers(found: Interval | None) -> dict[str, float] | None:
+    """An interval as a ``result.json`` holds it; None where there is none."""
+    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+
+
 def depth_name(depth: float) -> str:
     """``depth 8`` or ``infinite depth``."""
     return "infinite depth" if depth == INFINITE else f"depth {depth:g}"

@@ -39,8 +39,7 @@ def gap(study: Study) -> Finding | None:
         rows,
         _AXES,
         "Bars: 95 % intervals, replicates paired on the same Brownian paths. Progress: how far the loss of the "
-        "standard "
-        "network lies below its start, log of the number of classes, on average over the steps.",
+        "standard network lies below its start, log of the number of classes, on average over the steps.",
         [*_trend(study, pairs), *_width(study)],
         table=_table(rows),
     )

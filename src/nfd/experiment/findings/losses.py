@@ -46,8 +46,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         rows,
         _AXES,
         f"Solid: predictions ± 2 standard errors. Dashed: mean ± standard deviation of {study.config.seeds} real "
-        "networks "
-        f"of depth {study.config.depths[-1]}, the standard ones in both charts.",
+        f"networks of depth {study.config.depths[-1]}, the standard ones in both charts.",
         details + divergence(study, feedback),
         table=_table(rows),
     )
@@ -99,8 +98,7 @@ def _depth_pays(study: Study, limits: dict[float, Tensor]) -> list[str]:
     share = interval(lambda r: 100 * progress(study, r[:, 0]) / progress(study, r[:, 1]), pair)
     return [
         f"On average over the steps, {depth_name(shallow)} makes {share.value:.0f} % [{share.low:.0f}, "
-        f"{share.high:.0f}] "
-        f"of its progress below log {limits[deep].shape[-1]}."
+        f"{share.high:.0f}] of its progress below log {limits[deep].shape[-1]}."
     ]
 
 
@@ -117,8 +115,7 @@ def _extrapolation(study: Study, limits: dict[float, Tensor]) -> list[str]:
 
     return [
         f"Infinite depth is 2 f(2L) - f(L) with L = {depths[-2]}; from L = {depths[-3]} it would have given a "
-        "loss that "
-        f"differs, on average over the steps, by {interval(moved, three)}: its intervals count noise alone."
+        f"loss that differs, on average over the steps, by {interval(moved, three)}: its intervals count noise alone."
     ]
 
 

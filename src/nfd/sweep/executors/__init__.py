@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from nfd.core.errors import check_choice
+from nfd.core.names import ExecutorName
 from nfd.sweep.executors.executor import Executor, Outcome
 
 __all__ = ["EXECUTORS", "Executor", "Outcome", "executor_named"]
 
-EXECUTORS = ("inline", "processes", "ray")
+EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 
 
 def executor_named(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from nfd.sweep.executors.executor import Outcome, lost, received, sendable
+from nfd.sweep.executors.executor import Outcome, received
+from nfd.sweep.executors.pending import Pending
 from nfd.sweep.executors.worker import Worker
 
 _LOOK = 1.0  # seconds after which deaths are looked for that no pipe tells, as when a task's own child keeps it open
@@ -32,17 +32,15 @@ class Crew:
         threads: int,
         attempts: int,
     ) -> None:
-        self.work, self.tasks, self.started = work, tasks, started
-        self.size, self.threads, self.attempts = size, threads, attempts
-        self.waiting = deque(range(len(tasks)))
+        self.work, self.size, self.threads = work, size, threads
+        self.pending = Pending(tasks, started, attempts)
         self.workers: list[Worker] = []
-        self.losses: Counter[int] = Counter()
         self.failed_starts = 0
 
     @property
     def working(self) -> bool:
         """Whether an outcome is still to come."""
-        return bool(self.waiting) or any(worker.index is not None for worker in self.workers)
+        return bool(self.pending) or any(worker.index is not None for worker in self.workers)
 
     def advance(self) -> list[Outcome[Any]]:
         """Keep every worker at work, then wait for the next outcomes; workers are at work again when it returns."""
@@ -66,17 +64,14 @@ class Crew:
         """Hand tasks to idle workers and start missing ones; tasks that cannot be sent are outcomes."""
         unsent = list[Outcome[Any]]()
         for worker in self.workers:
-            while self.waiting and worker.ready and worker.index is None:
-                index = self.waiting.popleft()
-                if not self.losses[index]:
-                    self.started(index)
-                packed = sendable(self.tasks[index], index)
-                if isinstance(packed, Outcome):
-                    unsent.append(packed)
+            while self.pending and worker.ready and worker.index is None:
+                task = self.pending.next()
+                if isinstance(task, Outcome):
+                    unsent.append(task)
                 else:
-                    worker.hand(index, packed)
+                    worker.hand(*task)
         free = sum(worker.index is None for worker in self.workers)
-        for _ in range(min(len(self.waiting) - free, self.size - len(self.workers))):
+        for _ in range(min(len(self.pending) - free, self.size - len(self.workers))):
             self.workers.append(Worker(self.work, self.threads))
         return unsent
 
@@ -107,10 +102,4 @@ class Crew:
             if code >= 0 or self.failed_starts == _STARTS * self.size:
                 advice = _ADVICE if code >= 0 else "Memory may be short: use fewer workers."
                 raise RuntimeError(f"A worker was lost before it was ready: {ending}. {advice}")
-        if index is None:
-            return None
-        self.losses[index] += 1
-        if self.losses[index] == self.attempts:
-            return lost(index, self.losses[index], ending)
-        self.waiting.append(index)
-        return None
+        return None if index is None else self.pending.lost(index, ending)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from nfd.core import machine
 from nfd.sweep.executors import plain
 
 T = TypeVar("T")
@@ -52,16 +53,11 @@ class Executor(Protocol):
 
 def attempt(work: Callable[[T], R], task: T, index: int, threads: int) -> Outcome[R]:
     """Do one task here with ``threads`` threads of PyTorch; what it raises, sys.exit included, is an outcome."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     try:
-        return Outcome(index, value=work(task))
+        with machine.threads(threads):
+            return Outcome(index, value=work(task))
     except (Exception, SystemExit) as error:
         return Outcome(index, error=described(error))
-    finally:
-        torch.set_num_threads(before)
 
 
 def sendable(task: Any, index: int) -> bytes | Outcome[Any]:

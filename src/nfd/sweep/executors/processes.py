@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count
+from nfd.core.machine import cores
 from nfd.sweep.executors import plain
 from nfd.sweep.executors.crew import Crew
 from nfd.sweep.executors.executor import Outcome, described, unnoticed
@@ -21,7 +21,7 @@ class Processes:
     def __init__(self, workers: int | None = None, threads: int = 1, attempts: int = 3) -> None:
         self.threads = check_count("threads", threads)
         self.attempts = check_count("attempts", attempts)
-        self.workers = max(1, _cores() // threads) if workers is None else check_count("workers", workers)
+        self.workers = max(1, cores() // threads) if workers is None else check_count("workers", workers)
 
     @property
     def slots(self) -> int:
@@ -54,7 +54,3 @@ def _importable(work: Callable[..., Any]) -> bytes:
             f"work must be a function at the top level of a module, for workers to import; got {work!r} "
             f"({described(error)}). Move it there, or use the executor 'inline'."
         ) from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import check_count, check_real
-from nfd.sweep.executors.executor import Outcome, described, lost, performed, received, sendable, unnoticed
+from nfd.sweep.executors.executor import Outcome, described, performed, received, unnoticed
+from nfd.sweep.executors.pending import Pending
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class Ray:
                     f"No node of Ray has room for a task with threads={self.threads} and gpus={self.gpus:g}; there are "
                     f"{[node['Resources'] for node in self._ray.nodes()]}. Ask for less, or add a node."
                 )
-            while flight.waiting or flight.handed:
+            while flight.pending or flight.handed:
                 yield from flight.advance()
         finally:
             for handed in flight.handed:
@@ -79,18 +79,17 @@ class Ray:
 
 
 class _Flight:
-    """The tasks of one run that wait, those handed to Ray, and how often each lost its worker.
+    """The tasks of one run that wait, and those handed to Ray.
 
-    The attempts are counted here: Ray's ``max_retries`` leaves out tasks killed for memory, which it tries for ever.
+    Attempts are counted here: Ray's ``max_retries`` leaves out tasks killed for memory, which it tries for ever.
     """
 
     def __init__(
         self, limits: Ray, ray: Any, work: Callable[..., Any], tasks: Sequence[Any], started: Callable[[int], None]
     ) -> None:
-        self.limits, self.ray, self.work, self.tasks, self.started = limits, ray, work, tasks, started
-        self.waiting = deque(range(len(tasks)))
+        self.limits, self.ray, self.work = limits, ray, work
+        self.pending = Pending(tasks, started, limits.attempts)
         self.handed: dict[Any, int] = {}
-        self.losses: Counter[int] = Counter()
         self.remote = ray.remote(num_cpus=limits.threads, num_gpus=limits.gpus, max_retries=0)(performed)
         names = ("WorkerCrashed", "NodeDied", "OutOfMemory", "ObjectLost", "LocalRayletDied")
         self.losing = tuple(getattr(ray.exceptions, f"{name}Error") for name in names)
@@ -106,14 +105,12 @@ class _Flight:
     def _fill(self) -> list[Outcome[Any]]:
         """Hand tasks to Ray; those that cannot be sent are outcomes."""
         unsent = list[Outcome[Any]]()
-        for _ in range(min(len(self.waiting), _AHEAD * max(1, self.limits.slots) - len(self.handed))):
-            index = self.waiting.popleft()
-            if not self.losses[index]:
-                self.started(index)
-            packed = sendable(self.tasks[index], index)
-            if isinstance(packed, Outcome):
-                unsent.append(packed)
+        for _ in range(min(len(self.pending), _AHEAD * max(1, self.limits.slots) - len(self.handed))):
+            task = self.pending.next()
+            if isinstance(task, Outcome):
+                unsent.append(task)
             else:
+                index, packed = task
                 self.handed[self.remote.remote(self.work, packed, index, self.limits.threads)] = index
         return unsent
 
@@ -123,11 +120,7 @@ class _Flight:
         try:
             return received(self.ray.get(handed), index)
         except self.losing as error:
-            self.losses[index] += 1
-            if self.losses[index] == self.limits.attempts:
-                return lost(index, self.losses[index], described(error).splitlines()[0].rstrip("."))
-            self.waiting.append(index)
-            return None
+            return self.pending.lost(index, described(error).splitlines()[0].rstrip("."))
         except self.ray.exceptions.RayTaskError as error:
             raise RuntimeError(
                 f"A worker of Ray could not import the work: {described(error).splitlines()[-1]}. "
