@@ -639,3 +639,19 @@ def test_scaled_heads_can_be_tied_again() -> None:
     model.lm_head = nfd.Scaled(model.lm_head, 0.5)
     model.tie_weights()
     assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
+    """The base is made from a seed of its own, so that two plans of one model start it alike."""
+
+    def make_model(width: int, depth: int) -> nn.Module:
+        blocks = nn.Sequential(*[Residual(width) for _ in range(depth)])
+        return nn.Sequential(nn.Linear(5, width), blocks, nn.Linear(width, 3))
+
+    model, plans = make_model(32, 4), []
+    for _ in range(2):
+        plans.append(
+            nfd.plan(model, rule="mup", make_model=make_model, base_width=8, base_depth=2, sample=torch.randn(2, 5))
+        )
+        torch.randn(7)
+    assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]

@@ -122,7 +122,11 @@ def check_real(
 
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
-    return math.inf if isinstance(value, float) and value == math.inf else check_count("depth", value, maximum=MOST)
+    if isinstance(value, float) and value == math.inf:
+        return math.inf
+    if isinstance(value, str):
+        raise TypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
+    return check_count("depth", value, maximum=MOST)
 
 
 def check_dtype(value: Any) -> torch.dtype:

@@ -82,7 +82,7 @@ class Baseline:
     def __init__(self, model: nn.Module, plan: Plan, sample: Any) -> None:
         self.plan, self.sample = plan, sample
         self.start = {name: t.parameter.detach().clone() for name, t in tensors(model).items()}
-        matrices = {n for n, e in plan.entries.items() if not e.is_vector}
+        matrices = [n for n, e in plan.entries.items() if not e.is_vector]
         self.inner = [n for n in matrices if plan.roles[n] == "inner"]
         self.outer = [n for n in matrices if plan.roles[n] == "outer"]
         self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
@@ -134,7 +134,7 @@ class Baseline:
     @torch.no_grad()
     def _seen(self, model: nn.Module) -> _Pass:
         infos = tensors(model)
-        readers = {n for n, e in self.plan.entries.items() if e.role in ("readout", "tied")}
+        readers = [n for n, e in self.plan.entries.items() if e.role in ("readout", "tied")]
         parts = modules(model)
         wanted = {*self.inner, *self.outer, *readers}
         inputs: dict[str, Tensor] = {}

@@ -164,7 +164,7 @@ def _of_any(
 ) -> _Parts:
     """Anyone's module."""
     if base is None and make_model is not None and base_width is not None:
-        base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1))
+        base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1), seed=0)
     if blocks is None and base is not None:  # a single block is found through the instance that has more
         blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
@@ -241,7 +241,7 @@ def _scaling(
         return None
     grows = growing(base, model)
     if make_model is not None and base_width is not None and not any(any(dims) for dims in grows.values()):
-        grows = growing(base, instance(make_model, 2 * base_width, base_depth or 2))
+        grows = growing(base, instance(make_model, 2 * base_width, base_depth or 2, seed=0))
     return {name: grows.get(name, (False,) * len(t.shape)) for name, t in tensors(model).items()}
 
 

@@ -127,10 +127,12 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
     return Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
 
 
-def instance(make_model: MakeModel, width: int, depth: int) -> nn.Module:
-    """A model of the user's constructor, which leaves the random streams as they were."""
+def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
+    """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
     with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise TypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
