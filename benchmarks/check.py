@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from benchmarks.show import cell
+from nfd.core.errors import check_real
 from nfd.core.files import staged, write_json
 from nfd.core.statistics import Interval
 
@@ -77,15 +78,13 @@ def report(old: Result, new: Result, least: float) -> int:
     print(f"{len(found)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
     if lacking:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
-    facts = ("processor", "cores", "threads", "torch")
-    apart = [f"{name} {old.machine[name]}, now {new.machine[name]}" for name in facts if _differ(old, new, name)]
+    facts = [
+        (name, old.machine.get(name), new.machine.get(name)) for name in ("processor", "cores", "threads", "torch")
+    ]
+    apart = [f"{name} {was}, now {now}" for name, was, now in facts if was != now]
     if apart:
         print(f"The machines differ, and so may their ratios: {'; '.join(apart)}.")
     return 1 if bad else 0
-
-
-def _differ(old: Result, new: Result, name: str) -> bool:
-    return bool(old.machine[name] != new.machine[name])
 
 
 def main() -> int:
@@ -95,10 +94,13 @@ def main() -> int:
     parser.add_argument("--accept", action="store_true", help="make RESULT the baseline instead of comparing")
     parser.add_argument("--least", type=float, default=LEAST, help="the smallest loss that counts, in times")
     arguments = parser.parse_args()
+    if len(arguments.results) > (1 if arguments.accept else 2):
+        parser.error("too many results: OLD and NEW, or NEW alone")
     try:
         if arguments.accept:
             accept(arguments.results[-1])
             return 0
+        check_real("--least", arguments.least, least=1.0)
         old, new = ([BASELINE, *arguments.results])[-2:]
         return report(Result.read(old), Result.read(new), arguments.least)
     except ValueError as error:

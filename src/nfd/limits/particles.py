@@ -18,13 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.errors import MOST, check_choice, check_count, check_device, check_finite, check_real, check_seed
+from nfd.core.errors import (
+    MOST,
+    check_choice,
+    check_count,
+    check_device,
+    check_finite,
+    check_flag,
+    check_numbers,
+    check_real,
+    check_seed,
+)
 from nfd.core.random import derive, generator
 from nfd.core.statistics import stderr
 from nfd.limits.cost import bytes_of
@@ -108,8 +117,7 @@ def solve_nfd(
     """
     place = check_device(device)
     x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
-    if not isinstance(eq5_term, bool):
-        raise TypeError(f"eq5_term must be True or False; got {eq5_term!r}.")
+    eq5_term = check_flag("eq5_term", eq5_term)
     sampling = check_choice("sampling", sampling, _SAMPLINGS)
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
         raise ValueError(
@@ -179,15 +187,7 @@ def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> No
 
 
 def _numbers(argument: str, value: Any) -> Tensor:
-    if np.iscomplexobj([] if isinstance(value, Tensor | list | tuple) else value) or (
-        isinstance(value, Tensor) and value.is_complex()
-    ):
-        raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
-    try:
-        found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{argument} must be numbers; got {type(value).__name__} ({error}).") from None
-    return check_finite(argument, found.double())
+    return check_finite(argument, check_numbers(argument, value).double())
 
 
 def _bytes(K: int, L: int, M: int, eq5: bool) -> int:
