@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from benchmarks.show import cell
+from nfd.core.errors import check_real
 from nfd.core.files import staged, write_json
 from nfd.core.statistics import Interval
 
@@ -89,7 +90,9 @@ def report(old: Result, new: Result, least: float) -> int:
 
 def _apart(old: Result, new: Result) -> str:
     """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
-    facts = {name: (old.machine[name], new.machine[name]) for name in ("processor", "cores", "threads", "torch")}
+    facts = {
+        name: (old.machine.get(name), new.machine.get(name)) for name in ("processor", "cores", "threads", "torch")
+    }
     facts["quick"] = (old.quick, new.quick)
     return "; ".join(f"{name} {was}, now {now}" for name, (was, now) in facts.items() if was != now)
 
@@ -101,10 +104,13 @@ def main() -> int:
     parser.add_argument("--accept", action="store_true", help="make RESULT the baseline instead of comparing")
     parser.add_argument("--least", type=float, default=LEAST, help="the smallest loss that counts, in times")
     arguments = parser.parse_args()
+    if len(arguments.results) > (1 if arguments.accept else 2):
+        parser.error("too many results: OLD and NEW, or NEW alone")
     try:
         if arguments.accept:
             accept(arguments.results[-1])
             return 0
+        check_real("--least", arguments.least, least=1.0)
         old, new = ([BASELINE, *arguments.results])[-2:]
         return report(Result.read(old), Result.read(new), arguments.least)
     except ValueError as error:

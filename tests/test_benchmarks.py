@@ -113,6 +113,21 @@ def test_the_intervals_of_a_ratio_cover_it() -> None:
     assert 0.92 * 400 < covered < 0.98 * 400  # 95 % within three standard errors
 
 
+@pytest.mark.parametrize("least", ["0", "-1", "nan", "0.5"])
+def test_a_least_loss_that_would_hide_all_is_refused(
+    least: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["check", "--least", least, str(BASELINE)])
+    assert check.main() == 2
+    assert "--least must be" in capsys.readouterr().err
+
+
+def test_a_result_that_says_little_of_its_machine_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    run = noisy_run(0)
+    assert check.report(run, replace(run, machine={}), check.LEAST) == 0
+    assert "cores 2, now None" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (0.5, 1)])
 def test_the_command_prints_a_line_for_each_regression(
     factor: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from nfd.core.activations import ACTIVATIONS, activation
-from nfd.core.errors import check_count, check_finite, check_real
+from nfd.core.errors import check_count, check_depth, check_finite, check_flag, check_real
 from nfd.core.quadrature import gaussian_mean
 from nfd.core.random import Increment, derive, generator
 from nfd.core.statistics import Interval, combined, mean, satterthwaite, student
@@ -156,3 +156,24 @@ def test_variances_add_with_the_degrees_of_freedom_of_satterthwaite() -> None:
     assert combined(1.0, [(0.0, 3)]) == Interval(1.0, 0.0, 1.0, 1.0)
     samples = torch.tensor([1.0, 2.0, 4.0, 7.0], dtype=torch.float64)
     assert mean(samples).low == pytest.approx(stats.ttest_1samp(samples, 0).confidence_interval(0.95).low, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "infinity", [math.inf, np.float64("inf"), np.float32("inf"), np.array(math.inf), torch.tensor(math.inf)]
+)
+def test_every_infinity_is_an_infinite_depth(infinity: object) -> None:
+    assert check_depth(infinity) == math.inf
+
+
+@pytest.mark.parametrize("wrong", [-math.inf, math.nan, 2.0, np.float32(2), torch.tensor([math.inf]), "inf", None])
+def test_what_is_no_number_of_blocks_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match="depth must be a whole number"):
+        check_depth(wrong)
+
+
+def test_flags_are_true_or_false() -> None:
+    assert check_flag("gia", np.array([1.0])[0] > 0) is True
+    assert check_flag("gia", np.False_) is False
+    for wrong in (1, "True", None, np.array([True, False]), np.array([True])):
+        with pytest.raises(TypeError, match="gia must be True or False"):
+            check_flag("gia", wrong)

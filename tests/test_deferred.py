@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import nfd
+from nfd.nets.deferred import predicted_bytes
 from nfd.nets.network import Network
 from replay import gap
 
@@ -409,3 +410,21 @@ def test_half_precision_and_autocast_are_refused_and_nothing_is_lost() -> None:
     with pytest.raises(RuntimeError, match="autocast"), torch.autocast("cpu", dtype=torch.bfloat16):
         layer(x)
     torch.testing.assert_close(layer(x).detach(), y, rtol=1e-5, atol=1e-5)
+
+
+def test_autograd_grad_of_the_update_is_refused_in_words() -> None:
+    layer, x = nfd.DeferredLinear(6, 5), torch.ones(2, 6, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"no gradient of its update to torch\.autograd\.grad"):
+        torch.autograd.grad(layer(x).sum(), list(layer.parameters()), allow_unused=True)
+    torch.autograd.grad(layer(x).sum(), x)
+    assert layer.update.grad is None
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (1025, 1537), (1537, 40)])
+def test_predicted_bytes_bound_sizes_that_are_not_whole_tiles(sizes: tuple[int, int]) -> None:
+    layer = nfd.DeferredLinear(*sizes)
+    layer.reserve(4)
+    layer(torch.ones(4, sizes[0]).cumsum(0).sin().requires_grad_()).square().sum().backward()
+    layer(torch.eye(4, sizes[0], requires_grad=True)[:3]).square().sum().backward()
+    momentum = layer.update.nbytes + layer.scale.nbytes
+    assert layer.nbytes + momentum <= predicted_bytes(*sizes, 4, itemsize=4)

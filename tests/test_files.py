@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,41 @@ def test_a_directory_in_the_way_is_noticed_before_the_first_move(tmp_path: Path)
     assert {p.name for p in tmp_path.iterdir()} == {"b.bin"}
 
 
+def test_the_files_of_two_writers_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def slowly(*names: Path) -> None:
+        time.sleep(0.005)
+        replace(*names)
+
+    def write(name: str) -> None:
+        with staged(tmp_path) as folder:
+            for k in range(8):
+                (folder / f"{k}.txt").write_text(name)
+            both.wait()
+
+    monkeypatch.setattr("nfd.core.files.os.replace", slowly)
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, "ab"))
+    assert len({(tmp_path / f"{k}.txt").read_text() for k in range(8)}) == 1
+
+
+def test_a_directory_that_another_program_has_locked_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr("nfd.core.files._PATIENCE", 0.05)
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with staged(tmp_path) as folder:
+            write_text(folder / "a.txt", "written")
+    finally:
+        os.close(held)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = os.replace
 
@@ -91,6 +129,8 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 def test_csv_and_directories(tmp_path: Path) -> None:
     deep = prepare_directory(tmp_path / "a" / "b")
     assert write_csv(deep / "t.csv", [{"x": 1, "y": "p,q"}]).read_bytes() == b'x,y\r\n1,"p,q"\r\n'
+    signed = write_csv(deep / "s.csv", [{"-0.5": "-1e-3", "b": "-1+2", "c": -2.5, "d": "+1", "e": "-x"}])
+    assert signed.read_bytes() == b"-0.5,b,c,d,e\r\n-1e-3,'-1+2,-2.5,+1,'-x\r\n"
     assert write_csv(deep / "e.csv", []).exists()
 
 

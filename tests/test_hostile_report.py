@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import time
 from pathlib import Path
@@ -132,20 +133,33 @@ def test_very_many_rows_are_thinned_said_and_quick(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "many"), "--out", str(tmp_path / "report")]) == 0
     assert time.process_time() - begun < 60
     text = (tmp_path / "report" / "report.html").read_text()
-    assert "Drawn are 4,998 of 30,000 rows, evenly along each series" in text
+    assert "Drawn are 4,998 of 30,000 rows, the lowest and the highest of equal stretches of each series" in text
     assert len(text) < 3_000_000
 
 
 def test_thinning_keeps_ends_and_every_series_that_it_draws() -> None:
+    axes = Axes("x", "y", "", "", "curves")
     rows = [{"series": f"s{k % 3}", "x": k} for k in range(30_000)]
-    kept = thinned(rows)
+    kept = thinned(rows, axes)
     assert len(kept) <= MOST_ROWS
     for name in ("s0", "s1", "s2"):
         own, all_ = ([r["x"] for r in some if r["series"] == name] for some in (kept, rows))
         assert (own[0], own[-1]) == (all_[0], all_[-1])
         assert own == sorted(set(own))
-    assert thinned(rows[:MOST_ROWS]) == rows[:MOST_ROWS]
+    assert thinned(rows[:MOST_ROWS], axes) == rows[:MOST_ROWS]
     crowd = Finding("a", "", "", [{"series": f"s{k}", "x": k} for k in range(500)], Axes("x", "y", "", "", "map"), "")
-    assert len(thinned(crowd.rows)) == MOST_SERIES
+    assert len(thinned(crowd.rows, crowd.axes)) == MOST_SERIES
     assert "of the first 100 of 500 series" in left_out(crowd)
     assert left_out(finding("a")) == ""
+
+
+@pytest.mark.parametrize("spike", [1, 4321, 9998])
+@pytest.mark.parametrize("height", [1e6, -1e6])
+def test_thinning_hides_no_spike(spike: int, height: float) -> None:
+    rows: list[dict[str, object]] = [{"series": "s", "x": k, "y": math.sin(k)} for k in range(10_000)]
+    rows[spike]["y"] = height
+    rows[spike + 1]["y"] = math.nan
+    kept = thinned(rows, Axes("x", "y", "", "", "curves"))
+    assert rows[spike] in kept
+    assert (kept[0], kept[-1]) == (rows[0], rows[-1])
+    assert MOST_ROWS // 2 < len(kept) <= MOST_ROWS

@@ -105,6 +105,10 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
         nfd.kernel([[1e160]])
     with pytest.raises(TypeError, match="X must be real"):
         nfd.kernel(torch.ones(2, 2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="X must be real"):
+        nfd.kernel([torch.ones(2, dtype=torch.complex64)])
+    with pytest.raises(TypeError, match=r"X must be an array of numbers; .*Use tensor\.detach"):
+        nfd.kernel([torch.ones(2, requires_grad=True)])
     with pytest.raises(TypeError, match="X must be an array of numbers"):
         nfd.kernel([["a"]])
 

@@ -643,15 +643,8 @@ def test_scaled_heads_can_be_tied_again() -> None:
 
 def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
     """The base is made from a seed of its own, so that two plans of one model start it alike."""
-
-    def make_model(width: int, depth: int) -> nn.Module:
-        blocks = nn.Sequential(*[Residual(width) for _ in range(depth)])
-        return nn.Sequential(nn.Linear(5, width), blocks, nn.Linear(width, 3))
-
-    model, plans = make_model(32, 4), []
+    model, sample, plans = Residual(32, 4), torch.randn(2, 5), []
     for _ in range(2):
-        plans.append(
-            nfd.plan(model, rule="mup", make_model=make_model, base_width=8, base_depth=2, sample=torch.randn(2, 5))
-        )
+        plans.append(nfd.plan(model, rule="mup", make_model=Residual, base_width=8, base_depth=2, sample=sample))
         torch.randn(7)
     assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]

@@ -63,10 +63,11 @@ def check_seed(seed: int) -> int:
 
 
 def check_flag(argument: str, value: object) -> bool:
-    """Return ``value`` if it is True or False."""
-    if not isinstance(value, bool):
+    """Return ``value`` if it is True or False, Python's or NumPy's."""
+    numpys = str(getattr(value, "dtype", "")) == "bool" and not getattr(value, "shape", ())
+    if not isinstance(value, bool) and not numpys:
         raise TypeError(f"{argument} must be True or False; got {value!r}.")
-    return value
+    return bool(value)
 
 
 def check_callable(argument: str, value: Any, what: str) -> Callable[..., Any]:
@@ -122,11 +123,11 @@ def check_real(
 
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
-    if isinstance(value, float) and value == math.inf:
-        return math.inf
     if isinstance(value, str):
         raise TypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
-    return check_count("depth", value, maximum=MOST)
+    kind = str(getattr(value, "dtype", type(value).__name__))
+    infinite = "float" in kind and not getattr(value, "shape", ()) and float(value) == math.inf
+    return math.inf if infinite else check_count("depth", value, maximum=MOST)
 
 
 def check_dtype(value: Any) -> torch.dtype:
@@ -155,6 +156,24 @@ def check_device(device: torch.device | str) -> torch.device:
             f"device must be one that PyTorch can use here; got {device!r} ({first_line(error)})."
         ) from None
     return place
+
+
+def check_numbers(argument: str, value: Any) -> torch.Tensor:
+    """Real numbers as a tensor: a tensor as it is, without its gradient; anything else as a copy in float64."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_complex():
+            raise TypeError(f"{argument} must be real; got {value.dtype}.")
+        return value.detach()
+    try:
+        array = np.array(value)
+        if not np.iscomplexobj(array):
+            return torch.from_numpy(array.astype(np.float64))
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # PyTorch's, of tensors in a list
+        raise TypeError(f"{argument} must be an array of numbers; got {type(value).__name__} ({error}).") from None
+    raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
 
 
 def check_dense(argument: str, tensor: torch.Tensor) -> torch.Tensor:

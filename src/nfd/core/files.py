@@ -7,10 +7,12 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,9 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
+_DECIMAL = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", re.IGNORECASE)
 _UNFINISHED = ".unfinished-"
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds
 
 
 def expanded(path: str | Path) -> Path:
@@ -75,7 +79,8 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
         except OSError as error:
             said = f"{error.strerror}: nothing was changed in it; free space or choose another"
             raise OSError(error.errno, said, str(directory)) from error
-        _move(folder, directory, replaced)
+        with _alone(directory):
+            _move(folder, directory, replaced)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _unlocked(held)
@@ -87,8 +92,12 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Writers of ``directory`` one at a time, while one makes and locks its folder."""
-    held = _locked(directory, wait=True)
+    """Writers of ``directory`` one at a time, while one makes and locks its folder, or moves what is in it.
+
+    That takes a moment: who holds the lock for longer is no writer, but ``flock DIRECTORY nfd ...``, for one, which
+    waits for us.
+    """
+    held = _locked(directory, _PATIENCE)
     try:
         yield
     finally:
@@ -104,20 +113,24 @@ def _remove_abandoned(folder: Path) -> None:
         _unlocked(held)
 
 
-def _locked(folder: Path, *, wait: bool = False) -> int | None:
-    """A handle that locks a folder, None where it is locked already or cannot be."""
+def _locked(folder: Path, patience: float = 0.0) -> int | None:
+    """A handle that locks a folder, None where it is locked for longer than ``patience`` seconds or cannot be."""
     if fcntl is None:
         return None
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError as error:
+            if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
+                os.close(handle)
+                return None
+        time.sleep(_PAUSE)
 
 
 def _unlocked(handle: int | None) -> None:
@@ -182,7 +195,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write dictionaries with the same keys as CSV; text that a spreadsheet would compute gets a quote in front."""
+    """Write dictionaries with the same keys as CSV; text that a spreadsheet would compute gets a quote in front.
+
+    Text that is a decimal number, such as ``-0.5``, computes nothing and stays as it is.
+    """
     text = io.StringIO(newline="")
     names = list(rows[0]) if rows else []
     writer = csv.DictWriter(text, fieldnames=names)
@@ -192,7 +208,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def _inert(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_COMPUTED) else value
+    computed = isinstance(value, str) and value.startswith(_COMPUTED) and not _DECIMAL.fullmatch(value)
+    return f"'{value}" if computed else value
 
 
 def _finite(value: Any) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_depth, check_device, check_finite
+from nfd.core.errors import check_choice, check_depth, check_device, check_finite, check_numbers
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
 
@@ -170,18 +170,7 @@ def _along(made: Table, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Te
 def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
     """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they are."""
     place = None if device is None else check_device(device)
-    if not isinstance(value, Tensor):
-        if np.iscomplexobj([] if isinstance(value, list | tuple) else value):
-            raise TypeError(f"{name} must be real; got {type(value).__name__} of complex numbers.")
-        try:
-            value = torch.from_numpy(np.array(value, dtype=np.float64, copy=True))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TypeError(
-                f"{name} must be an array of numbers, [N, d]; got {type(value).__name__} ({error})."
-            ) from None
-    x: Tensor = value.detach()
-    if x.is_complex():
-        raise TypeError(f"{name} must be real; got {x.dtype}.")
+    x = check_numbers(name, value)
     if x.dim() != 2 or not x.shape[1]:
         raise ValueError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
     return check_finite(name, x.to(place, torch.float64))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from scipy.stats import qmc
 from torch import Tensor
@@ -31,6 +30,7 @@ from nfd.core.errors import (
     check_device,
     check_finite,
     check_flag,
+    check_numbers,
     check_real,
     check_seed,
 )
@@ -186,15 +186,7 @@ def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> No
 
 
 def _numbers(argument: str, value: Any) -> Tensor:
-    if np.iscomplexobj([] if isinstance(value, Tensor | list | tuple) else value) or (
-        isinstance(value, Tensor) and value.is_complex()
-    ):
-        raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
-    try:
-        found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, dtype=np.float64))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{argument} must be numbers; got {type(value).__name__} ({error}).") from None
-    return check_finite(argument, found.double())
+    return check_finite(argument, check_numbers(argument, value).double())
 
 
 def _bytes(K: int, L: int, M: int, eq5: bool) -> int:

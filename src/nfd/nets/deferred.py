@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, cast, get_args
@@ -21,7 +22,7 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, with_room
+from nfd.nets.frame import LEAST_ROOM, tile_shape, with_room
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.query import Query, inside_backward
@@ -285,9 +286,11 @@ class DeferredLinear(nn.Module):
 def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
     """What a layer holds, with momentum, when it has seen ``samples`` and room was reserved for them; at most.
 
-    ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides, and seven small
-    matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as they grow.
+    ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides and sizes those of whole
+    tiles; seven small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as
+    they grow; and the scale with its gradient and momentum.
     """
     r, s = min(samples, n_in), min(samples, n_out)
     wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
-    return itemsize * ((r + s) * (n_in + n_out) + 5 * wide * high + wide**2 + high**2)
+    tiles = math.prod(tile_shape(n_in)) + math.prod(tile_shape(n_out))
+    return itemsize * ((r + s) * tiles + 5 * wide * high + wide**2 + high**2 + 3)

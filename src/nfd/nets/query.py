@@ -43,10 +43,22 @@ class Query(torch.autograd.Function):
             )
         value, left = layer.ask_backward(g.contiguous(), ctx.record)
         (right,) = ctx.saved_tensors
-        accumulator = ctx.next_functions[1][0]
-        if accumulator is not None and torch._C._will_engine_execute_node(accumulator):
+        if _asked(ctx.next_functions[1][0]):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def _asked(accumulator: Any) -> bool:
+    """Whether this backward pass is to add to the gradient of D."""
+    if accumulator is None:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulator))
+    except RuntimeError:  # PyTorch's, of a leaf among what torch.autograd.grad is asked for
+        raise RuntimeError(
+            "DeferredLinear gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
+            "backward(), which adds it to .grad, or leave the update out of what you ask for."
+        ) from None
 
 
 def inside_backward() -> bool:

@@ -32,7 +32,7 @@ _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its series styled by their names, its references behind them."""
-    rows, compared = thinned(finding.rows), thinned(finding.references)
+    rows, compared = (thinned(some, finding.axes) for some in (finding.rows, finding.references))
     names = _distinct(rows)
     series = mapped(names) if finding.axes.kind == "map" else styled(names)
     draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
