@@ -11,7 +11,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.ratio import Ratio, improvement
@@ -57,8 +57,13 @@ def worse(found: Sequence[Change], least: float = LEAST) -> list[Change]:
 
 
 def accept(path: Path, baseline: Path = BASELINE) -> None:
-    """Make a whole result the baseline."""
+    """Make a result the baseline; one of some parts alone replaces these, where they were measured on that machine."""
     result = Result.read(path)
+    if baseline.exists() and result.parts.keys() < (before := Result.read(baseline)).parts.keys():
+        if apart := _apart(before, result):
+            raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
+        parts, seconds = {**before.parts, **result.parts}, {**before.seconds, **result.seconds}
+        result = replace(before, parts=parts, seconds=seconds)
     with staged(baseline.parent) as folder:
         write_json(folder / baseline.name, result.plain())
 
@@ -77,15 +82,16 @@ def report(old: Result, new: Result, least: float) -> int:
     print(f"{len(found)} ratios compared, {len(bad)} worse; {single} of a single repeat say nothing.")
     if lacking:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
-    facts = ("processor", "cores", "threads", "torch")
-    apart = [f"{name} {old.machine[name]}, now {new.machine[name]}" for name in facts if _differ(old, new, name)]
-    if apart:
-        print(f"The machines differ, and so may their ratios: {'; '.join(apart)}.")
+    if apart := _apart(old, new):
+        print(f"The machines differ, and so may their ratios: {apart}.")
     return 1 if bad else 0
 
 
-def _differ(old: Result, new: Result, name: str) -> bool:
-    return bool(old.machine[name] != new.machine[name])
+def _apart(old: Result, new: Result) -> str:
+    """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
+    facts = {name: (old.machine[name], new.machine[name]) for name in ("processor", "cores", "threads", "torch")}
+    facts["quick"] = (old.quick, new.quick)
+    return "; ".join(f"{name} {was}, now {now}" for name, (was, now) in facts.items() if was != now)
 
 
 def main() -> int:

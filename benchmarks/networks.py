@@ -66,7 +66,7 @@ def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) 
 def against_dense(turn: Round) -> list[Row]:
     """L = 16, 25 steps of 8, float32, initialisation included."""
     deferred_run(256, 2, 2, 8)
-    sizes = [4096] if turn.quick or turn.number > 1 else [4096, 8192]
+    sizes = [4096] if turn.quick else [4096, 8192]
     return [_against_dense(n, 16, 5 if turn.quick else 25, 8) for n in sizes]
 
 

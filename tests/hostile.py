@@ -79,10 +79,6 @@ odd_values = st.one_of(
 )
 
 
-# Arguments whose odd values are not all refused in words.
-UNMENDED = {"InfiniteDepthKernel": ("horizon",)}  # a horizon of 1e12 is integrated for minutes
-
-
 @dataclass(frozen=True)
 class Call:
     """A public call: its name, arguments that it takes, and what its answers are like."""
@@ -92,11 +88,6 @@ class Call:
     good: dict[str, Any]
     right: Callable[[Any], bool]
     also: tuple[str, ...] = ()  # what an error may name instead of an argument
-
-    @property
-    def mended(self) -> list[str]:
-        """The arguments whose every odd value is refused in words, or makes sense."""
-        return [name for name in self.good if name not in UNMENDED.get(self.name, ())]
 
     def answer(self, arguments: dict[str, Any]) -> Any:
         """What it answers; the error where it refuses in words that name an argument; AssertionError otherwise."""

@@ -27,6 +27,7 @@ from nfd.data.digits import digits
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
+ROOT = Path(__file__).parents[1]
 MACHINE = {"processor": "made up", "cores": 2, "threads": 2, "torch": "2", "date": "2026-01-01T00:00:00+00:00"}
 
 
@@ -146,6 +147,19 @@ def test_what_cannot_be_compared_is_said(
     assert "make bench writes one" in capsys.readouterr().err
 
 
+def test_parts_measured_anew_replace_those_of_the_baseline(tmp_path: Path) -> None:
+    old = result({"a": [{"ratio": noisy(1.0, 0.1, 0)}], "b": [{"ratio": noisy(1.0, 0.1, 1)}]})
+    baseline = tmp_path / "baseline.json"
+    check.accept(old.keep(tmp_path), baseline)
+    again = result({"a": [{"ratio": noisy(3.0, 0.1, 2)}]})
+    check.accept(again.keep(tmp_path), baseline)
+    assert Result.read(baseline).parts == {**old.parts, **again.parts}
+    elsewhere = result({"a": [{"ratio": noisy(4.0, 0.1, 3)}]}, cores=64).keep(tmp_path)
+    with pytest.raises(ValueError, match="cores 2, now 64"):
+        check.accept(elsewhere, baseline)
+    assert Result.read(baseline).parts == {**old.parts, **again.parts}
+
+
 @pytest.mark.parametrize("repeats", [(), (1.0, 0.0), (math.nan,), (math.inf,)])
 def test_a_ratio_is_of_positive_numbers(repeats: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="positive"):
@@ -194,6 +208,18 @@ def test_every_part_has_its_place_on_the_page() -> None:
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
+
+
+def test_what_other_pages_quote_is_the_baselines() -> None:
+    parts = Result.read(BASELINE).parts
+    gains = {row["width"]: row["dense / deferred"].interval.value for row in parts["dense"]}
+    shares = [100 * row["share of the bound"].interval.value for row in parts["query"]]
+    readme, limits = (
+        " ".join((ROOT / page).read_text().split()) for page in ("README.md", "docs/limits-of-the-tool.md")
+    )
+    assert f"{gains[8192]:.0f} times faster than a plain dense network, and of width 4,096 {gains[4096]:.1f}" in readme
+    assert f"{gains[4096]:.1f} and {gains[8192]:.0f} times a plain dense network" in limits
+    assert f"a query reaches {min(shares):.0f} to {max(shares):.0f} %" in limits
 
 
 def test_the_page_shows_what_the_result_holds() -> None:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_depth, check_device, check_finite, check_real
+from nfd.core.errors import check_choice, check_depth, check_device, check_finite
 from nfd.limits.flow import KINDS
-from nfd.limits.table import Table, evaluated, table
+from nfd.limits.table import Table, check_horizon, evaluated, table
 
 _BLOCK = 2**17  # entries worked on at a time
 _ROUNDING = 2e-15  # of a cosine, in few dimensions
@@ -50,7 +50,7 @@ def kernel(
         X: ``[N, d]`` inputs; X2: ``[M, d]`` others, or None for X itself.
         kind: one of the three above.
         activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
-        horizon: T > 0.
+        horizon: T, above 0 and below 1,000.
         depth: infinite, or the number L of residual blocks.
         return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar, xbar))``: four times the
             largest seen between the nodes of the table. The rounding of cosines adds up to 1e-8 to the NTK of relu for
@@ -82,7 +82,7 @@ def gram_matrix(
     """The Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
     kind = check_choice("kind", kind, KINDS)
     activation = check_choice("activation", activation, ACTIVATIONS)
-    horizon = check_real("horizon", horizon, above=0.0)
+    horizon = check_horizon(horizon)
     depth = check_depth(depth)
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise ValueError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
@@ -92,7 +92,7 @@ def gram_matrix(
     made = table(activation, tabled, horizon, depth, low, high).to(X.device)
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
-    if not all(bool(each.isfinite().all()) for each in found):
+    if not all(each.numel() == 0 or bool(torch.stack(each.aminmax()).isfinite().all()) for each in found):
         raise ArithmeticError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return found[0], found[1] if slopes else None, made.error
 
@@ -108,7 +108,7 @@ def diagonal(
     slopes: bool = False,
 ) -> Tensor:
     """``K(x, x)``, or ``K(x, x2)``, row by row, or its derivative in T."""
-    norms = _norms(X)
+    horizon, norms = check_horizon(horizon), _norms(X)
     norms2 = norms if X2 is None else _norms(X2)
     tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
     made = table(activation, tabled, horizon, depth, *_range(torch.cat([norms, norms2]))).to(X.device)

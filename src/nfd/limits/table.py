@@ -19,6 +19,7 @@ from scipy.fft import dct
 from torch import Tensor
 
 from nfd.core.activations import Activation, activation
+from nfd.core.errors import check_real
 from nfd.core.machine import threads
 from nfd.limits.flow import Pairs, kernel_of_pairs
 
@@ -31,6 +32,7 @@ _FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal 
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
 _TESTED = 6  # norms between the nodes at which the error is measured, the smallest and the largest among them
 _INTEGRATION = 1e-10  # of the integration itself, at its tolerance
+_LONGEST = 1000.0  # horizon
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
 
 
@@ -71,6 +73,11 @@ class Table:
     def coordinate(self, cosine: Tensor) -> Tensor:
         """The cosine, or an affine function of the angle, in [-1, 1]; ``cosine`` is overwritten."""
         return cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
+
+
+def check_horizon(horizon: float) -> float:
+    """Return ``horizon`` in (0, 1000): longer ones leave the range of numbers for most activations, after minutes."""
+    return check_real("horizon", horizon, above=0.0, below=_LONGEST)
 
 
 @lru_cache(maxsize=32)
