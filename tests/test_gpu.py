@@ -278,7 +278,6 @@ def kernels_here(one_thread: None) -> tuple[Any, ...]:
     return *kernel(X, eval_gradient=True), kernel.diag(X)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in a library of GPyTorch's
 def test_the_kernels_of_other_libraries_compute_there(kernels_here: tuple[Any, ...], device: str) -> None:
     from nfd.limits.gpytorch_kernel import InfiniteDepthKernel as LearnableKernel
 

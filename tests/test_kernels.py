@@ -261,7 +261,6 @@ def test_the_hermite_series_of_tanh_is_its_moment() -> None:
     torch.testing.assert_close(slope, expected, rtol=0, atol=1e-8)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in a library of GPyTorch's
 def test_it_learns_its_horizon_in_gpytorch() -> None:
     import gpytorch
 
