@@ -6,6 +6,7 @@ import io
 import os
 import re
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -272,6 +273,7 @@ def test_interrupting_the_decoding_stops_it(tmp_path: Path, monkeypatch: pytest.
         read.append(path)
         if len(read) == 3:
             raise KeyboardInterrupt
+        time.sleep(0.005)  # two seconds for all: the interruption comes long before
         return np.zeros((2, 2), np.uint8)
 
     monkeypatch.setattr(folders, "_read", slow)

@@ -407,7 +407,8 @@ def test_muon_takes_matrices_in_blocks_alone() -> None:
     taken = [g for g in groups if g["use_muon"]]
     assert all(p.dim() == 2 for g in taken for p in g["params"])
     assert all(set(g["roles"]) <= {"inner", "outer"} for g in taken)
-    torch.optim.Muon([{k: v for k, v in g.items() if k != "use_muon"} for g in taken])
+    if hasattr(torch.optim, "Muon"):  # from PyTorch 2.9 on
+        torch.optim.Muon([{k: v for k, v in g.items() if k != "use_muon"} for g in taken])
     assert plan.rate("blocks.0.down.weight") == 0.5
     assert plan.rate("head.weight") == 0.5
 
