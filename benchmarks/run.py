@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import commands, gpu, kernels, networks, particles, profile, stacks
+from benchmarks import commands, data, gpu, kernels, networks, particles, profile, stacks
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -53,7 +53,7 @@ PARTS = (
     Part("samples", particles.many_samples, 2),
     Part("study", commands.study, 3),
     Part("page", commands.page, 3),
-    Part("data", commands.data, 3),
+    Part("data", data.reading, 3),
     Part("plan", commands.planning),
     Part("check", commands.checking, 3),
     Part("sweep", commands.sweeps, 3),
