@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import FOREVER, wait_for
+
 
 def named(task: tuple[str, Any]) -> Any:
     """Call a function of this module: one run can hold tasks of every kind."""
@@ -62,6 +64,16 @@ def logged(task: tuple[str, int, float]) -> int:
     return name
 
 
+def logged_until(task: tuple[str, int, str]) -> int:
+    """The same, at work until a file is there."""
+    log, name, over = task
+    with Path(log).open("a") as file:
+        print("start", name, os.getpid(), file=file, flush=True)
+        wait_for(Path(over).exists)
+        print("end", name, os.getpid(), file=file, flush=True)
+    return name
+
+
 def killed(_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -74,19 +86,23 @@ def killed_once(mark: str) -> str:
     return "alive"
 
 
-def node(seconds: float) -> str:
-    """Work for a while; the node of Ray it was on."""
+def met(task: tuple[str, int, int]) -> str:
+    """Wait until so many of these tasks are at work at once; the node of Ray it was on."""
     import ray
 
-    time.sleep(seconds)
+    folder, name, count = task
+    (Path(folder) / str(name)).touch()
+    wait_for(lambda: len(list(Path(folder).iterdir())) >= count)
     return str(ray.get_runtime_context().get_node_id())
 
 
-def orphan(seconds: float) -> None:
-    """Die and leave a child that keeps every pipe of this process open."""
-    if os.fork() == 0:
-        time.sleep(seconds)
+def orphan(mark: str) -> None:
+    """Die and leave a child that keeps every pipe of this process open; ``mark`` is then its process."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(FOREVER)
         os._exit(0)
+    Path(mark).write_text(str(child))
     os._exit(1)
 
 

@@ -12,8 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tasks
+from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
 
 from nfd.sweep.executors import Executor, Outcome, executor_named
 from nfd.sweep.executors.processes import Processes
@@ -30,23 +30,6 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 RAY_MARKS = [pytest.mark.skipif(not HAS_RAY, reason="needs pip install 'nfd[ray]'")]
 EXECUTORS = ["inline", "processes", pytest.param("ray", marks=RAY_MARKS)]
 REMOTE = EXECUTORS[1:]
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_for(condition: Callable[[], bool], seconds: float) -> float:
-    """Wait until it holds, and say how long that took."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < seconds, "waited in vain"
-        time.sleep(0.02)
-    return time.monotonic() - begin
 
 
 def held(log: Path) -> list[int]:
@@ -99,14 +82,14 @@ QUICK = [("square", 2.0), ("fail", "one"), ("threads", 0), ("leave", 7), ("squar
 def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     executor = made(request.param, request)
     log = tmp_path_factory.mktemp("sweep") / "log"
-    slow = [("logged", (str(log), index, 60.0)) for index in range(10)]
+    slow = [("logged", (str(log), index, FOREVER)) for index in range(10)]
     started: list[int] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     run = executor.run(tasks.named, QUICK + slow, started.append)
     outcomes = [next(run) for _ in QUICK]
     if request.param != "inline":
-        wait_for(log.exists, 10.0)
+        wait_for(log.exists)
     run.close()
     after = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -134,7 +117,7 @@ class TestConformance:
 
     def test_a_closed_run_leaves_nothing_at_work(self, sweep: Sweep) -> None:
         assert sweep.children == 0
-        wait_for(lambda: not any(map(alive, set(held(sweep.log)) - {os.getpid()})), 5.0)
+        wait_for_the_end_of(set(held(sweep.log)) - {os.getpid()})
 
     @pytest.mark.parametrize("name", EXECUTORS)
     def test_no_tasks(self, name: str, request: pytest.FixtureRequest) -> None:
@@ -181,27 +164,26 @@ class TestLostWorkers:
         assert all("WorkerLost: the worker of this task was lost 2 times" in str(o.error) for o in outcomes[1:3])
 
     @pytest.mark.slow
-    def test_random_kills_lose_and_repeat_nothing(
+    def test_kills_at_work_lose_and_repeat_nothing(
         self, name: str, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
-        log, over, kills, dice = tmp_path / "log", threading.Event(), [0], random.Random(0)
+        log, over, dice = tmp_path / "log", tmp_path / "over", random.Random(0)
+        hunted: list[int] = []
 
-        def kill() -> None:
-            while not over.wait(dice.uniform(0.2, 1.0)):
-                for pid in dice.sample(held(log), 1) if held(log) else []:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                        kills[0] += 1
+        def hunt() -> None:
+            """Kill twelve workers in the middle of a task; only then may a task end."""
+            while len(hunted) < 12:
+                wait_for(lambda: set(held(log)) - set(hunted))
+                hunted.append(dice.choice(sorted(set(held(log)) - set(hunted))))
+                os.kill(hunted[-1], signal.SIGKILL)
+            over.touch()
 
-        killer = threading.Thread(target=kill)
-        killer.start()
+        hunter = threading.Thread(target=hunt)
+        hunter.start()
         executor = made(name, request, attempts=100, **({"workers": 2} if name == "processes" else {}))
-        try:
-            outcomes = list(executor.run(tasks.logged, [(str(log), index, 0.3) for index in range(20)]))
-        finally:
-            over.set()
-            killer.join()
-        assert kills[0]
+        outcomes = list(executor.run(tasks.logged_until, [(str(log), index, str(over)) for index in range(20)]))
+        hunter.join()
+        assert len(hunted) == 12
         assert sorted((o.index, o.value, o.error) for o in outcomes) == [(i, i, None) for i in range(20)]
         assert not multiprocessing.active_children()
 
@@ -210,10 +192,11 @@ DRIVER = """
 import sys
 from nfd.sweep.executors import executor_named
 from tests import tasks
+from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
 
 if __name__ == "__main__":
     log, workers = sys.argv[1], int(sys.argv[2])
-    for outcome in executor_named("processes", workers=workers).run(tasks.logged, [(log, i, 60.0) for i in range(9)]):
+    for outcome in executor_named("processes", workers=workers).run(tasks.logged, [(log, i, 1e5) for i in range(9)]):
         print(outcome)
 """
 
@@ -231,10 +214,6 @@ def script(tmp_path: Path, text: str, *arguments: object) -> subprocess.Popen[st
     )
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 class TestDriver:
     """Workers and the process that started them."""
 
@@ -243,10 +222,10 @@ class TestDriver:
         logs = {signal.SIGINT: tmp_path / "int", signal.SIGKILL: tmp_path / "kill"}
         drivers = {number: script(tmp_path, DRIVER, log, workers) for number, log in logs.items()}
         for number, driver in drivers.items():
-            wait_for(lambda number=number: len(held(logs[number])) == workers, 60.0)  # type: ignore[misc]
+            wait_for(lambda number=number: len(held(logs[number])) == workers)  # type: ignore[misc]
             os.killpg(driver.pid, number) if number == signal.SIGINT else driver.kill()
-            _, errors = driver.communicate(timeout=3.0)
-            wait_for(lambda number=number: not any(map(alive, held(logs[number]))), 3.0)  # type: ignore[misc]
+            _, errors = driver.communicate()
+            wait_for_the_end_of(held(logs[number]))
             assert errors.count("Traceback") == (number == signal.SIGINT)  # of the driver alone
         assert drivers[signal.SIGINT].returncode != 0
 
@@ -257,27 +236,27 @@ class TestDriver:
         self, tmp_path: Path, after: float, number: int
     ) -> None:
         driver = script(tmp_path, DRIVER, tmp_path / "log", 2)
-        wait_for(lambda: len(children(driver.pid)) == 3, 30.0)  # with Python's own resource tracker
+        wait_for(lambda: len(children(driver.pid)) == 3)  # with Python's own resource tracker
         workers = children(driver.pid)
         time.sleep(after)
         driver.send_signal(number)
-        driver.communicate(timeout=3.0)
-        wait_for(lambda: not any(map(alive, workers)), 4.0)
+        driver.communicate()
+        wait_for_the_end_of(workers)
 
     @pytest.mark.slow
     def test_a_script_without_guard_is_safe(self, tmp_path: Path) -> None:
         text = DRIVER.replace('if __name__ == "__main__":', "if True:").replace("tasks.logged", "tasks.named")
-        driver = script(tmp_path, text.replace("(log, i, 60.0)", '("square", i)'), "unused", 1)
-        output, errors = driver.communicate(timeout=30.0)
+        driver = script(tmp_path, text.replace("(log, i, 1e5)", '("square", i)'), "unused", 1)
+        output, errors = driver.communicate()
         assert output.count("Outcome(") == 9, errors
 
     @pytest.mark.slow
     def test_work_in_a_script(self, tmp_path: Path) -> None:
         text = DRIVER.replace("tasks.logged", "local").replace("import tasks\n", "import tasks\ndef local(x): return 1")
-        output, errors = script(tmp_path, text, "unused", 1).communicate(timeout=30.0)
+        output, errors = script(tmp_path, text, "unused", 1).communicate()
         assert output.count("value=1") == 9, errors
         text = text.replace('if __name__ == "__main__":', "if True:")
-        output, errors = script(tmp_path, text, "unused", 2).communicate(timeout=30.0)
+        output, errors = script(tmp_path, text, "unused", 2).communicate()
         assert output == ""
         assert "RuntimeError: A worker was lost before it was ready: it exited with 1." in errors
         assert "if __name__ == '__main__':" in errors.splitlines()[-1]
@@ -317,11 +296,11 @@ class TestProcesses:
                 list(Processes(1).run(work, [1]))
 
     @pytest.mark.slow
-    def test_a_death_is_seen_though_a_child_of_the_task_keeps_the_pipe_open(self) -> None:
-        begin = time.monotonic()
-        (outcome,) = Processes(1, attempts=1).run(tasks.orphan, [30.0])
+    def test_a_death_is_seen_though_a_child_of_the_task_keeps_the_pipe_open(self, tmp_path: Path) -> None:
+        mark = tmp_path / "orphan"
+        (outcome,) = Processes(1, attempts=1).run(tasks.orphan, [str(mark)])
         assert "it exited with 1" in str(outcome.error)
-        assert time.monotonic() - begin < 15.0
+        os.kill(int(mark.read_text()), signal.SIGKILL)  # it lives, with the pipe in its hands
 
     @pytest.mark.slow
     def test_processes_of_a_task_have_their_signals(self) -> None:
@@ -329,7 +308,7 @@ class TestProcesses:
 
     @pytest.mark.slow
     def test_an_error_of_the_consumer_stops_the_workers(self, tmp_path: Path) -> None:
-        run = Processes(2).run(tasks.named, [("square", 1), *[("logged", (str(tmp_path / "log"), 1, 60.0))] * 3])
+        run = Processes(2).run(tasks.named, [("square", 1), *[("logged", (str(tmp_path / "log"), 1, FOREVER))] * 3])
         next(run)
         with pytest.raises(OSError, match="disk full"):
             run.throw(OSError("disk full"))
@@ -360,13 +339,11 @@ class TestNames:
 class TestRay:
     """Facts about clusters. The last test takes a node away."""
 
-    def test_tasks_land_on_both_nodes(self, cluster: Any) -> None:
+    def test_tasks_land_on_both_nodes(self, cluster: Any, tmp_path: Path) -> None:
         executor = executor_named("ray", address=cluster.address)
         assert executor.slots == 2
-        nodes: set[str | None] = set()
-        with closing(executor.run(tasks.node, [0.2] * 200)) as run:  # a worker may take seconds to start
-            while len(nodes) < 2:
-                nodes.add(next(run).value)
+        outcomes = list(executor.run(tasks.met, [(str(tmp_path), index, 2) for index in range(2)]))
+        assert len({outcome.value for outcome in outcomes}) == 2
 
     def test_no_room(self, cluster: Any) -> None:
         with pytest.raises(RuntimeError, match="No node of Ray has room for a task with threads=2 and gpus=0;"):
@@ -377,17 +354,25 @@ class TestRay:
             list(executor_named("ray", address="192.0.2.9:6379").run(tasks.square, [1]))
 
     @pytest.mark.slow
-    def test_a_node_that_goes_takes_nothing_with_it(self, cluster: Any) -> None:
+    def test_a_node_that_goes_takes_nothing_with_it(self, cluster: Any, tmp_path: Path) -> None:
         node = cluster.add_node(num_cpus=2)
         executor = executor_named("ray", address=cluster.address)
-        wait_for(lambda: executor.slots == 4, 20.0)
-        run = executor.run(tasks.node, [0.3] * 60)
-        outcomes = [next(run)]
-        while len({outcome.value for outcome in outcomes}) < 3:
-            outcomes.append(next(run))
+        wait_for(lambda: executor.slots == 4)
+        together, log, over = tmp_path / "together", tmp_path / "log", tmp_path / "over"
+        together.mkdir()
+        met = [("met", (str(together), index, 4)) for index in range(4)]
+        run = executor.run(
+            tasks.named, [*met, *[("logged_until", (str(log), index, str(over))) for index in range(40)]]
+        )
+        outcomes = [next(run) for _ in met]
+        assert len({outcome.value for outcome in outcomes}) == 3
+        rest = [threading.Thread(target=lambda: outcomes.extend(run))]
+        rest[0].start()
+        wait_for(lambda: len(held(log)) == 4)  # every core of every node is at work
         cluster.remove_node(node, allow_graceful=False)
-        outcomes += run
-        assert sorted(o.index for o in outcomes) == list(range(60))
+        over.touch()
+        rest[0].join()
+        assert sorted(o.index for o in outcomes) == list(range(44))
         assert not [o for o in outcomes if o.error]
 
     @pytest.mark.slow
@@ -396,10 +381,11 @@ class TestRay:
 import ray
 from nfd.sweep.executors import executor_named
 from tests import tasks
+from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
 executor = executor_named("ray")
 print(executor.slots > 0, ray.is_initialized(), list(executor.run(tasks.square, [3])), ray.is_initialized())
 """
-        output, errors = script(tmp_path, text).communicate(timeout=120.0)
+        output, errors = script(tmp_path, text).communicate()
         assert output.split(maxsplit=2)[:2] == ["True", "True"], errors
         assert output.endswith("[Outcome(index=0, value=9, error=None)] False\n")
         assert "Traceback" not in errors
