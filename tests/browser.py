@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from tests.waiting import PATIENCE
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -95,4 +96,4 @@ def _chromium(folder: Path, size: tuple[int, int]) -> subprocess.CompletedProces
         f"--window-size={size[0]},{size[1]}",
     ]
     command = [name, *options, (folder / "frames.html").as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)

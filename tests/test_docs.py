@@ -19,6 +19,7 @@ import pytest
 from markdown_it import MarkdownIt
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.waiting import PATIENCE
 
 import nfd
 from nfd.cli.main import _COMMANDS, _command, _parsed, main
@@ -329,7 +330,7 @@ def test_the_reference_has_every_public_name_and_command() -> None:
 @pytest.mark.slow
 def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
     build = [PYTHON, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", str(ROOT / "docs"), str(tmp_path)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(build, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     loaded = r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"(?:https?:)?//|@import|url\([\"']?(?:https?:)?//"
     for path in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.css")):

@@ -13,6 +13,7 @@ import jupytext
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -92,7 +93,7 @@ def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = shrunk(nbformat.read(EXAMPLES / "notebooks" / f"{name}.ipynb", as_version=4), SMALL[name][0])
     where = {"metadata": {"path": str(tmp_path)}}
-    done = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+    done = NotebookClient(notebook, timeout=int(PATIENCE), kernel_name="python3", resources=where).execute()
     outputs = [output for cell in done.cells if cell.cell_type == "code" for output in cell.outputs]
     shown = [output.get("text", output.get("data", {}).get("text/plain", "")) for output in outputs]
     assert re.search(SMALL[name][1], "\n".join(shown))
@@ -137,6 +138,6 @@ def test_a_plan_rides_in_torchrun(shard: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
     small = ["--width", "32", "--depth", "2", "--steps", "3"]
-    done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=120, env=ALONE)
+    done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{shard}, 2 processes" in done.stdout
