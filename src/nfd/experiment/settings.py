@@ -32,6 +32,7 @@ from nfd.experiment.fields import (
     utf8,
     whole_or_infinite,
 )
+from nfd.scaling.exactness import check_optimizer
 
 
 class DataConfig(Config):
@@ -121,11 +122,7 @@ class RunConfig(TrainingConfig):
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer'; got block='two-layer'.")
-        if self.optimizer == "adam" and self.rule == "ntk":
-            raise ValueError("rule='ntk' has no rates for optimizer='adam'; use 'sgd' or another rule.")
-        if self.optimizer != "sgd" and (self.momentum or self.weights == "deferred"):
-            what = "momentum" if self.momentum else "weights='deferred'"
-            raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
+        check_optimizer(self.optimizer, rule=self.rule, momentum=self.momentum, deferred=self.weights == "deferred")
         return self
 
     def _check_network(self) -> None:

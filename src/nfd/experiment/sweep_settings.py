@@ -13,6 +13,7 @@ from nfd.core.names import Activation, Block, Data, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
+from nfd.scaling.exactness import check_optimizer
 
 
 class SweepConfig(DataConfig):
@@ -89,6 +90,8 @@ class TransferConfig(SweepConfig):
             )
         if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
             raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
+        if not is_partial() and "ntk" in self.rules:
+            check_optimizer(self.optimizer, rule="ntk")
         return self
 
 

@@ -164,7 +164,8 @@ class Baseline:
 
 def _scale(model: nn.Module, plan: Plan, name: str) -> float:
     """The forward multiplier of a matrix."""
-    return model.scale(plan.roles[name]) if isinstance(model, Network) else 1.0
+    own = isinstance(model, Network) and model.is_standard_normal(name)
+    return cast(Network, model).scale(plan.roles[name]) if own else 1.0
 
 
 def _time_step(model: nn.Module, plan: Plan) -> float:
