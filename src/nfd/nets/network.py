@@ -183,6 +183,8 @@ class Network(SelfScaled):
         chosen = rule_named(rule)
         if rule == "ntk" and self.regime != "kernel":
             raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
+        if chosen.scales_depth and not self.block_names():
+            raise ValueError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
             raise ValueError(
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
