@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import math
 import pkgutil
+import re
 import sys
 import types
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -27,7 +28,15 @@ from torch import Tensor, nn
 import nfd
 import nfd.cli
 import nfd.experiment
-from nfd.cli.options import Options
+from nfd.cli.capacity import CapacityCommand
+from nfd.cli.check import CheckCommand
+from nfd.cli.claims import ClaimsCommand
+from nfd.cli.figure import FigureCommand
+from nfd.cli.main import main
+from nfd.cli.options import DeviceOptions, Options
+from nfd.cli.sweep import SweepCommand
+from nfd.cli.sweeping import SweepOptions
+from nfd.core.errors import UsageError
 from nfd.data.describe import description
 from nfd.data.load import load
 from nfd.experiment import checking, kernel_fit, prediction, study
@@ -39,6 +48,7 @@ from nfd.figures import FIGURES
 from nfd.figures.making import trained
 from nfd.sweep.capacity import capacity
 from nfd.sweep.capacity_findings import asked_of, result
+from nfd.sweep.executors import executor_named
 from nfd.sweep.executors.executor import Outcome, unnoticed
 from nfd.sweep.sweep import Sweep
 from nfd.sweep.transfer import transfer
@@ -510,3 +520,176 @@ def test_no_configuration_is_forgotten() -> None:
         heirs = [probed for probed in PROBES if issubclass(probed, kind)]
         assert heirs, f"{kind.__name__} has no probe"
         assert all(set(kind.model_fields) <= set(heir.model_fields) for heir in heirs)
+
+
+# ---- options of commands, which are no settings ------------------------------------------------------------------
+
+COMMANDS = [kind for kind in below(Options) if not kind.__subclasses__() and kind.__name__.endswith("Command")]
+STEERING = set(SweepOptions.model_fields) - set(DeviceOptions.model_fields)  # where networks are trained, who is told
+NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
+    "CheckCommand": {"model": f"{__name__}_models:fitting"} | CHECKED,
+    "SweepCommand": {"grid": "grid.toml"},
+    "StudyCommand": dict(STUDY),
+    "PredictCommand": dict(PREDICTED),
+    "KernelCommand": dict(FITTED),
+    "TransferCommand": dict(TRANSFERRED),
+    "CapacityCommand": dict(SIZED),
+    "FigureCommand": {"size": "smoke"},
+    "ClaimsCommand": {"size": "smoke"},
+}
+ELSEWHERE = {  # options of one command, and the test below that changes them
+    "RunsCommand": {"directory", "where", "status", "limit", "out"},
+    "ReportCommand": {"directory", "out"},
+    "CapacityCommand": {"store", "where"},
+    "FigureCommand": {"number", "store"},
+    "ClaimsCommand": {"store"},
+    "KernelCommand": {"action"},
+    "DataCommand": {"action"},
+    "CheckCommand": {"model"},
+    "SweepCommand": {"grid"},
+}
+
+
+STORED: Settings = {name: CapacityConfig.model_fields[name].default for name in SIZED}  # as if none were given
+
+
+def made(kind: type[Options], **options: Any) -> Options:
+    """A command as the shell makes it, with what it cannot go without."""
+    return kind(**{"out": "made", "config": None} | NEEDED.get(kind.__name__, {}) | options)
+
+
+def stopped_at(target: str, command: Options) -> Any:
+    """The arguments with which a command calls a function, where it ends."""
+
+    def stop(*arguments: Any, **_: Any) -> Any:
+        raise _Stopped(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(target, stop)
+        with pytest.raises(_Stopped) as stopped:
+            command.run("")
+    return stopped.value.args
+
+
+def test_no_option_of_a_command_is_forgotten() -> None:
+    assert len(COMMANDS) == 12
+    for kind in COMMANDS:
+        own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config"}
+        own -= {"device"} if issubclass(kind, DeviceOptions) else set()
+        own -= STEERING if issubclass(kind, SweepOptions) else set()
+        assert own == ELSEWHERE.get(kind.__name__, set()) - {"out"}, kind.__name__
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_command_uses_out_config_device_and_where_it_trains(kind: type[Options], place: Path) -> None:
+    (place / "grid.toml").write_text("width = [4]\nsteps = 2\n")
+    (place / "settings.toml").write_text("seed = 7\n")
+    if kind.__name__ not in ("RunsCommand", "ReportCommand"):  # which read a directory first: see below
+        assert stopped_at("nfd.core.files.prepare_directory", made(kind, out="here")) == ("here",)
+    if kind.settings_type() is Config:
+        with pytest.raises(UsageError, match="this command has none"):
+            kind.defaults(["--config", "settings.toml"])
+    else:
+        assert kind.defaults(["--config", "settings.toml"]).seed == 7  # type: ignore[attr-defined]
+    if issubclass(kind, SweepOptions):
+        stopped_at("nfd.cli.sweeping.SweepOptions.sweep", made(kind))
+    if issubclass(kind, DeviceOptions):
+        with pytest.raises(ValueError, match="device"):
+            made(kind, device="nowhere", **({"executor": "inline"} if issubclass(kind, SweepOptions) else {})).run("")
+
+
+def test_where_networks_are_trained_reaches_the_executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every option of ``SweepOptions``, or words against it."""
+    monkeypatch.setattr("nfd.sweep.executors.executor_named", lambda name, **options: {"executor": name, **options})
+    monkeypatch.setattr("nfd.sweep.trackers.tracker_named", lambda name, directory: name)
+    monkeypatch.setattr("nfd.sweep.sweep.Sweep", lambda directory, executor, **options: (executor, options))
+
+    def asked(**options: Any) -> Any:
+        return made(SweepCommand, **options).sweep(tmp_path)  # type: ignore[attr-defined]
+
+    changes: dict[str, Any] = {
+        "executor": "inline", "workers": 3, "threads": 2, "address": "auto", "gpus": 0.5, "track": ("tensorboard",),
+    }  # fmt: skip
+    assert set(changes) == STEERING
+    for name, value in {**changes, "device": "cuda"}.items():
+        with_gpu = {"device": "cuda"} if name == "gpus" else {}
+        assert asked(**{name: value}, **with_gpu) != asked(**with_gpu), name
+    with pytest.raises(UsageError, match=r"--gpus 0.5 reserves GPUs, which --device cpu leaves idle"):
+        asked(gpus=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("inline", {"workers": 2}, "workers is an option of the executor 'processes'"),
+        ("ray", {"workers": 2}, "workers is an option of the executor 'processes'"),
+        ("inline", {"address": "auto"}, "address is an option of the executor 'ray'"),
+        ("processes", {"gpus": 0.5}, "gpus is an option of the executor 'ray'"),
+        ("inline", {"attempts": 2}, "attempts is for executors with workers"),
+    ],
+)
+def test_options_that_an_executor_does_not_have_are_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        executor_named(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["capacity", "--where", "width=4"], "got width=4 without its directory"),
+        (
+            ["capacity", "there", "--eta-c", "0.2", "--seeds", "3"],
+            r"got seeds=3, eta_c=0.2, which would change",
+        ),
+        (["capacity", "there", "--no-hold-out", "--threads", "2"], r"got threads=2, which would change nothing"),
+        (["kernel", "facts", "--device", "cuda"], r"kernel facts takes --activation and --seed; got device='cuda'"),
+        (["kernel", "facts", "--horizon", "2"], r"kernel facts takes --activation and --seed; got horizon=2.0"),
+        (["data", "--data", "images", "--data-dir", "split", "--seed", "3"], "brings its own. Drop --seed 3"),
+    ],
+    ids=str,
+)
+def test_options_without_a_part_in_what_is_asked_are_refused(
+    command: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "split").mkdir()
+    (place / "split" / "train").symlink_to(place / "first")
+    (place / "split" / "test").symlink_to(place / "second")
+    assert main([*command, "--out", "refused"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said), said
+
+
+def test_the_rest_of_what_commands_take_changes_what_they_say(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, widths in (("one", "[4, 8]"), ("two", "[8, 16]")):
+        (place / f"{name}.toml").write_text(f"width = {widths}\ndepth = 2\nsteps = 2\nbatch = 4\neta_c = [0.3, 1e12]\n")
+
+    def said(*command: str) -> str:
+        assert main(list(command)) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    first, second = (said("sweep", f"{n}.toml", "--out", n, "--executor", "inline") for n in ("one", "two"))
+    assert first != second
+    listed = said("runs", "one")
+    for change in (["--where", "width=4"], ["--status", "diverged"], ["--limit", "1"], ["--out", "listed"]):
+        assert said("runs", "one", *change) != listed
+    assert said("runs", "two") != listed
+    pages = []
+    for directory in ("one", "listed"):
+        said("report", directory, "--out", f"page of {directory}")
+        pages.append((place / f"page of {directory}" / "report.html").read_text())
+    assert "nfd runs one" in pages[1]
+    assert "nfd runs one" not in pages[0]
+    assert "Hermite" in said("kernel", "facts").title()
+    for number in ("2", "6"):
+        command = made(FigureCommand, number=number, store="kept", executor="inline")
+        assert stopped_at("nfd.figures.making.trained", command)[0] is FIGURES[number]
+        assert (place / "kept").is_dir()
+    with pytest.raises(UsageError, match="'nowhere' holds no networks"):
+        made(ClaimsCommand, store="nowhere").run("")
+    for name in ("fitting", "plain"):
+        command = made(CheckCommand, model=f"{__name__}_models:{name}")
+        model = stopped_at("nfd.experiment.checking.check", command)[0]
+        assert model is getattr(sys.modules[f"{__name__}_models"], name)
+    for where, count in (((), 4), (("width=8",), 2)):
+        command = made(CapacityCommand, store="two", where=where, executor="inline", **STORED)
+        assert len(stopped_at("nfd.sweep.capacity.capacity_of", command)[0]) == count

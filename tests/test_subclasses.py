@@ -114,7 +114,10 @@ def test_a_forward_pass_of_its_own_is_what_is_trained_and_measured() -> None:
 
 
 def test_parameters_without_a_role_are_refused_by_name_wherever_rates_are_made() -> None:
-    net, said = Forgetful(16, 4), "Forgetful has trainable parameters without a role.*'bias', 'gain.weight', 'gain.bias'"
+    net, said = (
+        Forgetful(16, 4),
+        "Forgetful has trainable parameters without a role.*'bias', 'gain.weight', 'gain.bias'",
+    )
     with pytest.raises(ValueError, match=said):
         net.param_groups(0.1)
     with pytest.raises(ValueError, match=said):
