@@ -15,7 +15,7 @@ from nfd.claims.rules import rescued, together
 from nfd.core.names import Activation, Size
 from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd.training.optimizers import optimizer_named
 
 EXACT = 1e-10
 HORIZON, ETA_C = 1.5, 0.3
@@ -82,7 +82,7 @@ def learned(x: Tensor, y: Tensor, width: int, depth: int, seed: int) -> tuple[Te
     """What training added to each layer's increment of the stream [L, n], and Eq. 4's sums of ``g_{l-1}``, ``g_l``."""
     net = ResNet(x.shape[1], 1, width, depth, horizon=HORIZON, activation="tanh", seed=seed, dtype=torch.float64)
     start = torch.stack([layer.weight.detach().clone() for layer in net.outer])  # type: ignore[operator]
-    optimizer, phis, deltas = SGD(net.param_groups(ETA_C)), [], []
+    optimizer, phis, deltas = optimizer_named("sgd", net.param_groups(ETA_C)), [], []
     for k in range(len(x) - 1):
         optimizer.zero_grad()
         streams = net.streams(x[k : k + 1])

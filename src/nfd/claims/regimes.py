@@ -14,7 +14,7 @@ from nfd.claims.rules import FLAT, flat, rescued
 from nfd.core.names import Regime, Size
 from nfd.core.statistics import Interval
 from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd.training.optimizers import optimizer_named
 
 ETA_C = 0.1
 
@@ -41,7 +41,7 @@ def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Ten
     counts, data = SIZES[evidence.size], evidence.dataset
     x, y = rows(evidence, counts.batch * counts.steps).float(), data.labels[: counts.batch * counts.steps]
     net = ResNet(x.shape[1], len(data.classes), n, 4, regime=regime, seed=seed)
-    optimizer, probe = SGD(net.param_groups(ETA_C)), x[:16]
+    optimizer, probe = optimizer_named("sgd", net.param_groups(ETA_C)), x[:16]
     before = net.streams(probe).h[-1]
     for k in range(counts.steps):
         part = slice(k * counts.batch, (k + 1) * counts.batch)

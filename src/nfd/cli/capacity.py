@@ -9,7 +9,20 @@ import tyro
 
 from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
+from nfd.core.errors import UsageError
 from nfd.experiment.sweep_settings import CapacityConfig
+
+_OF_STORED = (  # settings that are asked of stored runs too
+    "width",
+    "depth",
+    "parameters",
+    "memory",
+    "flops",
+    "held_out",
+    "hold_out",
+    "limit_width",
+    "replicates",
+)
 
 if TYPE_CHECKING:
     from nfd.sweep.capacity import Capacity
@@ -32,10 +45,26 @@ class CapacityCommand(SweepOptions, CapacityConfig):
     def run(self, command: str) -> int:
         """Check, train what is missing, fit, write, print."""
         config = self.settings(CapacityConfig)
+        self._check_used(config)
         from nfd.core.files import prepare_directory
 
         directory = prepare_directory(self.out)
         return resumable(directory, lambda: self._answered(config, directory, command))
+
+    def _check_used(self, config: CapacityConfig) -> None:
+        """UsageError for options that have no part in what is asked."""
+        if not self.store and self.where:
+            raise UsageError(f"--where chooses runs of a sweep; got {' '.join(self.where)} without its directory.")
+        if not self.store:
+            return
+        unused = config.changed(*(name for name in CapacityConfig.model_fields if name not in _OF_STORED))
+        if not config.hold_out:  # nothing is trained
+            unused += self.changed(*SweepOptions.own())
+        if unused:
+            raise UsageError(
+                f"the runs in {self.store!r} have settings of their own; got {', '.join(unused)}, which would change "
+                "nothing. Drop it, choose runs with --where, or leave out the directory to train anew."
+            )
 
     def _answered(self, config: CapacityConfig, directory: Path, command: str) -> int:
         from nfd.experiment.runs import dataset_of

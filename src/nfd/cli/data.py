@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from nfd.cli.options import Options
+from nfd.core.errors import UsageError
 from nfd.experiment.settings import DataConfig
 
 
@@ -32,6 +33,8 @@ class DataCommand(Options, DataConfig):
 
         directory = prepare_directory(self.out)
         dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
+        if dataset.split_by is None and config.changed("seed"):
+            raise UsageError(f"--seed chooses the test part; {dataset.name} brings its own. Drop --seed {config.seed}.")
         about = description(dataset)
         with staged(directory) as folder:
             write_json(folder / "result.json", {"config": config.model_dump(), "command": command, **about})

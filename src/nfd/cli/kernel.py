@@ -31,7 +31,7 @@ class KernelCommand(DeviceOptions, KernelConfig):
 
         directory = prepare_directory(self.out)
         if self.action == "facts":
-            return _facts(config, directory, command)
+            return _facts(config, self.device, directory, command)
         from nfd.experiment.kernel_fit import KernelFit, fit_findings
         from nfd.report.kernel import write_fit
 
@@ -44,9 +44,9 @@ class KernelCommand(DeviceOptions, KernelConfig):
         return 0
 
 
-def _facts(config: KernelConfig, directory: Path, command: str) -> int:
-    fields = KernelConfig.model_fields
-    ignored = [f"--{n}" for n in fields if n not in ("activation", "seed") and getattr(config, n) != fields[n].default]
+def _facts(config: KernelConfig, device: str, directory: Path, command: str) -> int:
+    ignored = config.changed(*(name for name in KernelConfig.model_fields if name not in ("activation", "seed")))
+    ignored += [f"device={device!r}"] if device != "cpu" else []
     if ignored:
         raise UsageError(f"kernel facts takes --activation and --seed; got {', '.join(ignored)}. Drop it.")
     from nfd.core.files import staged, write_json

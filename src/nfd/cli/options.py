@@ -45,6 +45,8 @@ class Options(Config):
         path = _named("--config", arguments)
         if path is None:
             return cls()
+        if cls.settings_type() is Config:
+            raise UsageError(f"--config is a file of settings, and this command has none; got {path!r}. Drop it.")
         try:
             settings = cls.settings_type().load(_ready(cls.ready, path), partial=True)
         except ValueError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from nfd.cli.options import DeviceOptions
+from nfd.cli.options import DeviceOptions, Options
 from nfd.core.errors import UsageError
 from nfd.core.names import ExecutorName, TrackerName
 from nfd.experiment.config import Count
@@ -34,12 +34,19 @@ class SweepOptions(DeviceOptions):
     track: tuple[TrackerName, ...] = ()
     """trackers that are told of every run: tensorboard, wandb (offline)"""
 
+    @classmethod
+    def own(cls) -> list[str]:
+        """The options that say where networks are trained and who is told."""
+        return [name for name in SweepOptions.model_fields if name not in Options.model_fields]
+
     def sweep(self, directory: Path) -> Sweep:
         """The sweep in ``directory``, ready to run."""
         from nfd.sweep.executors import executor_named
         from nfd.sweep.sweep import Sweep
         from nfd.sweep.trackers import tracker_named
 
+        if self.gpus and self.device == "cpu":
+            raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which --device cpu leaves idle. Add --device cuda.")
         try:
             executor = executor_named(
                 self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus

@@ -48,6 +48,7 @@ class Dataset:
         source: where it came from, and whether it is the official file.
         official: True when a checksum says so, False when it says otherwise, None when there is none to compare.
         notes: what was left out or could not be done while loading.
+        split_by: the seed that chose the test part; None where the data bring one.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Dataset:
     source: str = ""
     official: bool | None = None
     notes: tuple[str, ...] = ()
+    split_by: int | None = None
 
     @property
     def title(self) -> str:

@@ -15,4 +15,6 @@ def digits(seed: int = 0) -> Dataset:
     pixels = torch.from_numpy(raw.images).unsqueeze(1).to(torch.uint8)
     train, test = Images(pixels, torch.from_numpy(raw.target).long()).split(seed)
     names = tuple(str(name) for name in raw.target_names)
-    return Dataset("digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True)
+    return Dataset(
+        "digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True, split_by=seed
+    )

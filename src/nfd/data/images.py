@@ -70,8 +70,10 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
     labels = torch.tensor([classes.index(f.label) for f in files])
     whole = Images(pixels, labels)
     testing = torch.tensor([f.part == "test" for f in files])
-    train, test = (whole[~testing], whole[testing]) if bool(testing.any()) else whole.split(seed)
-    return Dataset(root.resolve().name, tuple(classes), train, test, f"{root}: images in class folders", None, notes)
+    brought = bool(testing.any())
+    train, test = (whole[~testing], whole[testing]) if brought else whole.split(seed)
+    source, split_by = f"{root}: images in class folders", None if brought else seed
+    return Dataset(root.resolve().name, tuple(classes), train, test, source, None, notes, split_by)
 
 
 # ---- finding the files ---------------------------------------------------------------------------------------

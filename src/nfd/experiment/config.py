@@ -57,6 +57,11 @@ class Config(BaseModel):
         finally:
             _PARTIAL.reset(before)
 
+    def changed(self, *names: str) -> list[str]:
+        """Those of these settings that differ from their defaults, as ``name=value``."""
+        fields = type(self).model_fields
+        return [f"{name}={getattr(self, name)!r}" for name in names if getattr(self, name) != fields[name].default]
+
     def toml(self) -> str:
         """The settings as TOML; ``load`` brings them back."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))

@@ -125,6 +125,8 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
         f"{c.noise:g} of the function's variance, scale by likelihood. Kernel entries are known to "
         f"{max(s.error for s in scores):.0e}."
     )
+    if c.kind == "independent-feedback":
+        caption += " This kernel is twice nngp, and the scale is fitted, so the fit is that of nngp."
     likelihood = Finding(
         "likelihood",
         "Which horizon do the data prefer?",

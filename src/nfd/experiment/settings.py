@@ -32,6 +32,7 @@ from nfd.experiment.fields import (
     utf8,
     whole_or_infinite,
 )
+from nfd.scaling.exactness import check_optimizer
 
 
 class DataConfig(Config):
@@ -121,11 +122,7 @@ class RunConfig(TrainingConfig):
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         if self.order == "post" and self.block == "two-layer":
             raise ValueError("order='post' is defined for block='one-layer'; got block='two-layer'.")
-        if self.optimizer == "adam" and self.rule == "ntk":
-            raise ValueError("rule='ntk' has no rates for optimizer='adam'; use 'sgd' or another rule.")
-        if self.optimizer != "sgd" and (self.momentum or self.weights == "deferred"):
-            what = "momentum" if self.momentum else "weights='deferred'"
-            raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
+        check_optimizer(self.optimizer, rule=self.rule, momentum=self.momentum, deferred=self.weights == "deferred")
         return self
 
     def _check_network(self) -> None:
@@ -205,12 +202,20 @@ class PredictConfig(TrainingConfig):
     memory: str = "4 GiB"
     """bound on the memory of one network"""
 
+    @model_validator(mode="after")
+    def _check_rule(self) -> Self:
+        if not is_partial() and self.rule == "ntk":
+            raise ValueError("rule='ntk' is of the kernel regime, whose limit nfd kernel gives; choose another rule.")
+        if not is_partial() and self.rule == "depth-mup-inner" and self.block != "two-layer":
+            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+        return self
+
 
 class KernelConfig(DataConfig):
     """Gaussian-process regression with the kernel of an infinitely wide and deep network."""
 
     kind: Kind = "nngp"
-    """nngp, ntk or independent-feedback"""
+    """nngp, ntk or independent-feedback, which is twice nngp and so gives the same fit, its scale being fitted"""
     activation: Activation = "relu"
     """relu, tanh, erf, gelu or identity"""
     horizon: Positive = 1.0
@@ -269,3 +274,20 @@ class CheckConfig(DataConfig):
 
     gia: bool = False
     """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""
+
+    @model_validator(mode="after")
+    def _check_check(self) -> Self:
+        if is_partial():
+            return self
+        if self.rule == "ntk":
+            raise ValueError(
+                "rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."
+            )
+        check_optimizer(self.optimizer, weight_decay=self.weight_decay)
+        unused = self.changed("steps", "batch", *DataConfig.model_fields) if self.batches is not None else []
+        if unused:
+            raise ValueError(
+                f"batches={self.batches!r} brings its own data and steps; got {', '.join(unused)} beside it. Drop one "
+                "or the other."
+            )
+        return self

@@ -29,10 +29,10 @@ from nfd.limits.cost import bytes_of, within
 from nfd.limits.ensemble import ensemble
 from nfd.limits.problem import Problem, problem
 from nfd.meters.updates import Baseline
-from nfd.nets.sgd import SGD
 from nfd.scaling.planning import plan
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
+from nfd.training.optimizers import optimizer_named
 
 LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
@@ -193,7 +193,7 @@ class Study:
             net = given.network(c.block_width, depth, "dense", derive(c.seed, "block", index))
             baseline = Baseline(net, plan(net, rule=rule, optimizer="sgd"), self._probes)
             about = {"rule": rule, "depth": depth, "index": index}
-            optimizer = SGD(net.param_groups(c.eta_c, rule))
+            optimizer = optimizer_named("sgd", net.param_groups(c.eta_c, rule))
             for row in train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy):
                 if row.diverged:
                     rows.append(about | {"steps": c.steps, "diverged_at": row.step})

@@ -13,6 +13,7 @@ from nfd.core.names import Activation, Block, Data, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
+from nfd.scaling.exactness import check_optimizer
 
 
 class SweepConfig(DataConfig):
@@ -32,6 +33,14 @@ class SweepConfig(DataConfig):
     """samples per step"""
     seeds: Several = 4
     """initialisations of each network"""
+
+    @model_validator(mode="after")
+    def _check_length(self) -> Self:
+        if not is_partial() and self.epochs is not None and self.changed("steps"):
+            raise ValueError(
+                f"epochs stand in place of steps; got epochs={self.epochs:g} and steps={self.steps}. Drop one."
+            )
+        return self
 
     def run_settings(self, training_images: int) -> dict[str, Any]:
         """What every run of the sweep has, as settings of ``RunConfig``."""
@@ -89,6 +98,8 @@ class TransferConfig(SweepConfig):
             )
         if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
             raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
+        if not is_partial() and "ntk" in self.rules:
+            check_optimizer(self.optimizer, rule="ntk")
         return self
 
 
@@ -133,6 +144,14 @@ class CapacityConfig(SweepConfig):
             return self
         if self.replicates == 1:
             raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
+        if self.held_out is not None and not self.hold_out:
+            raise ValueError(
+                f"held_out is the size to hold out; got {list(self.held_out)} and hold_out=False. Drop one."
+            )
+        if self.replicates == 0 and self.changed("limit_width"):
+            raise ValueError(
+                f"limit_width is that of the replicates; got limit_width={self.limit_width} and replicates=0. Drop one."
+            )
         if self.block == "one-layer" and self.rule == "depth-mup-inner":
             raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         return self

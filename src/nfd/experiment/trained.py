@@ -17,11 +17,11 @@ from nfd.meters.start import start
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
 from nfd.nets.stack import Stack
 from nfd.scaling.rules import exponent_of
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
+from nfd.training.optimizers import optimizer_named
 from nfd.training.stacked import train_stack
 
 TESTED = 256  # first test samples, on which a run with a meter is tested: wide ones would test longer than they train
@@ -138,7 +138,9 @@ class _Alone:
         inputs, labels, _ = _placed(self.dataset, self.device)
         self.net.reserve(self.order.numel())
         batches = ((inputs[samples], labels[samples]) for samples in self.order)
-        optimizer = SGD(self.net.param_groups(self.config.eta_c, self.config.rule), momentum=self.config.momentum)
+        c = self.config
+        groups = self.net.param_groups(c.eta_c, c.rule, c.optimizer)
+        optimizer = optimizer_named(c.optimizer, groups, momentum=c.momentum)
         self._look(0)
         for row in train(self.meter.net, optimizer, batches, cross_entropy):
             yield row.step, row.loss

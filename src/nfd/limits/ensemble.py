@@ -11,9 +11,9 @@ from torch import Tensor
 from nfd.core.random import derive
 from nfd.limits.problem import Problem
 from nfd.nets.network import Network
-from nfd.nets.sgd import SGD
 from nfd.training.loop import train
 from nfd.training.losses import loss_named
+from nfd.training.optimizers import optimizer_named
 
 _EVAL_ROWS = 16  # at least; more when training batches are larger, which memory was counted for
 
@@ -69,7 +69,7 @@ def _replicate(problem: Problem, width: int, depth: int, weights: str, seed: int
     net = problem.network(width, depth, weights, seed)
     if weights == "deferred":
         net.reserve(problem.samples)
-    optimizer = SGD(net.param_groups(1.0, problem.rule), momentum=problem.momentum)
+    optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)
     batches = zip(problem.inputs, problem.targets, strict=True)
     rows = list(train(net, optimizer, batches, loss_named(problem.loss), rates=problem.eta_c))
     steps, batch, _ = problem.inputs.shape

@@ -124,6 +124,8 @@ def solve_nfd(
         )
     particles, grid = check_count("particles", particles), check_count("grid", grid)
     count, seed = check_count("replicates", replicates, minimum=2, maximum=MOST), check_seed(seed)
+    if eq5_term and grid < 2:
+        raise ValueError("eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave it out.")
     _check_particles(len(x), grid, particles, eq5_term, memory)
     finished = []
     for index in range(count):

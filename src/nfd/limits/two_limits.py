@@ -10,7 +10,7 @@ from nfd.limits.ensemble import ensemble
 from nfd.limits.particles import solve_nfd
 from nfd.limits.problem import Problem, problem
 from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd.training.optimizers import optimizer_named
 
 HORIZON, ETA_C = 1.0, 0.3
 
@@ -59,7 +59,7 @@ def first_step(
         x.shape[1], 1, n, L, horizon=horizon, activation=activation, seed=seed, feedback=feedback, weights=weights,
         dtype=torch.float64,
     )  # fmt: skip
-    optimizer = SGD(net.param_groups(eta_c))
+    optimizer = optimizer_named("sgd", net.param_groups(eta_c))
     before = net(x)
     before.sum().backward()  # a loss with L' = 1
     optimizer.step()

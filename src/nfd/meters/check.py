@@ -30,8 +30,10 @@ from nfd.core.tables import as_text, table_of
 from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of, moved
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
+from nfd.scaling.exactness import check_optimizer
 from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
 from nfd.scaling.sizes import MakeModel, growing, instance
+from nfd.training.optimizers import check_made
 
 AXES: tuple[Axis, ...] = ("width", "depth")
 METERS = (*UPDATES, "gradient", "loss", "gia_gap")
@@ -143,18 +145,23 @@ def check(
     place = None if device is None else check_device(device)
     pairs = _pairs(batches, place)
     rule_named(rule)
+    optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
+    if make_optimizer is None:
+        check_made(optimizer)
+    weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
+    check_optimizer(optimizer, rule=rule, weight_decay=weight_decay)
     job = Job(
         make_model,
         min(sizes["width"]),
         min(sizes["depth"]),
         pairs,
         rule,
-        check_choice("optimizer", optimizer, OPTIMIZERS),
+        optimizer,
         check_real("eta_c", eta_c, above=0.0, below=MAX_RATE),
         loss_of(loss),
         blocks,
         roles,
-        check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
+        weight_decay,
         make_optimizer,
         check_flag("gia", gia),
         place,

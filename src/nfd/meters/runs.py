@@ -28,6 +28,7 @@ from nfd.scaling.probe import call_with
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.sizes import MakeModel, instance
 from nfd.training.losses import LOSSES
+from nfd.training.optimizers import optimizer_named
 
 _BUILDING = Lock()
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
@@ -232,16 +233,7 @@ class Job:
     def _optimizer(self, groups: Groups) -> torch.optim.Optimizer:
         if self.make_optimizer is not None:
             return self.make_optimizer(groups)
-        kinds: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-            "sgd": lambda g: torch.optim.SGD(g, lr=self.eta_c),
-            "adam": torch.optim.Adam,
-            "adamw": torch.optim.AdamW,
-        }
-        if self.optimizer not in kinds:
-            raise ValueError(
-                f"optimizer={self.optimizer!r} is not built here; pass make_optimizer=, a function of parameter groups."
-            )
-        return kinds[self.optimizer](groups)
+        return optimizer_named(self.optimizer, groups)
 
 
 def _note_gradient(found: Run, ends: Sequence[float]) -> None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nfd.nets.network import Network, Streams
+from nfd.nets.network import Network
+from nfd.nets.streams import Streams
 
 
 @dataclass

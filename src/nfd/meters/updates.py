@@ -33,7 +33,7 @@ from nfd.nets.dense import DenseLinear
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
 from nfd.scaling.probe import call_with, evaluating
-from nfd.scaling.tensors import TensorInfo, modules, tensors
+from nfd.scaling.tensors import TensorInfo, is_conv1d, modules, tensors
 
 UPDATES = (
     "activation",
@@ -164,7 +164,8 @@ class Baseline:
 
 def _scale(model: nn.Module, plan: Plan, name: str) -> float:
     """The forward multiplier of a matrix."""
-    return model.scale(plan.roles[name]) if isinstance(model, Network) else 1.0
+    own = isinstance(model, Network) and model.is_standard_normal(name)
+    return cast(Network, model).scale(plan.roles[name]) if own else 1.0
 
 
 def _time_step(model: nn.Module, plan: Plan) -> float:
@@ -177,7 +178,7 @@ def _is_linear(t: TensorInfo, z: Tensor) -> bool:
     """Whether the owner of a matrix does nothing but apply it: only then can its own part be told."""
     if isinstance(t.owner, nn.MultiheadAttention):
         return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
-    plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or type(t.owner).__name__ == "Conv1D"
+    plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or is_conv1d(t.owner)
     return plain and t.name.endswith("weight")
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.names import Feedback, Regime, Weights
-from nfd.nets.network import Arithmetic, Network, trainable
+from nfd.nets.network import Network, trainable
+from nfd.nets.streams import Arithmetic
 from nfd.scaling.rules import Role
 
 

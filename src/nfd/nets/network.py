@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, cast, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,42 +26,16 @@ from nfd.core.names import Feedback, Optimizer, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import FEEDBACKS, DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, Power, Role, rule_named
+from nfd.nets.streams import Arithmetic, Streams
+from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
+from nfd.scaling.self_scaled import SelfScaled
+from nfd.scaling.sizes import Ratios, ratios_by_role
+from nfd.scaling.tensors import tensors
 
 Linear = DenseLinear | DeferredLinear
 
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
-
-
-@dataclass
-class Streams:
-    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks), delta.
-
-    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], Theta(1) in width: the paper's g (Eq. 3) weighted by dLoss/df
-    and summed over outputs. It exists after ``loss.backward()``.
-    """
-
-    outputs: Tensor
-    gradient_scale: float
-    layers: list[Tensor] = field(repr=False)
-    inner: list[Tensor] = field(repr=False)
-
-    @property
-    def h(self) -> Tensor:
-        """The residual stream after every block, [L+1, b, n]."""
-        return torch.stack([h.detach() for h in self.layers])
-
-    @property
-    def x_inner(self) -> Tensor | None:
-        """The pre-activation inside every two-layer block, [L, b, n]; None for other networks."""
-        return torch.stack([x.detach() for x in self.inner]) if self.inner else None
-
-    @property
-    def delta(self) -> Tensor:
-        """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
-        if any(h.grad is None for h in self.layers):
-            raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
-        return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
 
 
 def flows(net: Network, x: Tensor) -> Streams:
@@ -72,27 +45,7 @@ def flows(net: Network, x: Tensor) -> Streams:
     return streams
 
 
-class Arithmetic(Protocol):
-    """The products of a network's recursion: with the weights of one network, or of a stack of them."""
-
-    @property
-    def branch(self) -> float | Tensor:
-        """m, the residual multiplier."""
-
-    def embed(self, x: Tensor) -> Tensor:
-        """``U x / sqrt(d)``."""
-
-    def product(self, layer: str, index: int, x: Tensor) -> Tensor:
-        """``W x / sqrt(n)``."""
-
-    def add(self, h: Tensor, layer: str, index: int, x: Tensor) -> Tensor:
-        """``h + m W phi(x) / sqrt(n)``."""
-
-    def read(self, h: Tensor) -> Tensor:
-        """``alpha / sqrt(n) V h``."""
-
-
-class Network(nn.Module):
+class Network(SelfScaled):
     """``h_0 = U x / sqrt(d)``, hidden layers of a subclass, ``f = alpha / sqrt(n) V h_L``; all weights N(0, 1).
 
     ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime (sections 2 and 4.2).
@@ -145,17 +98,34 @@ class Network(nn.Module):
 
         For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
         """
-        layers, inner = self.run(self, self._checked(x))
+        passes, run = list[tuple[list[Tensor], list[Tensor]]](), self.run
+
+        def kept(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+            passes.append(run(by, inputs))
+            return passes[-1]
+
+        self.__dict__["run"] = kept  # so that a subclass's own ``forward`` is what is seen
+        try:
+            outputs = self(x)
+        finally:
+            del self.__dict__["run"]
+        if len(passes) != 1:
+            raise ValueError(
+                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
+                f"{len(passes)}. Call super().forward(x) once in it."
+            )
+        (layers, inner), *_ = passes
         for h in layers:
             if h.requires_grad:
                 h.retain_grad()
-        return Streams(self.read(layers[-1]), math.sqrt(self.width) / self.alpha, layers, inner)
+        return Streams(outputs, math.sqrt(self.width) / self.alpha, layers, inner)
 
     def param_groups(self, eta_c: float, rule: str | None = None, optimizer: Optimizer = "sgd") -> list[dict[str, Any]]:
         """Parameters by role with their rates; for SGD ``eta_c n`` times the rule's depth factor (kernel: no n).
 
         For Adam they are ``eta_c / sqrt(n)`` for hidden matrices, ``eta_c`` for U and V, times the depth factor, each
-        with its own epsilon: 1e-8 times how the entries of its gradient scale.
+        with its own epsilon: 1e-8 times how the entries of its gradient scale. What a subclass adds learns by its role,
+        as a plain parameter that nothing multiplies.
 
         Args:
             eta_c: the rate that does not depend on width or depth, at least 0.
@@ -164,25 +134,33 @@ class Network(nn.Module):
             optimizer: ``"sgd"`` or ``"adam"``.
 
         Raises:
-            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks.
+            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when Adam is
+                not exact for these weights or this rule; naming the parameters of a subclass that have no role.
         """
         eta_c = check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C)
         check_choice("optimizer", optimizer, ("sgd", "adam"))
         rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
-        self._check_rule(rule)
-        n = self.width if self.regime == "feature" else 1
-        groups = []
-        for role, parameters in self._roles().items():
-            if parameters:
-                rate, epsilon = chosen.rate(role, optimizer), chosen.epsilon(role)
-                if chosen.scales_width:
-                    rate = rate * self.multiplier(role) ** (-2 if optimizer == "sgd" else -1)
-                    epsilon = epsilon * self.multiplier(role)
-                group = {"params": parameters, "lr": eta_c * rate.at(n, n, self.depth), "role": role}
-                adam = {"eps": ADAM_EPSILON * epsilon.at(n, n, self.depth)} if optimizer == "adam" else {}
-                groups.append(group | adam)
-        return groups
+        self.check_rule(rule)
+        check_optimizer(optimizer, rule=rule, deferred=self.weights == "deferred")
+        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for name, role in sorted(self.settled_roles().items(), key=lambda pair: ROLES.index(pair[1])):
+            rate, epsilon, ratios = chosen.rate(role, optimizer), chosen.epsilon(role), self._ratios(name, role)
+            if chosen.scales_width and self.is_standard_normal(name):
+                rate = rate * self.multiplier(role) ** (-2 if optimizer == "sgd" else -1)
+                epsilon = epsilon * self.multiplier(role)
+            if self.get_parameter(name).dim() < 2:
+                rate = rate.of_vector()
+            lr, eps = (p.at(ratios.fan_in, ratios.fan_out, self.depth) for p in (rate, epsilon))
+            settings = {"lr": eta_c * lr, "role": role} | ({"eps": ADAM_EPSILON * eps} if optimizer == "adam" else {})
+            group = groups.setdefault(tuple(settings.items()), {"params": [], **settings})
+            group["params"].append(self.get_parameter(name))
+        return list(groups.values())
+
+    def _ratios(self, name: str, role: Role) -> Ratios:
+        """A tensor's size over that of the base, width 1; the kernel regime has rates of that base at every width."""
+        n = float(self.width) if self.regime == "feature" else 1.0
+        return Ratios(n, n) if self.is_standard_normal(name) else ratios_by_role(tensors(self)[name], role, n)
 
     def multiplier(self, role: Role) -> Power:
         """How the forward multiplier of weights with this role scales with n and L: they are N(0, 1) themselves."""
@@ -196,9 +174,34 @@ class Network(nn.Module):
         return {"input": 1.0, "readout": self.alpha}.get(role, 1.0) / math.sqrt(width)
 
     def named_roles(self) -> dict[str, Role]:
-        """The role of every trainable parameter, by its name."""
+        """The role of every trainable parameter, by its name; a subclass with more parameters adds theirs."""
         roles = {id(p): role for role, parameters in self._roles().items() for p in parameters}
         return {name: roles[id(p)] for name, p in self.named_parameters() if id(p) in roles}
+
+    def check_rule(self, rule: str) -> None:
+        """ValueError when a rule is made for another regime, residual multiplier or block."""
+        chosen = rule_named(rule)
+        if rule == "ntk" and self.regime != "kernel":
+            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
+        if chosen.scales_depth and not self.block_names():
+            raise ValueError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
+        if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
+            raise ValueError(
+                f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
+                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
+            )
+        if chosen.boosts_inner and not self._roles().get("inner"):
+            raise ValueError(
+                f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
+                "Build the network with block='two-layer' or use rule='depth-mup'."
+            )
+
+    def block_names(self) -> list[str]:
+        return []
+
+    def is_standard_normal(self, name: str) -> bool:
+        owner = self.get_submodule(name.rpartition(".")[0])
+        return name in ("U", "V") if owner is self else isinstance(owner, Linear)
 
     def decoupled(self) -> Self:
         """A copy with the same weights and independent feedback (Corollary 1), for dense weights."""
@@ -273,21 +276,6 @@ class Network(nn.Module):
         if x.dtype != self.U.dtype:
             raise TypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
         return check_finite("x", x)
-
-    def _check_rule(self, rule: str) -> None:
-        chosen = rule_named(rule)
-        if rule == "ntk" and self.regime != "kernel":
-            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
-        if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
-            raise ValueError(
-                f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
-                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
-            )
-        if chosen.boosts_inner and not self._roles().get("inner"):
-            raise ValueError(
-                f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
-                "Build the network with block='two-layer' or use rule='depth-mup'."
-            )
 
 
 def trainable(layers: Sequence[nn.Module]) -> list[nn.Parameter]:

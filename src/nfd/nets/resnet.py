@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from nfd.core.errors import check_choice, check_flag, check_real
 from nfd.core.names import Block, Feedback, Order, Regime, Weights
-from nfd.nets.network import Arithmetic, Network, trainable
+from nfd.nets.network import Network, trainable
+from nfd.nets.streams import Arithmetic
 from nfd.scaling.rules import Role
 
 _FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
@@ -126,6 +127,9 @@ class ResNet(Network):
                 inner.append(x)
             layers.append(by.add(h, "outer", index, x))  # Eqs. 1, 6
         return layers, inner
+
+    def block_names(self) -> list[str]:
+        return [f"outer.{index}" for index in range(self.depth)]
 
     def _roles(self) -> dict[Role, list[nn.Parameter]]:
         return {

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from nfd.core.activations import Activation
 from nfd.core.names import Optimizer
-from nfd.nets.dense import decoupled_product
+from nfd.nets.dense import DenseLinear, decoupled_product
 from nfd.nets.network import Network
+
+_COMPUTES = ("forward", "run", "embed", "product", "add", "read", "branch", "alpha", "scale")
 
 
 class Stack(nn.Module):
@@ -28,11 +30,13 @@ class Stack(nn.Module):
         nets: networks that differ only in seed, horizon, branch exponent and regime.
 
     Raises:
-        ValueError: when they differ in anything else, or hold deferred weights.
+        ValueError: when they differ in anything else, hold deferred weights, or compute in a way of their own.
     """
 
     def __init__(self, nets: Sequence[Network]) -> None:
         super().__init__()
+        for net in nets:
+            _check_plain(net)
         forms = {_form(net) for net in nets}
         if len(forms) != 1 or any(net.weights != "dense" for net in nets):
             raise ValueError(
@@ -40,7 +44,7 @@ class Stack(nn.Module):
             )
         # their recursion and their rates are needed, not their weights; a tuple hides them from nn.Module
         self._nets = tuple(copy.deepcopy(net).to("meta") for net in nets)
-        roles = nets[0].named_roles()
+        roles = nets[0].settled_roles()
         self._scales = {
             name: _column([net.scale(_role_of(name, roles)) for net in nets], tensor)
             for name, tensor in nets[0].named_parameters()
@@ -129,9 +133,26 @@ class _Add(torch.autograd.Function):
         return (back.add_(g), None, update, to_feedback, None) if ctx.one else (g, back, update, to_feedback, None)
 
 
+def _check_plain(net: Network) -> None:
+    """ValueError for a subclass that computes otherwise than nfd's class, which a stack would not see."""
+    kind = type(net)
+    parent = next(base for base in kind.__mro__ if base.__module__.startswith("nfd."))
+    own = [f"its own {name}" for name in _COMPUTES if getattr(kind, name) is not getattr(parent, name)]
+    own += [f"its own {name}" for name in _COMPUTES if name in vars(net)]
+    matrices = {id(p) for layer in net.modules() if type(layer) is DenseLinear for p in layer.parameters()}
+    theirs = matrices | {id(net.U), id(net.V)}
+    own += [f"the parameter {name!r}" for name, p in net.named_parameters() if id(p) not in theirs]
+    own += [f"hooks on {name or 'it'!r}" for name, m in net.named_modules() if m._forward_hooks or m._forward_pre_hooks]
+    if own and net.weights == "dense":
+        raise ValueError(
+            f"a stack computes what {parent.__name__} computes; {kind.__name__} has {', '.join(own)}, which it would "
+            "leave out. Train these networks one by one."
+        )
+
+
 def _form(net: Network) -> tuple[Any, ...]:
     shapes = tuple((name, tuple(p.shape), str(p.dtype), str(p.device)) for name, p in net.named_parameters())
-    return type(net).__name__, net.activation.name, net.feedback, getattr(net, "order", None), shapes
+    return type(net), net.activation.name, net.feedback, getattr(net, "order", None), shapes
 
 
 def _by_name(net: Network, groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

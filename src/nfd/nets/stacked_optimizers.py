@@ -16,7 +16,7 @@ from torch import Tensor
 Group = dict[str, Any]
 
 
-class _InBackward:
+class StackedOptimizer:
     """Calls ``_step`` on every parameter of ``groups`` during backward, with its group."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
@@ -35,7 +35,7 @@ class _InBackward:
         raise NotImplementedError
 
 
-class StackedSGD(_InBackward):
+class StackedSGD(StackedOptimizer):
     """``v <- momentum v + g``, ``w <- w - lr v``: ``torch.optim.SGD`` with ``lr`` a column ``[R, 1, 1]``."""
 
     def __init__(self, groups: Sequence[Group], momentum: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class StackedSGD(_InBackward):
         p.addcmul_(g, group["lr"], value=-1.0)
 
 
-class StackedAdam(_InBackward):
+class StackedAdam(StackedOptimizer):
     """``torch.optim.Adam`` with ``lr`` and ``eps`` columns ``[R, 1, 1]``."""
 
     betas = (0.9, 0.999)

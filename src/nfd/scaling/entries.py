@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from nfd.scaling.families import Known, known
+from nfd.scaling.families import known
 from nfd.scaling.plan import Entry
 from nfd.scaling.roles import Anatomy
-from nfd.scaling.rules import INPUT_LIKE, Power, Role
-from nfd.scaling.sizes import Base, Ratios, Start, ratios, ratios_by_role
-from nfd.scaling.tensors import tensors
+from nfd.scaling.rules import INPUT_LIKE, Role
+from nfd.scaling.sizes import Base, ratios, ratios_by_role
 
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
-def entries_of_own(model: nn.Module, family: Known, m: float) -> dict[str, Entry]:
-    """A network of nfd.nets, ``m`` times as wide as its base: N(0, 1) weights behind multipliers."""
-    entries = {}
-    for name, t in tensors(model).items():
-        role = family.roles.get(name, "vector")
-        grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
-        why, multiplier = family.sources.get(name, "fixed"), family.multipliers.get(name, Power())
-        entries[name] = Entry(t.shape, role, why, t.shape[-1], grown, Start(1.0, None), multiplier)
-    return entries
+@dataclass(frozen=True)
+class Parts:
+    """What a plan is made of beside its choices."""
+
+    entries: dict[str, Entry]
+    width: float
+    depth: float
+    blocks: list[str]
+    multipliers: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def entries_of_base(found: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, cast
 
 from torch import nn
 
 from nfd.scaling.rules import Power, Role
+from nfd.scaling.self_scaled import SelfScaled
 from nfd.scaling.tensors import modules, tensors
 
 
@@ -40,8 +40,7 @@ class Known:
     post_norm: list[str] = field(default_factory=list)
     attention: dict[str, int] = field(default_factory=dict)  # module, of the queries where there is one -> head size
     multipliers: dict[str, Power] = field(default_factory=dict)  # in the forward pass already
-    depth: int | None = None
-    width: int | None = None
+    network: SelfScaled | None = None  # the model itself, where it has its scales in its forward pass
 
 
 _LLAMA: dict[str, Role] = {
@@ -160,10 +159,10 @@ def known(model: nn.Module) -> Known:
     for prefix, module, family in _families(model):
         _read(found, prefix, module, family)
     for prefix, module in modules(model).items():
-        if _class_name(module) in ("nfd.nets.resnet.ResNet", "nfd.nets.mlp.MLP"):
+        if isinstance(module, SelfScaled):
             if prefix:
                 raise ValueError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
-            return _own(cast(Any, module))
+            return _own(module)
     return found
 
 
@@ -195,21 +194,20 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
                 found.attention[start + name + (f".{family.query}" if family.query else "")] = size
 
 
-def _own(net: Any) -> Known:
+def _own(net: SelfScaled) -> Known:
     """A network of ``nfd.nets``: entries are N(0, 1) and every scale is in its forward pass."""
     if net.weights == "deferred":
         raise ValueError(
             "A plan is for stored weights; this network has weights='deferred'. Use net.param_groups and nfd.SGD."
         )
-    roles = net.named_roles()
-    kind = type(net).__name__
+    roles, kind = net.settled_roles(), type(net)
+    source = f"nfd.{kind.__name__}" if kind.__module__.startswith("nfd.") else kind.__name__
     return Known(
-        roles=dict(roles),
-        sources=dict.fromkeys(roles, f"nfd.{kind}"),
-        blocks=[f"outer.{k}" for k in range(net.depth)] if kind == "ResNet" else [],
-        multipliers={name: net.multiplier(role) for name, role in roles.items()},
-        depth=net.depth,
-        width=net.width,
+        roles=roles,
+        sources=dict.fromkeys(roles, source),
+        blocks=net.block_names(),
+        multipliers={name: net.multiplier(role) for name, role in roles.items() if net.is_standard_normal(name)},
+        network=net,
     )
 
 

@@ -152,12 +152,16 @@ class Plan:
         eps = check_real("eps", eps, above=0.0, below=MAX_RATE)
         patterns = check_patterns("no_decay", no_decay) or []
         patterns = [patterns] if isinstance(patterns, str) else patterns
+        if eps != ADAM_EPSILON and self.optimizer not in ("adam", "adamw"):
+            raise ValueError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
         if self.optimizer == "adam" and weight_decay and self.decay != "raw":
             raise ValueError(
                 "The decay of Adam goes through its normaliser and has no form free of width and depth. Plan with "
                 "optimizer='adamw', or with decay='raw' to pass the number on as it is."
             )
         named = self._parameters(model)
+        if unfit := [pattern for pattern in patterns if not any(matches(name, pattern) for name in named)]:
+            raise ValueError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, p in named.items():
             if not p.requires_grad:

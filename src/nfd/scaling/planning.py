@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -13,17 +12,18 @@ from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_co
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
 from nfd.scaling.entries import (
+    Parts,
     entries_of_base,
-    entries_of_own,
     entries_of_ratio,
     multipliers,
     stream_width,
     widest,
 )
 from nfd.scaling.families import Known, known
-from nfd.scaling.plan import DECAYS, Entry, Plan
+from nfd.scaling.own import check_nothing_said, parts_of_own
+from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.roles import Anatomy, Decision, anatomy
-from nfd.scaling.rules import OPTIMIZERS, Role, Rule, exponent_of, rule_named
+from nfd.scaling.rules import OPTIMIZERS, Role, Rule, rule_named
 from nfd.scaling.sizes import Base, MakeModel, growing, instance
 from nfd.scaling.tensors import tensors
 
@@ -101,10 +101,11 @@ def plan(
         check_finite("sample", sample)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
-    if family.width is None:
+    if family.network is None:
         parts = _of_any(model, chosen, rule, base, base_width, base_depth, make_model, blocks, roles, sample)
     else:
-        parts = _of_own(model, family, rule, base, base_width, base_depth)
+        check_nothing_said(blocks, roles)
+        parts = parts_of_own(model, family, family.network, rule, base, base_width, base_depth, make_model)
     notes = [*parts.notes, *([_CLIP] if chosen.scales_width and optimizer in ("sgd", "adam", "adamw") else [])]
     return Plan(
         cast(RuleName, rule),
@@ -119,37 +120,6 @@ def plan(
     )
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What a plan is made of beside its choices."""
-
-    entries: dict[str, Entry]
-    width: float
-    depth: float
-    blocks: list[str]
-    multipliers: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
-def _of_own(
-    model: nn.Module, family: Known, rule: str, base: nn.Module | None, base_width: int | None, base_depth: int | None
-) -> _Parts:
-    """A network of nfd.nets: it knows its roles, its size and its multipliers."""
-    net = cast(Any, model)
-    if family.blocks and rule_named(rule).exponent not in (None, net.branch_exponent):
-        raise ValueError(
-            f"Rule {rule!r} is made for branch_exponent={exponent_of(rule):g}; this network has "
-            f"{net.branch_exponent:g}. Build it with branch_exponent={exponent_of(rule):g} or choose another rule."
-        )
-    if rule_named(rule).boosts_inner and "inner" not in family.roles.values():
-        raise ValueError(f"Rule {rule!r} needs inner and outer roles; build the network with block='two-layer'.")
-    if base is not None:
-        small = known(base)
-        base_width, base_depth = small.width, small.depth
-    m, depth = net.width / (base_width or 1), net.depth / (base_depth or 1)
-    return _Parts(entries_of_own(model, family, m), m, depth, family.blocks)
-
-
 def _of_any(
     model: nn.Module,
     chosen: Rule,
@@ -161,7 +131,7 @@ def _of_any(
     blocks: str | Sequence[str] | None,
     roles: Mapping[str, str],
     sample: Any,
-) -> _Parts:
+) -> Parts:
     """Anyone's module."""
     if base is None and make_model is not None and base_width is not None:
         base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1), seed=0)
@@ -172,20 +142,18 @@ def _of_any(
     settled = _settled(found, chosen, rule)
     unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
     if not chosen.scales_width:  # the model's own start is that of the rule
-        return _Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
+        return Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
     if base is not None:
         base_blocks = blocks_of(base, blocks)
         entries = entries_of_base(found, settled, Base(tensors(base), base_blocks))
         depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
         factors, said = multipliers(found, entries, base)
-        return _Parts(entries, widest(entries), depth, found.blocks, factors, [*said, *unseen])
+        return Parts(entries, widest(entries), depth, found.blocks, factors, [*said, *unseen])
     m = 1.0 if base_width is None else stream_width(found, settled) / base_width
     depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
     entries = entries_of_ratio(found, settled, m)
     factors, said = multipliers(found, entries, None)
-    return _Parts(
-        entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said, *unseen]
-    )
+    return Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said, *unseen])
 
 
 def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -213,7 +181,7 @@ def _check_sizes(
     if make_model is not None:
         check_callable("make_model", make_model, "a function of (width, depth)")
     nothing = base is None and base_width is None and base_depth is None
-    if nothing and family.width is None and rule != "standard":
+    if nothing and family.network is None and rule != "standard":
         raise ValueError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."

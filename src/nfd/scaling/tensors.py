@@ -31,7 +31,7 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
 
     def walk(module: nn.Module, name: str) -> None:
-        inner = _WRAPPED.get(type(module).__name__)
+        inner = next((_WRAPPED[kind] for kind in _kinds(module) if kind in _WRAPPED), None)
         if inner is not None and inner in module._modules:
             walk(getattr(module, inner), name)
             return
@@ -126,12 +126,22 @@ def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] 
         return (), (2,)
     if isinstance(owner, _NORMS):
         return (), every
-    if p.dim() == 2 and type(owner).__name__ == "Conv1D" and hasattr(owner, "nf"):  # Hugging Face: [in, out]
+    if p.dim() == 2 and is_conv1d(owner):
         return (0,), (1,)
     known = isinstance(owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase)
     if p.dim() == 2 and (known or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
         return (1,), (0,)
     return None, None
+
+
+def is_conv1d(owner: nn.Module) -> bool:
+    """Whether a module is Hugging Face's linear layer, or a subclass of it, whose weight is [in, out]."""
+    return "Conv1D" in _kinds(owner) and hasattr(owner, "nf")
+
+
+def _kinds(module: nn.Module) -> list[str]:
+    """The names of a module's class and of its bases: of classes that are imported only where they are in use."""
+    return [kind.__name__ for kind in type(module).__mro__]
 
 
 def groups(t: TensorInfo) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nfd.core.names import Optimizer
 from nfd.nets.stack import Stack
-from nfd.nets.stacked_optimizers import StackedAdam, StackedSGD
 from nfd.training.losses import cross_entropy
+from nfd.training.optimizers import stacked_optimizer_named
 
 
 def train_stack(
@@ -31,10 +31,7 @@ def train_stack(
         inputs, labels: ``[N, d]`` and ``[N]``. order: ``[steps, b]``, the samples of each step.
         before: called with the number of each step before it is made.
     """
-    if optimizer == "sgd":
-        StackedSGD(groups, momentum)
-    else:
-        StackedAdam(groups)
+    stacked_optimizer_named(optimizer, groups, momentum=momentum)
     losses = []
     for step, samples in enumerate(order):
         before(step)

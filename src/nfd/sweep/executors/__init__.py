@@ -20,7 +20,7 @@ def executor_named(
     threads: int = 1,
     address: str | None = None,
     gpus: float = 0.0,
-    attempts: int = 3,
+    attempts: int | None = None,
 ) -> Executor:
     """The executor called ``name``.
 
@@ -30,13 +30,18 @@ def executor_named(
         threads: of PyTorch, for each task, in every executor.
         address: of a Ray cluster; None starts one here. For "ray" alone.
         gpus: what each task takes of a GPU. For "ray" alone.
-        attempts: how often a task is tried whose worker is lost.
+        attempts: how often a task is tried whose worker is lost, 3 if None. Not for "inline", which has no worker.
 
     Raises:
         ValueError: for an unknown name, or an option that the executor does not have.
     """
     check_choice("executor", name, EXECUTORS)
     _check_options(name, {"workers": ("processes", workers), "address": ("ray", address), "gpus": ("ray", gpus)})
+    if name == "inline" and attempts is not None:
+        raise ValueError(
+            f"attempts is for executors with workers; got attempts={attempts!r} for 'inline'. Leave it out."
+        )
+    attempts = 3 if attempts is None else attempts
     if name == "inline":
         from nfd.sweep.executors.inline import Inline
 

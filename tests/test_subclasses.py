@@ -1,0 +1,231 @@
+"""Subclasses of the networks: recognised by what they are, trained whole, and refused where they would be cut short."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nfd
+from nfd.nets.stack import Stack
+from nfd.scaling.rules import Role
+from nfd.training.losses import cross_entropy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+D, C = 5, 3
+
+
+class Renamed(nfd.ResNet):
+    """Other arguments, the same network."""
+
+    def __init__(self, width: int, depth: int, seed: int = 0) -> None:
+        super().__init__(D, C, width, depth, seed=seed, block="two-layer")
+
+
+class Louder(Renamed):
+    """Another forward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class Twice(Renamed):
+    """Two passes: it has no streams of one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + super().forward(-x)
+
+
+class Forgetful(Renamed):
+    """A bias and a gain that nobody gave a role."""
+
+    def __init__(self, width: int, depth: int, seed: int = 0) -> None:
+        super().__init__(width, depth, seed)
+        self.bias = nn.Parameter(torch.zeros(C))
+        self.gain = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.bias + 0 * self.gain.weight.sum()
+
+
+class Biased(Renamed):
+    """A bias on the outputs, a gain of each neuron and a plain matrix, with their roles."""
+
+    def __init__(self, width: int, depth: int, seed: int = 0) -> None:
+        super().__init__(width, depth, seed)
+        self.bias = nn.Parameter(torch.zeros(C))
+        self.gain = nn.Parameter(torch.ones(width))
+        self.mix = nn.Linear(width, width, bias=False)
+
+    def named_roles(self) -> dict[str, Role]:
+        return {**super().named_roles(), "bias": "readout", "gain": "vector", "mix.weight": "hidden"}
+
+    def read(self, h: Tensor) -> Tensor:
+        return super().read(self.mix(h) * self.gain) + self.bias
+
+
+def batches(count: int = 2) -> list[tuple[Tensor, Tensor]]:
+    stream = torch.Generator().manual_seed(0)
+    return [(torch.randn(8, D, generator=stream), torch.randint(0, C, (8,), generator=stream)) for _ in range(count)]
+
+
+def parent(width: int, depth: int) -> nfd.ResNet:
+    return nfd.ResNet(D, C, width, depth, block="two-layer")
+
+
+def test_a_subclass_with_other_arguments_is_the_same_network() -> None:
+    own, other = Renamed(16, 4), parent(16, 4)
+    for rule in ("depth-mup", "depth-mup-inner"):
+        plans = [nfd.plan(net, rule=rule, optimizer="adam").to_dict() for net in (own, other)]
+        for plan in plans:
+            for entry in plan["entries"].values():
+                entry.pop("why")
+        assert plans[0] == plans[1]
+    checks = [nfd.check(make, [8, 16], [2, 4], batches(), seeds=2) for make in (Renamed, parent)]
+    assert checks[0].table == checks[1].table
+    assert checks[0].runs == checks[1].runs
+    stack = Stack([Renamed(16, 4, seed) for seed in range(2)])
+    x = batches()[0][0]
+    torch.testing.assert_close(stack(x)[1], Renamed(16, 4, 1)(x))
+
+
+def test_a_forward_pass_of_its_own_is_what_is_trained_and_measured() -> None:
+    """Streams, and with them the first step of a check, see the subclass's outputs and not its parent's."""
+    x, _ = batches()[0]
+    streams = Louder(16, 4).streams(x)
+    torch.testing.assert_close(streams.outputs, 2 * parent(16, 4)(x))
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    other = parent(16, 4).streams(x)
+    other.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(streams.delta, 2 * other.delta)
+    found = []
+    for make in (Louder, parent):
+        check = nfd.check(make, [8, 16], [2], batches(1), seeds=2, eta_c=1e-3, loss=lambda out, _: out.mean())
+        found.append([(run["loss"], run["function_update"]) for run in check.runs])
+    loud, plain = torch.tensor(found)
+    torch.testing.assert_close(loud[:, 0], 2 * plain[:, 0])
+    torch.testing.assert_close(loud[:, 1], 4 * plain[:, 1], rtol=0.01, atol=0)  # but for the second order of the step
+    with pytest.raises(ValueError, match=r"Twice.forward must make one pass through run\(\).*made 2"):
+        Twice(16, 4).streams(x)
+
+
+def test_parameters_without_a_role_are_refused_by_name_wherever_rates_are_made() -> None:
+    net, said = (
+        Forgetful(16, 4),
+        "Forgetful has trainable parameters without a role.*'bias', 'gain.weight', 'gain.bias'",
+    )
+    with pytest.raises(ValueError, match=said):
+        net.param_groups(0.1)
+    with pytest.raises(ValueError, match=said):
+        nfd.plan(net)
+    with pytest.raises(ValueError, match=said):
+        nfd.check(Forgetful, [8, 16], [2], batches(), seeds=2)
+    with pytest.raises(ValueError, match="Renamed has trainable parameters without a role.*'extra'"):
+        other = Renamed(8, 2)
+        other.extra = nn.Parameter(torch.ones(3))
+        nfd.plan(torch.nn.parallel.DataParallel(other))  # wherever it is
+    for p in (net.bias, *net.gain.parameters()):
+        p.requires_grad_(False)
+    assert sum(len(group["params"]) for group in net.param_groups(0.1)) == 2 + 2 * 4
+    nfd.plan(net)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_parameters_with_a_role_train_at_its_rate(optimizer: Any) -> None:
+    """As plain parameters: hidden ones behind no multiplier have the rate of an effective weight."""
+    n, net = 16, Biased(16, 4)
+    rates = {id(p): group["lr"] for group in net.param_groups(0.5, optimizer=optimizer) for p in group["params"]}
+    expected = {"bias": 1.0, "gain": n, "mix.weight": 1.0} if optimizer == "sgd" else {"bias": 1, "gain": 1}
+    expected |= {"mix.weight": 1 / n} if optimizer == "adam" else {}
+    assert {name: rates[id(net.get_parameter(name))] / 0.5 for name in expected} == pytest.approx(expected)
+    plan = nfd.plan(net, optimizer=optimizer)
+    planned = {id(p): group["lr"] for group in plan.param_groups(net, lr=0.5) for p in group["params"]}
+    assert planned == pytest.approx(rates)
+    before = copy.deepcopy(net.state_dict())
+    plan.initialize_(net, seed=3)
+    assert torch.equal(net.gain, before["gain"])  # as the subclass begins them
+    assert torch.equal(net.mix.weight, before["mix.weight"])
+    assert not torch.equal(net.U, before["U"])
+    x, y = batches()[0]
+    stepper = nfd.SGD(net.param_groups(0.5)) if optimizer == "sgd" else torch.optim.Adam(plan.param_groups(net, lr=0.5))
+    cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
+    stepper.step()
+    for name in expected:
+        assert not torch.equal(net.get_parameter(name), before[name]), name
+    assert nfd.check(Biased, [8, 16], [2, 4], batches(), seeds=2, optimizer=optimizer, eta_c=0.01).table
+
+
+def test_roles_of_nothing_and_unknown_roles_are_refused() -> None:
+    class Wrong(Renamed):
+        roles: dict[str, Any] = {"gone": "vector"}
+
+        def named_roles(self) -> dict[str, Role]:
+            return {**super().named_roles(), **self.roles}
+
+    with pytest.raises(ValueError, match="Wrong has no 'gone'"):
+        Wrong(8, 2).param_groups(0.1)
+    Wrong.roles = {"U": "inputt"}
+    with pytest.raises(ValueError, match=r"named_roles\(\)\['U'\] must be one of"):
+        Wrong(8, 2).param_groups(0.1)
+
+
+def test_a_decoupled_subclass_keeps_its_roles() -> None:
+    twin = Biased(8, 2).decoupled()
+    named = {id(p): name for name, p in twin.named_parameters()}
+    roles = {named[id(p)]: group["role"] for group in twin.param_groups(0.1) for p in group["params"]}
+    assert roles["outer.0.feedback_weight"] == "outer"
+    assert roles["inner.1.feedback_weight"] == "inner"
+    assert roles["gain"] == "vector"
+
+
+def test_a_stack_refuses_what_it_would_leave_out() -> None:
+    class Shortcut(Renamed):
+        def run(self, by: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+            layers, inner = super().run(by, x)
+            return [*layers[:-1], layers[0]], inner
+
+    class Wider(Renamed):
+        @property
+        def branch(self) -> float:
+            return 2 * super().branch
+
+    for kind, said in ((Shortcut, "its own run"), (Wider, "its own branch"), (Louder, "its own forward")):
+        with pytest.raises(ValueError, match=f"{kind.__name__} has {said}, which it would leave out"):
+            Stack([kind(8, 2, seed) for seed in range(2)])
+    with pytest.raises(ValueError, match="the parameter 'bias'"):
+        Stack([Forgetful(8, 2)])
+    hooked = Renamed(8, 2)
+    hooked.outer[0].register_forward_hook(lambda _m, _i, out: 2 * out)
+    with pytest.raises(ValueError, match="hooks on 'outer.0'"):
+        Stack([hooked])
+    with pytest.raises(ValueError, match="one shape"):
+        Stack([Renamed(8, 2), parent(8, 2)])
+
+
+def test_wrapped_networks_are_recognised() -> None:
+    class Wrapper(nn.DataParallel[nn.Module]):
+        """A subclass of what PyTorch wraps models in."""
+
+    own, wrapped = nfd.plan(Renamed(16, 4)), nfd.plan(Wrapper(Renamed(16, 4)))
+    assert own == wrapped
+
+
+def test_a_plan_of_a_network_of_nfd_uses_every_argument_or_refuses_it() -> None:
+    net = parent(16, 4)
+    for name, value in (("blocks", "outer.*"), ("roles", {"U": "vector"})):
+        with pytest.raises(ValueError, match=f"{name} are for other models"):
+            nfd.plan(net, **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="base must be a network of nfd.nets"):
+        nfd.plan(net, base=nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="Rule 'depth-mup' needs a residual branch"):
+        nfd.plan(nfd.MLP(D, C, 16, 4))
+    halves = nfd.plan(net, make_model=lambda width, depth: parent(width // 2, depth), base_width=16, base_depth=2)
+    assert (halves.width, halves.depth) == (2.0, 2.0)
+    assert (nfd.plan(net, base=parent(4, 2)).width, nfd.plan(net, base=parent(4, 2)).depth) == (4.0, 2.0)
+    assert (nfd.plan(net, base_width=8).width, nfd.plan(net, base_width=8).depth) == (2.0, 1.0)
+    assert (nfd.plan(net, base_depth=2).width, nfd.plan(net, base_depth=2).depth) == (1.0, 2.0)
+    assert (nfd.plan(net).width, nfd.plan(net).depth) == (16.0, 4.0)
