@@ -154,8 +154,9 @@ class DeferredLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held now: four vectors per direction, the small matrices between them, D, its gradient and their notes."""
-        return self.matrix.nbytes + self.update.held
+        """Bytes held now: four vectors per direction, the small matrices between them, D and its gradient."""
+        small = [self.update] if self.update.grad is None else [self.update, self.update.grad]
+        return self.matrix.nbytes + sum(t.nbytes for t in small)
 
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
@@ -172,7 +173,7 @@ class DeferredLinear(nn.Module):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
+        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record)
         self._grow()
         return answer.value, answer.products
 
@@ -182,8 +183,8 @@ class DeferredLinear(nn.Module):
         answer = self.matrix.ask(
             self.matrix.backward,
             g,
-            scale=1.0 if static else self.scale.data,
-            update=None if static else self.update.data.T,
+            scale=1.0 if static else self.scale.values,
+            update=None if static else self.update.values.T,
             record=record,
         )
         self._grow()
@@ -191,16 +192,12 @@ class DeferredLinear(nn.Module):
 
     def _grow(self) -> None:
         """Give D, and its gradient, room for the directions just revealed."""
-        grad, self.update.grad = self.update.grad, None
-        self.update.data = with_room(self.update.data, *self.rank)
-        self.update.live = self.rank
-        if grad is not None:
-            self.update.grad = with_room(grad, *self.update.shape)
+        self.update.make_room(*self.rank)
         if not self._warned and max(self.rank) >= min(self.in_features, self.out_features):
             self._warned = True
             warnings.warn(
                 f"A DeferredLinear of size {self.out_features} x {self.in_features} has been asked in as many "
-                "directions as it has; it stays exact, but weights='dense' is cheaper from here.",
+                f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
                 stacklevel=4,
             )
 
@@ -219,7 +216,9 @@ class DeferredLinear(nn.Module):
         after = fn(self.update.new_empty(0)).dtype
         if after not in TOLERANCE:
             raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
+        exposed = self.update.exposed, self.scale.exposed
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.update.exposed, self.scale.exposed = exposed  # PyTorch's look at them is no danger
         self.matrix.map(fn)
         if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):
             self.matrix.tolerance = TOLERANCE[self.update.dtype]
@@ -227,7 +226,6 @@ class DeferredLinear(nn.Module):
         return self
 
     def _accept(self) -> None:
-        self.update.live = self.rank
         self.update.accept()
         self.scale.accept()
 
@@ -250,8 +248,8 @@ class DeferredLinear(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
         destination[prefix + "identity"] = self._identity()
-        destination[prefix + "scale"] = self.scale.detach().clone()
-        destination[prefix + "update"] = self.update.detach().clone()
+        destination[prefix + "scale"] = self.scale.values.clone()
+        destination[prefix + "update"] = self.update.values.clone()
         destination.update({prefix + key: tensor for key, tensor in factors(self.matrix).items()})
 
     def _load_from_state_dict(
@@ -292,7 +290,7 @@ class DeferredLinear(nn.Module):
         with torch.no_grad():
             self.scale.copy_(state["scale"])
             self.update.grad = None
-            self.update.data = state["update"].to(self.update, copy=True)
+            self.update.hold(state["update"].to(self.update, copy=True))
             self.update.generation += 1
         self._accept()
 
@@ -308,9 +306,9 @@ def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
 
     ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides and sizes those of whole
     tiles; seven small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as
-    they grow; what is noted of D and of its gradient, three vectors; and the scale with its gradient and momentum.
+    they grow; and the scale with its gradient and momentum.
     """
     r, s = min(samples, n_in), min(samples, n_out)
     wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
     tiles = math.prod(tile_shape(n_in)) + math.prod(tile_shape(n_out))
-    return itemsize * ((r + s) * tiles + 5 * wide * high + wide**2 + high**2 + 3 * high + 3)
+    return itemsize * ((r + s) * tiles + 5 * wide * high + wide**2 + high**2 + 3)

@@ -1,12 +1,13 @@
 """What shows that a small matrix was changed by others: its products with two fixed random vectors.
 
 ``D``, the update of a deferred layer, and its gradient ``G`` stand for matrices ``P D Q'`` and ``P G Q'`` that nobody
-stores. A layer notes ``D v`` whenever D changes by an allowed rule, and ``G v`` while it adds up G. PyTorch's counter of
-versions does not move on a write through ``.data``; these products do. They cost one pass over a matrix that is small
-beside the factors, and a vector of memory.
+stores. PyTorch counts writes to a tensor, but not those through ``.data``. So a tensor of ours that hands out its memory
+(``Watched``) is noted before it does, and from then on compared by value: ``D v`` for a fixed random v. As long as
+nobody asks, nothing is computed.
 
-``G`` may be scaled by one number, which is exact for the dense matrix too. So its note is taken with two vectors, and
-compared up to a factor: a matrix of a single row gives two numbers, and one of them is left to tell.
+``G`` may be scaled by one number, which is exact for the dense matrix too. So when it was written to, it is compared with
+what the layer had added to it, up to a factor: in ``G v``, and in one more product of its first row, since a matrix of
+one row gives a single number and leaves nothing to tell.
 """
 
 from __future__ import annotations
@@ -14,113 +15,207 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Self, cast
+from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from nfd.core.random import generator
 
+Array = NDArray[Any]
+
+_KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
 _BLOCK = 512  # entries of the fixed vectors that are drawn at a time
-_SLACK = 16.0  # roundings of a sum of few terms; its root more for many
+_SLACK = 64.0  # roundings of a sum of few terms; its root more for many
 _LEAST = {torch.float32: 1e-36, torch.float64: 1e-150}  # below this, squares and ratios are no numbers
+_SQUARES = (1e-30, 1e30)  # sums of squares that single precision holds
 
 
-def probes(count: int, like: Tensor) -> Tensor:
+class Watched(torch.Tensor):
+    """A tensor that knows whether its memory was handed out, so that it may be written to unseen."""
+
+    exposed: bool = False
+    __torch_function__ = torch._C._disabled_torch_function_impl  # as nn.Parameter: results are plain tensors
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        """The same memory, watched."""
+        return cast(Self, torch.Tensor._make_subclass(cls, tensor))
+
+    @property
+    def values(self) -> Tensor:
+        """What ``.data`` is elsewhere, for ourselves."""
+        return cast(Tensor, torch.Tensor.data.__get__(self))
+
+    def expose(self) -> None:
+        """Called before the memory is handed out."""
+        self.exposed = True
+
+    @property
+    def data(self) -> Tensor:
+        """The numbers, behind the back of autograd and of PyTorch's count of writes."""
+        self.expose()
+        return self.values
+
+    @data.setter
+    def data(self, tensor: Tensor) -> None:
+        self.expose()
+        torch.Tensor.data.__set__(self, tensor)
+
+    def detach(self) -> Tensor:
+        self.expose()
+        return super().detach()
+
+    def numpy(self, *, force: bool = False) -> Array:
+        self.expose()
+        return super().numpy(force=force)
+
+    def data_ptr(self) -> int:
+        self.expose()
+        return super().data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        self.expose()
+        return super().untyped_storage()
+
+
+@dataclass(frozen=True)
+class Note:
+    """``D v`` of a matrix when it had this shape."""
+
+    shape: torch.Size
+    product: Array
+
+    @classmethod
+    def of(cls, D: Tensor) -> Note:
+        """The note of a matrix as it is."""
+        return cls(D.shape, _product(D))
+
+    def fits(self, D: Tensor) -> bool:
+        """Whether D still is that matrix, as far as rounding lets one tell."""
+        if D.shape != self.shape:
+            return False
+        now = _product(D)
+        if np.array_equal(now, self.product):
+            return True
+        if not np.isfinite(self.product).all():  # it diverged, and still has
+            return not np.isfinite(now).all()
+        apart, size = _norm(now - self.product), _norm(self.product)
+        return apart <= _rounding(self.shape[1], D.dtype) * size + _LEAST[D.dtype]
+
+
+class Ledger:
+    """What a layer has added to the gradient G of D since it was last empty.
+
+    The factors of what was added last are kept as they are, and turned into a product when that is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._product: Array = np.zeros((0,))
+        self._size = 0.0
+        self._factors: list[tuple[Tensor, Tensor]] = []
+        self._written: tuple[ReferenceType[Watched], int] | None = None
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was added."""
+        if len(self._factors) == _KEPT:
+            self._fold()
+        self._factors.append((left, right))
+
+    def sign(self, G: Watched) -> None:
+        """Note that G, as it is now, holds what was added."""
+        self._written = ref(G), G._version
+
+    def is_signed(self, G: Tensor) -> bool:
+        """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
+        if self._written is None or self._written[0]() is not G:
+            return False
+        return G._version == self._written[1] and not cast(Watched, G).exposed
+
+    def scale(self, factor: float) -> None:
+        """Note that everything so far was multiplied by a number."""
+        if factor != 1.0:
+            self._fold()
+            self._product = self._product * factor if factor else np.zeros_like(self._product)
+            self._size = self._size * abs(factor) if factor else 0.0
+
+    def factor(self, G: Tensor) -> float | None:
+        """The number c with ``G = c`` times what was added; None where there is none."""
+        self._fold()
+        now = _product(G)
+        then = _longer(self._product, len(now))
+        allowed = _rounding(G.shape[1], G.dtype) * self._size
+        if _norm(now - then) <= allowed + _LEAST[G.dtype]:
+            return 1.0
+        if not np.isfinite(then).all():  # training diverged; its gradient may be dropped, but not mended
+            return math.nan if not np.isfinite(now).all() else None if bool(G.any()) else 0.0
+        if not np.isfinite(now).all():
+            return math.nan
+        peak = float(max(np.abs(now).max(), np.abs(then).max()))
+        now, then = now.astype(float) / peak, then.astype(float) / peak
+        factor = float(np.vdot(now, then) / np.vdot(then, then)) if then.any() else 0.0
+        return factor if _norm(now - factor * then) <= (allowed * abs(factor) + _LEAST[G.dtype]) / peak else None
+
+    def _fold(self) -> None:
+        """Turn the factors that are kept into products."""
+        for left, right in self._factors:
+            a, b = _array(left), _array(right)
+            v, w = _probes(b.shape[1], right.dtype)
+            with np.errstate(all="ignore"):
+                added = np.append((b @ w) @ a[:, :1], (b @ v) @ a)
+                self._product = _longer(self._product, len(added)) + added
+                self._size += _norm(a) * _norm(b)
+        self._factors.clear()
+
+
+def _longer(product: Array, count: int) -> Array:
+    return np.append(product, np.zeros(count - len(product), product.dtype))
+
+
+def _product(matrix: Tensor) -> Array:
+    """``w'M_1``, of the first row, and ``M v``: ``[1 + rows]``."""
+    if not matrix.numel():
+        return np.zeros(1)
+    v, w = _probes(matrix.shape[1], matrix.dtype)
+    with np.errstate(all="ignore"):
+        if matrix.device.type == "cpu":
+            M = torch.Tensor.numpy(matrix)
+            return np.append(M[0] @ w, M @ v)
+        vectors = torch.from_numpy(np.stack([v, w])).to(matrix)
+        return _array(torch.cat([matrix[:1] @ vectors[1], matrix @ vectors[0]]))
+
+
+def _probes(count: int, dtype: torch.dtype) -> Array:
     """Two fixed random vectors, ``[2, count]``; longer ones begin with the shorter ones."""
-    blocks = max(1, math.ceil(count / _BLOCK))
-    return _drawn(1 << (blocks - 1).bit_length(), like.dtype, like.device)[:, :count]
+    return _drawn(1 << max(0, (count - 1) // _BLOCK).bit_length(), dtype)[:, :count]
 
 
 @lru_cache(maxsize=8)
-def _drawn(blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        drawn = [
-            torch.randn(2, _BLOCK, generator=generator(0, "fingerprint", k), dtype=torch.float64, device="cpu")
-            for k in range(blocks)
-        ]
-        return torch.cat(drawn, 1).to(device, dtype)
+def _drawn(blocks: int, dtype: torch.dtype) -> Array:
+    drawn = [
+        torch.randn(2, _BLOCK, generator=generator(0, "fingerprint", k), dtype=torch.float64, device="cpu")
+        for k in range(blocks)
+    ]
+    return _array(torch.cat(drawn, 1).to(dtype))
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
+
+
+def _norm(x: Array) -> float:
+    """The root of the sum of squares, also where single precision does not hold them."""
+    with np.errstate(all="ignore"):
+        square = float(np.vdot(x, x))
+        if not _SQUARES[0] < square < _SQUARES[1]:
+            wide = x.astype(float)
+            square = float(np.vdot(wide, wide))
+    return math.sqrt(square)
 
 
 def _rounding(terms: int, dtype: torch.dtype) -> float:
     """What a sum of this many terms may be off by, over the root of the sum of their squares."""
     return (_SLACK + math.sqrt(terms)) * torch.finfo(dtype).eps
-
-
-@dataclass(frozen=True)
-class Note:
-    """``D v`` and ``|D|`` of a matrix at the time of the note."""
-
-    product: Tensor
-    size: float
-
-    @classmethod
-    def of(cls, D: Tensor) -> Note:
-        """The note of a matrix as it is."""
-        return cls(D @ probes(D.shape[1], D)[0], float(torch.linalg.vector_norm(D)))
-
-    def fits(self, D: Tensor) -> bool:
-        """Whether D is still that matrix, padded by zeros or not, as far as rounding lets one tell."""
-        off = D @ probes(D.shape[1], D)[0]
-        off[: len(self.product)] -= self.product
-        apart = float(torch.linalg.vector_norm(off))
-        if math.isfinite(self.size):
-            return apart <= _rounding(D.shape[1], D.dtype) * self.size + _LEAST[D.dtype]
-        return not math.isfinite(apart) and not bool(D.isfinite().all())  # it diverged, and still has
-
-
-class Ledger:
-    """What a layer has added to the gradient of D since it was last empty: ``G v`` for two vectors, and a size."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.product = torch.zeros(2, 0, dtype=like.dtype, device=like.device)
-        self.size = 0.0
-        self._moment: tuple[int, int] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the products."""
-        return self.product.nbytes
-
-    def add(self, left: Tensor, right: Tensor, G: Tensor) -> None:
-        """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was just added to G."""
-        s = left.shape[1]
-        if s > self.product.shape[1]:
-            self.product = pad(self.product, (0, s - self.product.shape[1]))
-        self.product[:, :s].addmm_(probes(right.shape[1], right) @ right.T, left)
-        self.size += math.prod(float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (left, right))
-        self._moment = _moment(G)
-
-    def is_current(self, G: Tensor) -> bool:
-        """Whether G was last written here, in the backward pass that is running."""
-        return self._moment == _moment(G)
-
-    def scale(self, factor: float) -> None:
-        """Note that everything so far was multiplied by a number."""
-        if factor != 1.0:
-            self.product = self.product * factor if factor else torch.zeros_like(self.product)
-            self.size = self.size * abs(factor) if factor else 0.0
-
-    def factor(self, G: Tensor) -> float | None:
-        """The number c with ``G = c`` times what was added; None where there is none, beyond rounding."""
-        rows, terms = G.shape
-        seen = probes(terms, G) @ G.T
-        noted = self.product if self.product.shape[1] == rows else pad(self.product, (0, rows - self.product.shape[1]))
-        now, then = torch.cat([seen, noted]).double().cpu().numpy().reshape(2, -1)
-        if not np.isfinite(then).all():  # training diverged; its gradient may be dropped, but not mended
-            return math.nan if not np.isfinite(now).all() else 0.0 if not bool(G.any()) else None
-        if not np.isfinite(now).all():
-            return math.nan
-        peak = float(max(np.abs(now).max(initial=0.0), np.abs(then).max(initial=0.0))) or 1.0
-        now, then, least = now / peak, then / peak, _LEAST[G.dtype] / peak
-        allowed = _rounding(terms, G.dtype) * self.size / peak
-        if float(np.linalg.norm(now - then)) <= allowed + least:
-            return 1.0
-        factor = float(now @ then / (then @ then)) if then.any() else 0.0
-        return factor if float(np.linalg.norm(now - factor * then)) <= allowed * abs(factor) + least else None
-
-
-def _moment(G: Tensor) -> tuple[int, int]:
-    """The version of G and the backward pass that is running."""
-    return G._version, torch._C._current_graph_task_id()

@@ -8,34 +8,44 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from nfd.nets.fingerprint import Ledger, Note
+from nfd.nets.fingerprint import Ledger, Note, Watched
+from nfd.nets.frame import with_room
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 
 
-class Guarded(nn.Parameter):
+class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
     """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
 
     It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its last
-    allowed state and ``noted`` what that state was; ``ledger`` is what the layer added to the gradient of D, and
-    ``scale`` the other parameter of the same layer, both None before there is a gradient.
+    allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the layer added to
+    the gradient of D, and ``scale`` the other parameter of the same layer, both None before there is a gradient.
     """
 
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
-    live: tuple[int, int] = (0, 0)  # rows and columns of D in use; the rest is room to grow
     noted: Note | float | None = None
     ledger: Ledger | None = None
     scale: Guarded | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.data.clone(), self.requires_grad, self.live)
+        memo[id(self)] = copied = _rebuilt(self.values.clone(), self.requires_grad)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.data, self.requires_grad, self.live)
+        return _rebuilt, (self.values, self.requires_grad)
+
+    def expose(self) -> None:
+        """Note the value before its memory is handed out."""
+        if not self.exposed:
+            self.exposed = True
+            self.noted = self._note()
+
+    def hold(self, values: Tensor) -> None:
+        """Hold these numbers, as the layer itself may tell it to."""
+        torch.Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
 
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
@@ -49,20 +59,15 @@ class Guarded(nn.Parameter):
         """Refused, for the same reason."""
         self.register_hook(hook)
 
-    @property
-    def held(self) -> int:
-        """Bytes of the numbers, of their gradient, and of what is noted of both."""
-        noted = self.noted.product if isinstance(self.noted, Note) else None
-        return sum(held.nbytes for held in (self.data, self.grad, noted, self.ledger) if held is not None)
-
     def accept(self) -> None:
         """Declare the present value legitimate."""
         self.accepted = self._version
-        self.noted = float(self.data) if self.dim() == 0 else Note.of(self._in_use(self.data))
+        if self.exposed:
+            self.noted = self._note()
 
     def check(self) -> None:
         """Raise if something else changed the value."""
-        if self._version == self.accepted and self._as_noted():
+        if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
             return
         raise RuntimeError(
             "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
@@ -89,33 +94,51 @@ class Guarded(nn.Parameter):
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
         if self.grad is None:
-            self.grad, self.ledger = torch.zeros_like(self.data), None
-        if self.ledger is None or not self.ledger.is_current(self.grad):
+            self.grad, self.ledger = Watched.of(torch.zeros_like(self.values)), Ledger()
+        elif self.ledger is None or not self.ledger.is_signed(self.grad):
             factor = self.check_gradient()
-            self.ledger = self.ledger or Ledger(self.data)
+            self.grad, self.ledger = Watched.of(self.grad), self.ledger or Ledger()
             self.ledger.scale(factor)
         self.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
-        self.ledger.add(left, right, self.grad)
+        self.ledger.add(left, right)
+        self.ledger.sign(self.grad)
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Give D and its gradient room for at least so many directions."""
+        values = self.values
+        roomy = with_room(values, rows, columns)
+        if roomy is values:
+            return
+        if self.exposed:
+            self.check()
+            self.exposed = False  # what was handed out is memory of the past
+        grad, self.grad = self.grad, None
+        self.hold(roomy)
+        if grad is not None:
+            intact = self.ledger is not None and self.ledger.is_signed(grad)
+            self.grad = Watched.of(with_room(grad, *roomy.shape))
+            if self.ledger is not None and intact:
+                self.ledger.sign(self.grad)
 
     def _factor(self, grad: Tensor) -> float | None:
-        if self.dim() and self.ledger is not None:
-            return self.ledger.factor(self._in_use(grad))
-        edited = bool((grad.isfinite() & (grad != 0)).any())
-        return None if edited else 1.0
+        if self.dim() == 0:
+            value = grad.item()
+            return None if value and math.isfinite(value) else 1.0
+        if self.ledger is None:
+            return None if bool(grad.any()) else 1.0
+        return 1.0 if self.ledger.is_signed(grad) else self.ledger.factor(grad)
 
-    def _as_noted(self) -> bool:
+    def _note(self) -> Note | float:
+        return float(self.values.item()) if self.dim() == 0 else Note.of(self.values)
+
+    def _is_as_noted(self) -> bool:
         if isinstance(self.noted, Note):
-            return self.noted.fits(self._in_use(self.data))
-        value = float(self.data)
-        return value == self.noted or (self.noted is not None and math.isnan(value) and math.isnan(self.noted))
-
-    def _in_use(self, matrix: Tensor) -> Tensor:
-        rows, columns = self.live
-        return matrix[:rows, :columns]
+            return self.noted.fits(self.values)
+        now, then = self._note(), self.noted
+        return now == then or (now != now and then != then)  # not-a-number both
 
 
-def _rebuilt(data: Tensor, requires_grad: bool, live: tuple[int, int]) -> Guarded:
+def _rebuilt(data: Tensor, requires_grad: bool) -> Guarded:
     parameter = Guarded(data, requires_grad)
-    parameter.live = live
     parameter.accept()
     return parameter
