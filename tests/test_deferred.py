@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, save
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import nfd
 from nfd.nets.deferred import predicted_bytes
@@ -484,7 +485,7 @@ def test_completions_of_independent_layers_are_independent() -> None:
 # ---- gradients and weights that others edit ---------------------------------------------------------------------
 
 
-def with_gradient(n_in: int = 12, n_out: int = 10, dtype: torch.dtype = F64) -> nfd.DeferredLinear:
+def with_gradient(n_in: int = 90, n_out: int = 80, dtype: torch.dtype = F64) -> nfd.DeferredLinear:
     layer = nfd.DeferredLinear(n_in, n_out, seed=1, dtype=dtype)
     for x in batches(2, d=n_in):
         layer(x.to(dtype)).square().mean().backward()
@@ -507,7 +508,7 @@ EDITS = {
     "room to grow": lambda layer: layer.update.grad[-1, -1].fill_(1.0),
     "replaced": replaced,
     "scale": lambda layer: layer.scale.grad.add_(1.0),
-    "an average with another process": lambda layer: layer.update.grad.lerp_(with_gradient(12, 10).update.grad.T, 0.5),
+    "an average with another process": lambda layer: layer.update.grad.lerp_(layer.update.grad.flip(0), 0.5),
 }
 SCALINGS = {
     "nothing": lambda p: None,
@@ -533,7 +534,7 @@ def test_an_edit_of_a_gradient_by_entries_is_refused_and_nothing_moves(edit: str
     EDITS[edit](layer)
     with pytest.raises(RuntimeError, match=r"was changed: it is not .* clip_grad_norm_"):
         if again and edit != "scale":
-            layer(batches(1, d=12)[0]).sum().backward()
+            layer(batches(1, d=90)[0]).sum().backward()
         nfd.SGD(layer.parameters(), lr=0.1).step()
     assert torch.equal(layer.update.detach()[: len(before), : before.shape[1]], before)
 
@@ -574,9 +575,9 @@ def test_scaling_a_gradient_as_a_whole_is_that_of_the_dense_network(scaling: str
 def test_a_gradient_that_is_not_finite_is_a_result_but_not_to_be_mended() -> None:
     layer = with_gradient()
     assert layer.update.grad is not None
-    layer(torch.full((1, 12), 1.0, dtype=F64)).backward(torch.full((1, 10), 1e308, dtype=F64))
+    layer(torch.full((1, 90), 1.0, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
     layer.update.grad.mul_(math.inf)
-    layer(batches(1, d=12)[0]).sum().backward()
+    layer(torch.ones(1, 90, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
     torch.nan_to_num_(layer.update.grad)
     with pytest.raises(RuntimeError, match="was changed"):
         nfd.SGD(layer.parameters(), lr=0.1).step()
@@ -606,8 +607,8 @@ def test_a_hidden_write_to_the_weights_is_refused(write: str, used: str) -> None
     optimizer = nfd.SGD(layer.parameters(), lr=0.1)
     optimizer.step()
     uses = {
-        "forward": lambda: layer(batches(1, d=12)[0]),
-        "evaluated": lambda: layer.eval()(batches(1, d=12)[0]),
+        "forward": lambda: layer(batches(1, d=90)[0]),
+        "evaluated": lambda: layer.eval()(batches(1, d=90)[0]),
         "stepped": optimizer.step,
         "saved": layer.state_dict,
         "copied": lambda: copy.deepcopy(layer),
@@ -622,7 +623,7 @@ def test_looking_at_the_numbers_changes_nothing() -> None:
     layer, twin = with_gradient(), with_gradient()
     for one in (layer, twin):
         optimizer = nfd.SGD(one.parameters(), lr=0.1, momentum=0.9)
-        for x in batches(40, size=2, d=12):
+        for x in batches(40, size=2, d=90):
             if one is layer:
                 assert math.isfinite(float(layer.update.data.norm() + layer.update.detach().numpy().sum()))
             one(x).square().mean().backward()
@@ -634,9 +635,9 @@ def test_looking_at_the_numbers_changes_nothing() -> None:
 
 
 def test_a_replaced_parameter_is_refused_in_words() -> None:
-    x = batches(1, d=12)[0]
+    x = batches(1, d=90)[0]
     pruned = with_gradient()
-    nn.utils.prune.random_unstructured(pruned, "update", 0.5)
+    prune.random_unstructured(pruned, "update", 0.5)
     other = with_gradient()
     other.update = nn.Parameter(torch.zeros(32, 32, dtype=F64))
     for layer in (pruned, other):
@@ -655,7 +656,7 @@ def test_an_optimizer_of_pytorch_is_refused(make: type[torch.optim.Optimizer], f
     layer = with_gradient()
     make(layer.parameters(), lr=0.1, foreach=foreach).step()
     with pytest.raises(RuntimeError, match=r"changed by something other than nfd\.SGD"):
-        layer(batches(1, d=12)[0])
+        layer(batches(1, d=90)[0])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, ambient_seed
-from nfd.nets.frame import LEAST_ROOM, tile_shape, with_room
+from nfd.nets.frame import LEAST_ROOM, tile_shape
 from nfd.nets.guarded import STORED, Guarded
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.query import Query, inside_backward
@@ -173,7 +173,9 @@ class DeferredLinear(nn.Module):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record)
+        answer = self.matrix.ask(
+            self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record
+        )
         self._grow()
         return answer.value, answer.products
 
@@ -243,7 +245,8 @@ class DeferredLinear(nn.Module):
     def _identity(self) -> Tensor:
         """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
         feedback, source = FEEDBACKS.index(self.feedback), self.matrix.source
-        return torch.tensor([self.out_features, self.in_features, feedback, source.seed, source.index, source.count])
+        numbers = [self.out_features, self.in_features, feedback, source.seed, source.index, source.count]
+        return torch.tensor(numbers, device="cpu")
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()

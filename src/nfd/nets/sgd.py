@@ -83,7 +83,9 @@ class SGD(torch.optim.SGD):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load a saved state; it belongs to the layers as they are now, so load theirs first."""
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-            raise TypeError(f"state_dict must be what state_dict() of nfd.SGD returned; got {type(state_dict).__name__}.")
+            raise TypeError(
+                f"state_dict must be what state_dict() of nfd.SGD returned; got {type(state_dict).__name__}."
+            )
         for index, group in enumerate(state_dict["param_groups"]):
             _check_group(group, f"group {index} of the saved state")
         self._check_momenta(state_dict)
