@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from contextlib import nullcontext
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load, save
 from scipy import stats
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import nfd
 from nfd.nets.deferred import predicted_bytes
@@ -95,7 +97,7 @@ def test_rectangular_layers_agree_with_their_completion(n_in: int, n_out: int) -
     layer = nfd.DeferredLinear(n_in, n_out, dtype=F64)
     stream = torch.Generator().manual_seed(0)
     x = [torch.randn(2, n_in, dtype=F64, generator=stream) for _ in range(4)]
-    with pytest.warns(UserWarning, match="dense") if 1 in (n_in, n_out) else nullcontext():
+    with pytest.warns(UserWarning, match="stored weights") if 1 in (n_in, n_out) else nullcontext():
         y = [ask(layer, v) for v in x]
     W = layer.complete()
     assert isinstance(W, Tensor)
@@ -428,3 +430,324 @@ def test_predicted_bytes_bound_sizes_that_are_not_whole_tiles(sizes: tuple[int, 
     layer(torch.eye(4, sizes[0], requires_grad=True)[:3]).square().sum().backward()
     momentum = layer.update.nbytes + layer.scale.nbytes
     assert layer.nbytes + momentum <= predicted_bytes(*sizes, 4, itemsize=4)
+
+
+def test_layers_without_a_seed_are_independent_and_repeat_under_manual_seed() -> None:
+    """With one seed for all, W x and V relu(W x) had the correlation 1."""
+
+    def two() -> tuple[Tensor, Tensor, Tensor]:
+        first, second = nfd.DeferredLinear(600, 600), nfd.DeferredLinear(600, 600)
+        y = first(x).detach()
+        return y, second(torch.relu(y)).detach(), second(x).detach()
+
+    x = torch.randn(4, 600, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(3)
+    y, z, w = two()
+    for other in (z, w):
+        assert abs(float(torch.corrcoef(torch.stack([y.flatten(), other.flatten()]))[0, 1])) < 5 / math.sqrt(2400)
+    torch.manual_seed(3)
+    assert all(torch.equal(a, b) for a, b in zip((y, z, w), two(), strict=True))
+
+
+def test_sixteen_residual_layers_without_seeds_have_the_variance_of_theory() -> None:
+    """E h^2 grows by 1 + 1/(2 L) per layer of h + W relu(h) / sqrt(L n); layers that share a matrix reached 47."""
+    L, n, finals = 16, 512, []
+    torch.manual_seed(0)
+    for _ in range(8):
+        h = torch.randn(4, n)
+        with torch.no_grad():
+            for layer in [nfd.DeferredLinear(n, n) for _ in range(L)]:
+                h = h + layer(torch.relu(h)) / math.sqrt(L * n)
+        finals.append(float(h.square().mean()))
+    mean, error = float(torch.tensor(finals).mean()), float(torch.tensor(finals).std()) / math.sqrt(len(finals))
+    assert abs(mean - (1 + 1 / (2 * L)) ** L) < 4 * error
+    assert error < 0.1
+
+
+def test_networks_and_layers_with_a_seed_leave_the_stream_of_pytorch_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    net = nfd.ResNet(5, 2, 16, 2, weights="deferred")
+    net(torch.ones(2, 5)).sum().backward()
+    nfd.DeferredLinear(4, 4, seed=0)
+    assert torch.equal(before, torch.get_rng_state())
+    nfd.DeferredLinear(4, 4)
+    assert not torch.equal(before, torch.get_rng_state())
+
+
+def test_completions_of_independent_layers_are_independent() -> None:
+    a, b = (nfd.DeferredLinear(60, 60, seed=seed, dtype=F64).complete(seed=7) for seed in (1, 2))
+    assert isinstance(a, Tensor)
+    assert isinstance(b, Tensor)
+    assert abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])) < 5 / 60
+
+
+# ---- gradients and weights that others edit ---------------------------------------------------------------------
+
+
+def with_gradient(n_in: int = 90, n_out: int = 80, dtype: torch.dtype = F64) -> nfd.DeferredLinear:
+    layer = nfd.DeferredLinear(n_in, n_out, seed=1, dtype=dtype)
+    for x in batches(2, d=n_in):
+        layer(x.to(dtype)).square().mean().backward()
+    return layer
+
+
+def replaced(layer: nfd.DeferredLinear) -> None:
+    assert layer.update.grad is not None
+    layer.update.grad = torch.ones_like(layer.update.grad)
+
+
+EDITS = {
+    "clip_grad_value_": lambda layer: nn.utils.clip_grad_value_(layer.parameters(), 0.01),
+    "clip_grad_value_ by data": lambda layer: layer.update.grad.data.clamp_(-0.01, 0.01),
+    "sign": lambda layer: layer.update.grad.sign_(),
+    "noise": lambda layer: layer.update.grad.add_(1e-3 * torch.ones_like(layer.update.grad)),
+    "noise by data": lambda layer: layer.update.grad.data.add_(1e-3),
+    "one entry": lambda layer: layer.update.grad[0, 0].mul_(2),
+    "one entry by NumPy": lambda layer: layer.update.grad.numpy().__setitem__((0, 0), 1.0),
+    "room to grow": lambda layer: layer.update.grad[-1, -1].fill_(1.0),
+    "replaced": replaced,
+    "scale": lambda layer: layer.scale.grad.add_(1.0),
+    "an average with another process": lambda layer: layer.update.grad.lerp_(layer.update.grad.flip(0), 0.5),
+}
+SCALINGS = {
+    "nothing": lambda p: None,
+    "clip_grad_norm_": lambda p: nn.utils.clip_grad_norm_(p, 1e-3, error_if_nonfinite=True),
+    "clip_grad_norm_ foreach": lambda p: nn.utils.clip_grad_norm_(p, 1e-3, foreach=True),
+    "clip_grad_norm_ of infinite order": lambda p: nn.utils.clip_grad_norm_(p, 1e-3, norm_type=math.inf),
+    "mul": lambda p: [q.grad.mul_(0.3) for q in p],
+    "mul by data": lambda p: [q.grad.data.mul_(0.3) for q in p],
+    "div": lambda p: [q.grad.div_(1024.0) for q in p],
+    "negative": lambda p: [q.grad.neg_() for q in p],
+    "a scaled copy": lambda p: [setattr(q, "grad", q.grad * 0.5) for q in p],
+    "foreach": lambda p: torch._foreach_mul_([q.grad for q in p], 0.25),
+    "zero": lambda p: [q.grad.zero_() for q in p],
+    "None": lambda p: [setattr(q, "grad", None) for q in p],
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("again", [False, True])
+def test_an_edit_of_a_gradient_by_entries_is_refused_and_nothing_moves(edit: str, again: bool) -> None:
+    layer = with_gradient()
+    before = layer.update.detach().clone()
+    EDITS[edit](layer)
+    with pytest.raises(RuntimeError, match=r"was changed: it is not .* clip_grad_norm_"):
+        if again and edit != "scale":
+            layer(batches(1, d=90)[0]).sum().backward()
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+    assert torch.equal(layer.update.detach()[: len(before), : before.shape[1]], before)
+
+
+@pytest.mark.parametrize("sizes", [(12, 1), (1, 10)])
+def test_an_edit_is_seen_in_a_matrix_of_one_row_or_column(sizes: tuple[int, int]) -> None:
+    with pytest.warns(UserWarning, match="stored weights"):
+        layer = with_gradient(*sizes)
+    assert layer.update.grad is not None
+    layer.update.grad.sign_()
+    with pytest.raises(RuntimeError, match=r"update\.grad of a DeferredLinear was changed"):
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_scaling_a_gradient_as_a_whole_is_that_of_the_dense_network(scaling: str, dtype: torch.dtype) -> None:
+    """Between two backward passes and before a step, over several layers; the first step keeps its gradient."""
+
+    def build(weights: str) -> Network:
+        return nfd.ResNet(5, 2, 30, 2, activation="tanh", weights=weights, seed=5, dtype=dtype)
+
+    def program(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        outputs = []
+        for k, x in enumerate(batches(6)):
+            y = net(x.to(dtype))
+            outputs.append(y.detach())
+            (3 * y + 1).square().mean().backward()
+            SCALINGS[scaling](list(net.parameters()))
+            if k % 2:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=k % 4 == 1)
+        return outputs
+
+    assert gap(build, program, 0.3, "depth-mup", momentum=0.5) < (1e-10 if dtype == F64 else 1e-4)
+
+
+def test_a_gradient_that_is_not_finite_is_a_result_but_not_to_be_mended() -> None:
+    layer = with_gradient()
+    assert layer.update.grad is not None
+    layer(torch.full((1, 90), 1.0, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
+    layer.update.grad.mul_(math.inf)
+    layer(torch.ones(1, 90, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
+    torch.nan_to_num_(layer.update.grad)
+    with pytest.raises(RuntimeError, match="was changed"):
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+    layer.update.grad.zero_()
+    nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
+WRITES = {
+    "mul": lambda layer: layer.update.data.mul_(2),
+    "copy": lambda layer: layer.update.data.copy_(torch.ones_like(layer.update)),
+    "average": lambda layer: layer.update.data.lerp_(torch.zeros_like(layer.update), 1e-3),
+    "assigned": lambda layer: setattr(layer.update, "data", 2 * layer.update.data),
+    "a view": lambda layer: layer.update.data.view(-1)[0].add_(1),
+    "twice removed": lambda layer: layer.update.data.data.mul_(2),
+    "NumPy": lambda layer: layer.update.detach().numpy().__imul__(2),
+    "scale": lambda layer: layer.scale.data.mul_(2),
+    "one parameter of all": lambda layer: nn.utils.vector_to_parameters(
+        2 * nn.utils.parameters_to_vector(layer.parameters()), layer.parameters()
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("used", ["forward", "evaluated", "stepped", "saved", "copied"])
+def test_a_hidden_write_to_the_weights_is_refused(write: str, used: str) -> None:
+    layer = with_gradient()
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1)
+    optimizer.step()
+    uses = {
+        "forward": lambda: layer(batches(1, d=90)[0]),
+        "evaluated": lambda: layer.eval()(batches(1, d=90)[0]),
+        "stepped": optimizer.step,
+        "saved": layer.state_dict,
+        "copied": lambda: copy.deepcopy(layer),
+    }
+    uses[used]()  # it may be used
+    WRITES[write](layer)
+    with pytest.raises(RuntimeError, match=r"changed by something other than nfd\.SGD"):
+        uses[used]()
+
+
+def test_looking_at_the_numbers_changes_nothing() -> None:
+    layer, twin = with_gradient(), with_gradient()
+    for one in (layer, twin):
+        optimizer = nfd.SGD(one.parameters(), lr=0.1, momentum=0.9)
+        for x in batches(40, size=2, d=90):
+            if one is layer:
+                assert math.isfinite(float(layer.update.data.norm() + layer.update.detach().numpy().sum()))
+            one(x).square().mean().backward()
+            if one is layer:
+                assert layer.update.grad is not None
+                assert math.isfinite(float(layer.update.grad.data.norm()))
+            optimizer.step()
+    assert torch.equal(layer.update, twin.update)
+
+
+def test_a_replaced_parameter_is_refused_in_words() -> None:
+    x = batches(1, d=90)[0]
+    pruned = with_gradient()
+    prune.random_unstructured(pruned, "update", 0.5)
+    other = with_gradient()
+    other.update = nn.Parameter(torch.zeros(32, 32, dtype=F64))
+    for layer in (pruned, other):
+        with pytest.raises(RuntimeError, match="update of this DeferredLinear was replaced"):
+            layer(x)
+    with pytest.raises(RuntimeError, match="hook"):
+        with_gradient().update.register_hook(lambda g: g)
+
+
+# ---- the optimizer ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_an_optimizer_of_pytorch_is_refused(make: type[torch.optim.Optimizer], foreach: bool) -> None:
+    layer = with_gradient()
+    make(layer.parameters(), lr=0.1, foreach=foreach).step()
+    with pytest.raises(RuntimeError, match=r"changed by something other than nfd\.SGD"):
+        layer(batches(1, d=90)[0])
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"eps": 1e-8}, "no 'eps'"),
+        ({"betas": (0.9, 0.99), "amsgrad": False}, "no 'amsgrad', 'betas'"),
+        ({"use_muon": True}, "no 'use_muon'"),
+        ({"lr": -0.1}, "lr of group 0 must be at least 0"),
+        ({"momentum": -0.1}, "momentum of group 0"),
+        ({"weight_decay": -0.1}, "weight_decay of group 0"),
+        ({"dampening": math.nan}, "dampening of group 0"),
+        ({"nesterov": True}, "nesterov of group 0 needs a momentum"),
+        ({"differentiable": True}, "differentiable"),
+    ],
+)
+def test_groups_of_other_optimizers_and_impossible_settings_are_refused(group: dict[str, object], words: str) -> None:
+    layer = with_gradient()
+    with pytest.raises(ValueError, match=words):
+        nfd.SGD([{"params": list(layer.parameters()), **group}], lr=0.1)
+    optimizer = nfd.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=words.replace("group 0", "group 1")):
+        optimizer.add_param_group({"params": list(layer.parameters()), **group})
+    state = optimizer.state_dict()
+    state["param_groups"][0] |= group
+    if "nesterov" not in group:
+        with pytest.raises(ValueError, match=words.replace("group 0", "group 0 of the saved state")):
+            optimizer.load_state_dict(state)
+
+
+def test_a_momentum_that_is_not_of_this_layer_is_refused() -> None:
+    dense = nn.ParameterList([torch.ones(10, 40), torch.ones(())])
+    other = torch.optim.SGD(dense.parameters(), lr=0.1, momentum=0.9)
+    (dense[0].sum() + dense[1]).backward()
+    other.step()
+    with pytest.raises(ValueError, match="saved momentum is"):
+        nfd.SGD(with_gradient().parameters(), lr=0.1, momentum=0.9).load_state_dict(other.state_dict())
+
+
+def test_hooks_run_once_though_pytorchs_own_class_was_used_too() -> None:
+    dense = nn.Linear(2, 2)
+    torch.optim.SGD(dense.parameters(), lr=0.1)  # only then PyTorch wraps the step of this class
+    optimizer, calls = nfd.SGD(with_gradient().parameters(), lr=0.1), list[str]()
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    optimizer.step()
+    assert calls == ["before", "after"]
+
+
+SETTINGS = [
+    {"maximize": True},
+    {"foreach": True, "momentum": 0.9, "weight_decay": 1e-2},
+    {"fused": True, "momentum": 0.9, "nesterov": True},
+    {"momentum": 0.9, "dampening": 0.3, "weight_decay": 1e-2},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+def test_every_option_is_that_of_the_dense_network(options: dict[str, object]) -> None:
+    """Under a schedule, a closure, and a group that is added on the way."""
+
+    def program(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 0.8**k)
+        outputs: list[Tensor] = []
+        for x in batches(6):
+
+            def closure(x: Tensor = x) -> Tensor:
+                optimizer.zero_grad()
+                y = net(x)
+                outputs.append(y.detach())
+                loss = 0.1 * y.square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            schedule.step()
+        return outputs
+
+    def build(weights: str) -> Network:
+        return nfd.ResNet(5, 2, 30, 2, activation="tanh", weights=weights, seed=5, dtype=F64)
+
+    assert gap(build, program, 0.2, "depth-mup", **options) < 1e-10
+
+
+def test_the_two_parts_of_a_matrix_are_stepped_alike_or_not_at_all() -> None:
+    """The usual split, no decay for tensors without two dimensions, would decay D and leave s."""
+    layer = with_gradient()
+    split = [{"params": [layer.update], "weight_decay": 0.1}, {"params": [layer.scale]}]
+    for groups in (split, [{"params": [layer.update], "weight_decay": 0.1}]):
+        with pytest.raises(RuntimeError, match="two parts of one matrix"):
+            nfd.SGD(groups, lr=0.1).step()
+    layer.update.grad = None
+    with pytest.raises(RuntimeError, match="two parts of one matrix"):
+        nfd.SGD(layer.parameters(), lr=0.1, weight_decay=0.1).step()

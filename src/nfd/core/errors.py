@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from nfd.core.ambient import plain
+
 if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
 
@@ -166,7 +168,7 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_complex():
             raise TypeError(f"{argument} must be real; got {value.dtype}.")
-        return value.detach()
+        return plain(value.detach())
     try:
         array = np.array(value)
         if not np.iscomplexobj(array):

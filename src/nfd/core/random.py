@@ -2,7 +2,7 @@
 
 Every random number in the project comes from ``generator(seed, name, ...)``: the same seed and names give the
 same numbers, different names give independent ones, and no stream moves another. The names in use are listed
-in ``docs/equations.md``.
+in ``docs/equations.md``. The seed is the caller's; ``ambient_seed`` alone draws one from PyTorch's own generator.
 """
 
 from __future__ import annotations
@@ -62,3 +62,11 @@ class Increment:
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """The PyTorch generator of the stream ``names`` of ``seed`` on ``device``."""
     return torch.Generator(device=device).manual_seed(derive(seed, *names))
+
+
+def ambient_seed() -> int:
+    """A seed from PyTorch's own generator, which moves: for what a user makes without a seed of its own.
+
+    It comes from the generator of the CPU whatever the device, so that ``torch.manual_seed`` repeats it everywhere.
+    """
+    return int(torch.randint(MAX_SEED, (), dtype=torch.int64, device="cpu", generator=torch.default_generator))

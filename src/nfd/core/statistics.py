@@ -213,6 +213,6 @@ def share(count: int, total: int) -> Interval:
 
 def log_slope(x: Sequence[float], y: Tensor) -> Tensor:
     """The exponent p of ``y ~ x**p``, least squares in logarithms, for ``y`` [..., points]."""
-    log_x = torch.tensor(x, dtype=torch.float64).log()
+    log_x = torch.tensor(x, dtype=torch.float64, device="cpu").log()
     centred = log_x - log_x.mean()
     return (y.double().log() * centred).sum(-1) / centred.square().sum()

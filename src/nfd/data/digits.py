@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from nfd.core.ambient import undisturbed
 from nfd.data.dataset import Dataset, Images
 
 
+@undisturbed()
 def digits(seed: int = 0) -> Dataset:
     """The digits, split 1437/360 by ``seed``."""
     from sklearn.datasets import load_digits  # a second of imports that other data do without

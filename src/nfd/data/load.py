@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_choice
 from nfd.core.names import Data
 from nfd.data.cifar10 import cifar10
@@ -15,6 +16,7 @@ from nfd.data.images import image_folders
 NAMES: tuple[Data, ...] = get_args(Data)
 
 
+@undisturbed()
 def load(
     name: str,
     directory: str | Path | None = None,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.activations import activation
+from nfd.core.ambient import undisturbed
 from nfd.core.names import Activation
 from nfd.core.random import generator
 from nfd.limits.kernel import gram_matrix
@@ -49,6 +50,7 @@ class Facts:
     nesting_rounding: float
 
 
+@undisturbed()
 def kernel_facts(name: Activation, seed: int = 0) -> Facts:
     """Measure the facts of one activation."""
     act = activation(name)

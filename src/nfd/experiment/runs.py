@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import RunConfig
@@ -43,6 +44,7 @@ def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
     return _loaded(config.data, config.data_dir, config.image_size, config.data_seed, progress)
 
 
+@undisturbed()
 def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list[Record]:
     """Train the runs with these settings together; a run that cannot be trained is a record with its error.
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import nfd
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.core.names import Block, Feedback, RuleName
@@ -76,6 +77,7 @@ class Study:
     ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
     """
 
+    @undisturbed()
     def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
         self.config, self.device, self.progress = config, check_device(device), progress
         self.measured = Measured()
@@ -85,6 +87,7 @@ class Study:
         batches = self.dataset.batches(config.batch, config.steps, config.seed)
         self.inputs, self.targets = (x.to(self.device) for x in batches)
 
+    @undisturbed()
     def measure(self) -> Measured:
         """Run every unit that is not done, the most telling first."""
         with bar("study", enabled=self.progress) as shown:

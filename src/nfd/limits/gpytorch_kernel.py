@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nfd.core.activations import ACTIVATIONS
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_choice, check_real
 from nfd.limits.flow import KINDS
 from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
@@ -65,6 +66,7 @@ class InfiniteDepthKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         found: Tensor = _Gram.apply(horizon, x1, x2, self, diag)  # type: ignore[no-untyped-call]
         return found
 
+    @undisturbed()
     def value(self, x1: Tensor, x2: Tensor | None, horizon: float, diag: bool) -> tuple[Tensor, Tensor]:
         """The Gram matrix, or its diagonal, and its derivative in T."""
         x1, second = checked_inputs("x1", x1), None if x2 is None else checked_inputs("x2", x2)

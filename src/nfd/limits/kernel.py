@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_choice, check_depth, check_device, check_finite, check_numbers
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
@@ -29,6 +30,7 @@ _SAME = 1e-12  # norms that differ by less, relatively, are one norm
 Array = NDArray[np.float64]
 
 
+@undisturbed()
 def kernel(
     X: Any,
     X2: Any = None,

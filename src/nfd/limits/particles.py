@@ -23,6 +23,7 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import (
     MOST,
     check_choice,
@@ -73,6 +74,7 @@ class Solution:
     diverged_at: int | None
 
 
+@undisturbed()
 def solve_nfd(
     inputs: Any,
     targets: Any,

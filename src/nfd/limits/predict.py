@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, check_count, check_depth, check_real, check_seed
 from nfd.core.progress import bar
 from nfd.core.statistics import jackknife, rms, stderr
@@ -72,6 +73,7 @@ class Prediction:
     note: str
 
 
+@undisturbed()
 def predict(
     inputs: Any,
     targets: Any,
@@ -156,7 +158,7 @@ def predict(
         seed=check_seed(seed),
     )
     finite = None if depth == math.inf else int(depth)
-    with torch.inference_mode(False), torch.enable_grad(), bar("predict", enabled=progress) as sampler.bar:
+    with bar("predict", enabled=progress) as sampler.bar:
         if finite is None:
             sampler.settle(DEPTHS[0], DEPTHS[2], amplification(given))
             limit = to_infinity(sampler)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import plain
 from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
 from nfd.core.names import Block
 from nfd.nets.network import Network
@@ -127,7 +128,7 @@ def problem(
 
 def _tensor(argument: str, value: Any) -> Tensor:
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
+        tensor = plain(value.detach()) if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{argument} must be a tensor or a rectangular array of numbers; got {type(value).__name__} ({error})."

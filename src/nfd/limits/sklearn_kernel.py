@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
+from nfd.core.ambient import undisturbed
 from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
 
 Array = NDArray[np.float64]
@@ -52,6 +53,7 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         """The horizon, searched in its logarithm."""
         return Hyperparameter("horizon", "numeric", self.horizon_bounds)
 
+    @undisturbed()
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
         """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
         if eval_gradient and Y is not None:
@@ -64,6 +66,7 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
             return K.cpu().numpy(), np.empty((len(K), len(K), 0))
         return K.cpu().numpy(), (self.horizon * slope)[:, :, None].cpu().numpy()
 
+    @undisturbed()
     def diag(self, X: Any) -> Array:
         """``K(x, x)`` of every row, [N]."""
         return diagonal(checked_inputs("X", X, self.device), **self._choice()).cpu().numpy()

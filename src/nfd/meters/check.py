@@ -12,6 +12,7 @@ import torch
 from rich.table import Column
 from torch import Tensor
 
+from nfd.core.ambient import gradients
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -86,6 +87,7 @@ class Check:
         return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS])
 
 
+@gradients()
 def check(
     make_model: MakeModel,
     widths: Sequence[int],
@@ -113,6 +115,9 @@ def check(
     start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, the absolute
     difference of the losses of the standard and the decoupled network, over the progress of the standard one since the
     start, all on the first batch.
+
+    An ambient ``torch.autocast`` does not reach the networks, which would be trained inside of one context and so be
+    evaluated with the casts of their first weights; put yours into the model's ``forward``.
 
     Args:
         make_model: ``make_model(width, depth)``.
@@ -238,7 +243,7 @@ def _row(
     *,
     broken: bool,
 ) -> dict[str, Any]:
-    size, group, value = torch.tensor(points, dtype=torch.float64).view(-1, 3).T
+    size, group, value = torch.tensor(points, dtype=torch.float64, device="cpu").view(-1, 3).T
     whole = {int(s) for s in size} == set(sizes)
     slope = pooled_slope(size.log(), value.log(), group) if len(points) else UNKNOWN
     word: Verdict = verdict(slope) if whole else "UNCERTAIN"
@@ -260,7 +265,7 @@ def _row(
         "high": slope.high,
         "verdict": word,
         "cause": said,
-        "since": since(sizes, torch.tensor(typical)) if changes else None,
+        "since": since(sizes, torch.tensor(typical, dtype=torch.float64, device="cpu")) if changes else None,
         "seeds_needed": more,
     }
 

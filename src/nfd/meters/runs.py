@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfd.core.ambient import plain
 from nfd.core.errors import check_choice, first_line
 from nfd.core.machine import threads
 from nfd.core.progress import Bar
@@ -74,11 +75,9 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
 
 
 def moved(value: Any, place: torch.device | None) -> Any:
-    """Inputs or targets with their tensors on ``place``; as they are where it is None."""
-    if place is None:
-        return value
+    """Inputs or targets with their tensors on ``place``; where they are when it is None."""
     if isinstance(value, Tensor):
-        return value.to(place)
+        return plain(value if place is None else value.to(place))
     if isinstance(value, Mapping):
         return {name: moved(v, place) for name, v in value.items()}
     if type(value) in (tuple, list):

@@ -226,7 +226,7 @@ def _pooled(parts: list[Tensor]) -> float:
 
 def _norm_ratios(matrices: list[Tensor]) -> Tensor:
     """Spectral norms, by power iteration, of matrices flattened to two dimensions."""
-    norms = torch.zeros(len(matrices), dtype=torch.float64)
+    norms = torch.zeros(len(matrices), dtype=torch.float64, device="cpu")
     shapes: dict[tuple[int, ...], list[int]] = {}
     for k, w in enumerate(matrices):
         shapes.setdefault(tuple(w.flatten(1).shape), []).append(k)

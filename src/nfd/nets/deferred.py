@@ -21,9 +21,9 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.names import Feedback
-from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, tile_shape, with_room
-from nfd.nets.guarded import Guarded
+from nfd.core.random import Increment, ambient_seed
+from nfd.nets.frame import LEAST_ROOM, tile_shape
+from nfd.nets.guarded import STORED, Guarded
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.query import Query, inside_backward
 from nfd.nets.revealed import RevealedMatrix
@@ -47,14 +47,19 @@ class DeferredLinear(nn.Module):
     With independent feedback a dense layer holds two parameters and this one a single update, which is what global
     gradient clipping then sees. The layer is not safe to use from several threads at once.
 
+    ``copy.deepcopy`` copies the matrix, its history and its stream, as it copies the weights of an ``nn.Linear``: asked
+    the same, the copy answers the same. Asked differently, the two are neither one matrix nor independent, so let a
+    copy stand in for its original and not beside it; make layers one by one where they are to differ.
+
     Args:
         in_features, out_features: size of ``W``; each at least 1.
         feedback: ``"shared"``: ``W`` answers the backward pass too (the standard network);
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
-        seed: of the reveal stream; the same seed and the same queries give the same numbers, so layers that are
-            to be independent need different seeds. Layers with an ``nfd.core.random.Increment`` each, of one path,
-            are independent, too, and add up to the layers of a coarser cut of it.
+        seed: of the reveal stream; the same seed and the same queries give the same numbers. None draws one from
+            PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are independent
+            of each other, and ``torch.manual_seed`` repeats them. Layers with an ``nfd.core.random.Increment`` each, of
+            one path, are independent, too, and add up to the layers of a coarser cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -76,7 +81,7 @@ class DeferredLinear(nn.Module):
         out_features: int,
         *,
         feedback: Feedback = "shared",
-        seed: int | Increment = 0,
+        seed: int | Increment | None = None,
         tolerance: float | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -91,7 +96,7 @@ class DeferredLinear(nn.Module):
             self.in_features,
             self.out_features,
             shared=self.feedback == "shared",
-            source=seed if isinstance(seed, Increment) else Increment(check_seed(seed)),
+            source=_source(seed),
             tolerance=TOLERANCE[dtype]
             if tolerance is None
             else check_real("tolerance", tolerance, above=0.0, below=1.0),
@@ -100,6 +105,7 @@ class DeferredLinear(nn.Module):
         )
         self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
         self.scale = Guarded(torch.ones((), dtype=dtype, device=place))
+        self._accept()
         self._warned = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,7 +139,8 @@ class DeferredLinear(nn.Module):
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
         """A dense ``W_0`` [out_features, in_features] drawn given every answer so far.
 
-        With independent or static feedback a pair: the forward matrix and the backward one. Training a dense layer
+        What was never asked is drawn from ``seed`` and the layer's own stream, so that layers which are independent
+        have independent completions. With independent or static feedback a pair: the forward matrix and the backward one. Training a dense layer
         from it repeats this layer's outputs to rounding; a test of the engine, and a way out of it. Memory is
         O(out_features in_features).
         """
@@ -166,7 +173,9 @@ class DeferredLinear(nn.Module):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
+        answer = self.matrix.ask(
+            self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record
+        )
         self._grow()
         return answer.value, answer.products
 
@@ -176,8 +185,8 @@ class DeferredLinear(nn.Module):
         answer = self.matrix.ask(
             self.matrix.backward,
             g,
-            scale=1.0 if static else self.scale.data,
-            update=None if static else self.update.data.T,
+            scale=1.0 if static else self.scale.values,
+            update=None if static else self.update.values.T,
             record=record,
         )
         self._grow()
@@ -185,25 +194,21 @@ class DeferredLinear(nn.Module):
 
     def _grow(self) -> None:
         """Give D, and its gradient, room for the directions just revealed."""
-        grad, self.update.grad = self.update.grad, None
-        self.update.data = with_room(self.update.data, *self.rank)
-        if grad is not None:
-            self.update.grad = with_room(grad, *self.update.shape)
+        self.update.make_room(*self.rank)
         if not self._warned and max(self.rank) >= min(self.in_features, self.out_features):
             self._warned = True
             warnings.warn(
                 f"A DeferredLinear of size {self.out_features} x {self.in_features} has been asked in as many "
-                "directions as it has; it stays exact, but weights='dense' is cheaper from here.",
+                f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
                 stacklevel=4,
             )
 
     def accumulate(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
-        if self.update.grad is None:
-            self.update.grad = torch.zeros_like(self.update)
         if self.scale.grad is None:
             self.scale.grad = torch.zeros_like(self.scale)  # the loss moves D alone; weight decay moves both
-        self.update.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        self.update.scale = self.scale
+        self.update.add_gradient(left, right)
 
     # ---- moving, saving and loading --------------------------------------------------------------------------
 
@@ -213,7 +218,9 @@ class DeferredLinear(nn.Module):
         after = fn(self.update.new_empty(0)).dtype
         if after not in TOLERANCE:
             raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
+        exposed = self.update.exposed, self.scale.exposed
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.update.exposed, self.scale.exposed = exposed  # PyTorch's look at them is no danger
         self.matrix.map(fn)
         if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):
             self.matrix.tolerance = TOLERANCE[self.update.dtype]
@@ -225,19 +232,27 @@ class DeferredLinear(nn.Module):
         self.scale.accept()
 
     def _check(self) -> None:
-        self.update.check()
-        self.scale.check()
+        for name in ("update", "scale"):
+            parameter: Any = getattr(self, name)
+            if not isinstance(parameter, Guarded):
+                raise RuntimeError(
+                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate of "
+                    "a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
+                    f"device. Leave it to nfd.SGD and load_state_dict, or use {STORED}."
+                )
+            parameter.check()
 
     def _identity(self) -> Tensor:
         """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
         feedback, source = FEEDBACKS.index(self.feedback), self.matrix.source
-        return torch.tensor([self.out_features, self.in_features, feedback, source.seed, source.index, source.count])
+        numbers = [self.out_features, self.in_features, feedback, source.seed, source.index, source.count]
+        return torch.tensor(numbers, device="cpu")
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
         destination[prefix + "identity"] = self._identity()
-        destination[prefix + "scale"] = self.scale.detach().clone()
-        destination[prefix + "update"] = self.update.detach().clone()
+        destination[prefix + "scale"] = self.scale.values.clone()
+        destination[prefix + "update"] = self.update.values.clone()
         destination.update({prefix + key: tensor for key, tensor in factors(self.matrix).items()})
 
     def _load_from_state_dict(
@@ -278,9 +293,15 @@ class DeferredLinear(nn.Module):
         with torch.no_grad():
             self.scale.copy_(state["scale"])
             self.update.grad = None
-            self.update.data = state["update"].to(self.update, copy=True)
+            self.update.hold(state["update"].to(self.update, copy=True))
             self.update.generation += 1
         self._accept()
+
+
+def _source(seed: int | Increment | None) -> Increment:
+    if isinstance(seed, Increment):
+        return seed
+    return Increment(ambient_seed() if seed is None else check_seed(seed))
 
 
 def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:

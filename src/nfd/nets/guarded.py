@@ -1,40 +1,141 @@
-"""A parameter that refuses to be changed by optimizers that cannot be exact for it."""
+"""A parameter that refuses what cannot be exact for the matrix that it stands for."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 
+from nfd.nets.fingerprint import Ledger, Note, Watched
+from nfd.nets.frame import with_room
 
-class Guarded(nn.Parameter):
-    """A parameter that only ``nfd.SGD`` may step; ``accepted`` is the version of its last allowed state."""
+STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
+
+
+class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
+    """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
+
+    It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its last
+    allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the layer added to
+    the gradient of D, and ``scale`` the other parameter of the same layer, both None before there is a gradient.
+    """
 
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
+    noted: Note | float | None = None
+    ledger: Ledger | None = None
+    scale: Guarded | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = Guarded(self.data.clone(), self.requires_grad)
+        memo[id(self)] = copied = _rebuilt(self.values.clone(), self.requires_grad)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.data, self.requires_grad)
+        return _rebuilt, (self.values, self.requires_grad)
+
+    def expose(self) -> None:
+        """Note the value before its memory is handed out."""
+        if not self.exposed:
+            self.exposed = True
+            self.noted = self._note()
+
+    def hold(self, values: Tensor) -> None:
+        """Hold these numbers, as the layer itself may tell it to."""
+        torch.Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+
+    def register_hook(self, hook: Any) -> NoReturn:
+        """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
+        raise RuntimeError(
+            "A DeferredLinear adds up the gradient of its parameters by itself, so a hook on them would never be called. "
+            "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does, or register the "
+            "hook on the outputs of the layer."
+        )
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> NoReturn:
+        """Refused, for the same reason."""
+        self.register_hook(hook)
 
     def accept(self) -> None:
         """Declare the present value legitimate."""
         self.accepted = self._version
+        if self.exposed:
+            self.noted = self._note()
 
     def check(self) -> None:
         """Raise if something else changed the value."""
-        if self._version != self.accepted:
-            raise RuntimeError(
-                "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
-                "only through the products it was asked for, so only rules that act on the matrix as a whole "
-                "are exact; elementwise ones (Adam, sign) are not. Use nfd.SGD, which takes the options of "
-                "torch.optim.SGD and knows how the layer grows, or dense weights for another optimizer."
-            )
+        if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
+            return
+        raise RuntimeError(
+            "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
+            "only through the products it was asked for, so only rules that act on the matrix as a whole "
+            "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
+            "nfd.SGD, which takes the options of torch.optim.SGD and knows how the layer grows, and load_state_dict to "
+            f"set a state; or {STORED}."
+        )
+
+    def check_gradient(self) -> float:
+        """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
+        factor = 1.0 if self.grad is None else self._factor(self.grad)
+        if factor is not None:
+            return factor
+        name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
+        raise RuntimeError(
+            f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a matrix "
+            "that is not stored, in coordinates of the layer's own, so what acts on its entries (clip_grad_value_, sign, "
+            "noise, a tensor put in its place, an average over processes) does something else than it would to the "
+            "matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, "
+            f"several calls of backward(). Use these, or {STORED}."
+        )
+
+    def add_gradient(self, left: Tensor, right: Tensor) -> None:
+        """Add ``left' right`` to the gradient of D, and note it."""
+        if self.grad is None:
+            self.grad, self.ledger = Watched.of(torch.zeros_like(self.values)), Ledger()
+        elif self.ledger is None or not self.ledger.is_signed(self.grad):
+            factor = self.check_gradient()
+            self.grad, self.ledger = Watched.of(self.grad), self.ledger or Ledger()
+            self.ledger.scale(factor)
+        self.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        self.ledger.add(left, right)
+        self.ledger.sign(self.grad)
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Give D and its gradient room for at least so many directions."""
+        values = self.values
+        roomy = with_room(values, rows, columns)
+        if roomy is values:
+            return
+        if self.exposed:
+            self.check()
+            self.exposed = False  # what was handed out is memory of the past
+        grad, self.grad = self.grad, None
+        self.hold(roomy)
+        if grad is not None:
+            intact = self.ledger is not None and self.ledger.is_signed(grad)
+            self.grad = Watched.of(with_room(grad, *roomy.shape))
+            if self.ledger is not None and intact:
+                self.ledger.sign(self.grad)
+
+    def _factor(self, grad: Tensor) -> float | None:
+        if self.dim() == 0:
+            value = grad.item()
+            return None if value and math.isfinite(value) else 1.0
+        if self.ledger is None:
+            return None if bool(grad.any()) else 1.0
+        return 1.0 if self.ledger.is_signed(grad) else self.ledger.factor(grad)
+
+    def _note(self) -> Note | float:
+        return float(self.values.item()) if self.dim() == 0 else Note.of(self.values)
+
+    def _is_as_noted(self) -> bool:
+        if isinstance(self.noted, Note):
+            return self.noted.fits(self.values)
+        now, then = self._note(), self.noted
+        return now == then or (now != now and then != then)  # not-a-number both
 
 
 def _rebuilt(data: Tensor, requires_grad: bool) -> Guarded:

@@ -265,7 +265,8 @@ class Network(SelfScaled):
         return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
-        drawn = torch.randn(*shape, generator=generator(self.seed, "init", name), dtype=self._factory["dtype"])
+        stream, dtype = generator(self.seed, "init", name), self._factory["dtype"]
+        drawn = torch.randn(*shape, generator=stream, dtype=dtype, device="cpu")
         return drawn.to(self._factory["device"])
 
     def _checked(self, x: Tensor) -> Tensor:

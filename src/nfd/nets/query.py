@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nfd.nets.guarded import Guarded
+from nfd.nets.guarded import STORED, Guarded
 
 if TYPE_CHECKING:
     from nfd.nets.deferred import DeferredLinear
@@ -34,7 +34,7 @@ class Query(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
-                "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
+                f"query of the matrix and is not differentiable. For second derivatives use {STORED}."
             )
         if _state(layer.update) != ctx.state:
             raise RuntimeError(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.random import Increment, generator
+from nfd.core.random import Increment
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
 from nfd.nets.orthogonal import Basis, expand
 
@@ -150,9 +150,8 @@ class RevealedMatrix:
         """
         Q, Z, P, Y = (frame.rows for frame in self._frames())
 
-        def fresh(name: str) -> Tensor:
-            stream = generator(seed, "complete", name, device=Q.device)
-            return torch.randn(Z.shape[1], Q.shape[1], dtype=Q.dtype, device=Q.device, generator=stream)
+        def fresh(name: str) -> Tensor:  # of this matrix alone: another one, completed by the same seed, has its own
+            return self.source.normal_(Q.new_empty(Z.shape[1], Q.shape[1]), "complete", seed, name)
 
         def off(G: Tensor, rows: Tensor) -> Tensor:
             return G - (G @ rows.T) @ rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,30 +13,51 @@ from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
 from nfd.scaling.rules import MAX_ETA_C
 
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
+_FLAGS = ("nesterov", "maximize")
+_OPTIONS = {*_NUMBERS, *_FLAGS, "foreach", "differentiable", "fused"}
+_SCHEDULES = {  # what the schedulers of PyTorch keep in a group
+    "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
+}  # fmt: skip
+_NAMES = {"params", "param_names", "name", "role", "roles"}
+_OF_ONE_MATRIX = (*_NUMBERS, *_FLAGS)
+
 
 class SGD(torch.optim.SGD):
     """``torch.optim.SGD`` that also steps ``DeferredLinear`` layers, whose parameters grow.
 
     SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
-    it would on ``W``: weight decay, momentum, dampening and Nesterov included. All options are those of
-    ``torch.optim.SGD``.
+    it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused`` choose
+    how, not what.
 
     Args:
-        params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate.
+        params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups hold options of
+            ``torch.optim.SGD``, what schedulers of PyTorch keep there, and ``name``, ``role`` or ``roles``.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
+
+    Raises:
+        ValueError, TypeError: for options of other optimizers, in a group or a loaded state; negative rates; and
+            ``differentiable``, since a deferred layer cannot be differentiated twice.
+        RuntimeError: by ``step``, before anything moves, when the gradient of a deferred layer was changed by more than a
+            factor, and when D and s of one layer would be stepped differently.
 
     Source: docs/mathematics/deferred-decisions.md.
     """
 
     def __init__(self, params: Any, **options: Any) -> None:
         options.setdefault("lr", 1e-3)
-        for name in {"lr", "momentum", "weight_decay", "dampening"} & options.keys():
-            options[name] = check_real(name, options[name], least=0.0, below=MAX_ETA_C)
-        if "nesterov" in options:
-            check_flag("nesterov", options["nesterov"])
+        _check_group(options, "the options")
         if not isinstance(params, torch.Tensor | dict):  # of which PyTorch has its own words
             params = check_several("params", params, "parameters or of groups of them")
         super().__init__(params, **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; the others are the defaults."""
+        if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
+            where = f"group {len(self.param_groups)}"
+            _check_group(param_group, where)
+            _check_group(self.defaults | param_group, where)
+        super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step; momentum of a grown parameter is padded with zeros first."""
@@ -43,22 +65,49 @@ class SGD(torch.optim.SGD):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        guarded = [p for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)]
+        guarded = {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
         for p in guarded:
             p.check()
-            self._pad_momentum(p)
-        super().step()
+            p.check_gradient()
+        _check_layers(guarded)
         for p in guarded:
-            p.accept()
+            self._pad_momentum(p)
+        with torch.no_grad():
+            inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around this method already
+        for p in guarded:
+            if p.grad is not None:
+                p.accept()
             self.state[p]["generation"] = p.generation
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Load a saved state; it belongs to the layers as they are now, so load theirs first."""
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+            raise TypeError(
+                f"state_dict must be what state_dict() of nfd.SGD returned; got {type(state_dict).__name__}."
+            )
+        for index, group in enumerate(state_dict["param_groups"]):
+            _check_group(group, f"group {index} of the saved state")
+        self._check_momenta(state_dict)
         super().load_state_dict(state_dict)
         for p, state in self.state.items():
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
+
+    def _check_momenta(self, state_dict: Mapping[str, Any]) -> None:
+        """ValueError when a saved momentum cannot be that of the deferred layer in its place."""
+        ours = [p for group in self.param_groups for p in group["params"]]
+        theirs = [k for group in state_dict["param_groups"] for k in group["params"]]
+        for p, key in zip(ours, theirs, strict=False):  # of other lengths PyTorch has words of its own
+            momentum = state_dict["state"].get(key, {}).get("momentum_buffer")
+            fits = momentum is None or (
+                momentum.dim() == p.dim() and all(a <= b for a, b in zip(momentum.shape, p.shape, strict=True))
+            )
+            if isinstance(p, Guarded) and not fits:
+                raise ValueError(
+                    f"The saved momentum is {list(momentum.shape)}, that of the deferred layer in its place at most "
+                    f"{list(p.shape)}. Load the state of the layers first, or save it by nfd.SGD of the same network."
+                )
 
     def _pad_momentum(self, p: Guarded) -> None:
         state = self.state.get(p, {})
@@ -72,3 +121,52 @@ class SGD(torch.optim.SGD):
             )
         if momentum.shape != p.shape:
             state["momentum_buffer"] = with_room(momentum, *p.shape)
+
+
+def _check_group(group: Mapping[str, Any], where: str) -> None:
+    """Raise unless the settings of a group are those of SGD, in their ranges."""
+    foreign = sorted(map(str, group.keys() - _OPTIONS - _SCHEDULES - _NAMES))
+    if foreign:
+        raise ValueError(
+            f"nfd.SGD has no {', '.join(map(repr, foreign))}, which {where} holds: its options are "
+            f"{', '.join(sorted(_OPTIONS))}. Groups of another optimizer need that optimizer; those of SGD come from "
+            "net.param_groups(eta_c) or nfd.plan(..., optimizer='sgd')."
+        )
+    for name in _NUMBERS:
+        if name in group:
+            check_real(f"{name} of {where}", group[name], least=0.0, below=MAX_ETA_C)
+    for name in _FLAGS:
+        if name in group:
+            check_flag(f"{name} of {where}", group[name])
+    if group.get("differentiable"):
+        raise ValueError(
+            "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use torch.optim.SGD "
+            "with stored weights."
+        )
+    if group.get("nesterov") and "momentum" in group and (not group["momentum"] or group.get("dampening")):
+        raise ValueError(f"nesterov of {where} needs a momentum and no dampening.")
+
+
+def _check_layers(guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
+    """Raise unless D and s of every layer, the two parts of one matrix, are stepped alike."""
+    alone = {p for p in guarded if p.dim() == 0 and p.grad is not None}
+    for D, group in guarded.items():
+        if D.dim() == 0 or D.grad is None:
+            continue
+        s = D.scale
+        if s in guarded and s.grad is not None:
+            alone.discard(s)
+            settings = [[g[name] for name in _OF_ONE_MATRIX] for g in (group, guarded[s])]
+            if settings[0] != settings[1] and any(g["weight_decay"] or g["momentum"] for g in (group, guarded[s])):
+                raise RuntimeError(_DIFFERENT)
+        elif group["weight_decay"]:
+            raise RuntimeError(_DIFFERENT)
+    if any(guarded[s]["weight_decay"] for s in alone):
+        raise RuntimeError(_DIFFERENT)
+
+
+_DIFFERENT = (
+    "update and scale of a DeferredLinear are two parts of one matrix, and this step would give them different rates, "
+    "momentum or weight decay, or a gradient to one of them alone. Put both parameters of a layer into one group, "
+    "scale beside update though it has no dimensions, and clear their gradients together."
+)

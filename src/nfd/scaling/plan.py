@@ -210,7 +210,8 @@ class Plan:
                 if start.constant is not None:
                     p.fill_(start.constant)
                     continue
-                z = torch.randn(p.shape, generator=generator(seed, "init", name))
+                stream = generator(seed, "init", name)
+                z = torch.randn(p.shape, generator=stream, dtype=torch.float32, device="cpu")
                 p.copy_(z.mul_(self.std(name)))
                 if (row := infos[name].padding) is not None:
                     p[row] = 0

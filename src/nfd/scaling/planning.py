@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from nfd.core.ambient import gradients
 from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
@@ -42,6 +43,7 @@ _LAW = (
 )
 
 
+@gradients()
 def plan(
     model: nn.Module,
     *,

@@ -196,7 +196,7 @@ def _redrawn(block: nn.Module) -> nn.Module:
 
 def _normal(shape: int | tuple[int, ...], *names: str) -> Tensor:
     shape = (shape,) if isinstance(shape, int) else shape
-    return torch.randn(shape, generator=generator(0, "probe", *names), dtype=torch.float64)
+    return torch.randn(shape, generator=generator(0, "probe", *names), dtype=torch.float64, device="cpu")
 
 
 def _stream(output: Any) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from nfd.core.ambient import undisturbed
 from nfd.core.statistics import Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
@@ -77,6 +78,7 @@ class Capacity:
     shorter: Law | None = None
 
 
+@undisturbed()
 def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
     """Train what the questions need, and answer them.
 
@@ -103,6 +105,7 @@ def capacity(config: CapacityConfig, sweep: Sweep) -> Capacity:
     )
 
 
+@undisturbed()
 def capacity_of(records: Sequence[Record], config: CapacityConfig, sweep: Sweep) -> Capacity:
     """The same from runs that are there already: the law, its floor and a held-out size, at one horizon."""
     base, losses, paired = from_records(records)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_device, check_several
 from nfd.core.progress import Bar, bar
 from nfd.experiment.runs import failed, train_task
@@ -67,6 +68,7 @@ class Sweep:
         self.store.close()
         self._each_tracker(lambda tracker: tracker.close())
 
+    @undisturbed()
     def run(self, configs: Iterable[RunConfig], label: str = "sweep") -> list[Record]:
         """Train those of these runs that are not stored; returns the records of all, in order, without curves."""
         wanted = list(configs)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, interval, mean, student
 from nfd.experiment.runs import dataset_of
@@ -126,6 +127,7 @@ def data_title(config: TransferConfig) -> str:
     return dataset_of(RunConfig(**data_settings(config))).title
 
 
+@undisturbed()
 def transfer(config: TransferConfig, sweep: Sweep) -> list[Transfer]:
     """Train what the question needs: every rule and size together, so that every core has work to the end."""
     return _Question(config, sweep).answered()

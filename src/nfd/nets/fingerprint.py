@@ -1,0 +1,221 @@
+"""What shows that a small matrix was changed by others: its products with two fixed random vectors.
+
+``D``, the update of a deferred layer, and its gradient ``G`` stand for matrices ``P D Q'`` and ``P G Q'`` that nobody
+stores. PyTorch counts writes to a tensor, but not those through ``.data``. So a tensor of ours that hands out its memory
+(``Watched``) is noted before it does, and from then on compared by value: ``D v`` for a fixed random v. As long as
+nobody asks, nothing is computed.
+
+``G`` may be scaled by one number, which is exact for the dense matrix too. So when it was written to, it is compared with
+what the layer had added to it, up to a factor: in ``G v``, and in one more product of its first row, since a matrix of
+one row gives a single number and leaves nothing to tell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self, cast
+from weakref import ReferenceType, ref
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nfd.core.random import generator
+
+Array = NDArray[Any]
+
+_KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
+_BLOCK = 512  # entries of the fixed vectors that are drawn at a time
+_SLACK = 64.0  # roundings of a sum of few terms; its root more for many
+_LEAST = {torch.float32: 1e-36, torch.float64: 1e-150}  # below this, squares and ratios are no numbers
+_SQUARES = (1e-30, 1e30)  # sums of squares that single precision holds
+
+
+class Watched(torch.Tensor):
+    """A tensor that knows whether its memory was handed out, so that it may be written to unseen."""
+
+    exposed: bool = False
+    __torch_function__ = torch._C._disabled_torch_function_impl  # as nn.Parameter: results are plain tensors
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        """The same memory, watched."""
+        return cast(Self, torch.Tensor._make_subclass(cls, tensor))
+
+    @property
+    def values(self) -> Tensor:
+        """What ``.data`` is elsewhere, for ourselves."""
+        return cast(Tensor, torch.Tensor.data.__get__(self))
+
+    def expose(self) -> None:
+        """Called before the memory is handed out."""
+        self.exposed = True
+
+    @property
+    def data(self) -> Tensor:
+        """The numbers, behind the back of autograd and of PyTorch's count of writes."""
+        self.expose()
+        return self.values
+
+    @data.setter
+    def data(self, tensor: Tensor) -> None:
+        self.expose()
+        torch.Tensor.data.__set__(self, tensor)
+
+    def detach(self) -> Tensor:
+        self.expose()
+        return super().detach()
+
+    def numpy(self, *, force: bool = False) -> Array:
+        self.expose()
+        return super().numpy(force=force)
+
+    def data_ptr(self) -> int:
+        self.expose()
+        return super().data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        self.expose()
+        return super().untyped_storage()
+
+
+@dataclass(frozen=True)
+class Note:
+    """``D v`` of a matrix when it had this shape."""
+
+    shape: torch.Size
+    product: Array
+
+    @classmethod
+    def of(cls, D: Tensor) -> Note:
+        """The note of a matrix as it is."""
+        return cls(D.shape, _product(D))
+
+    def fits(self, D: Tensor) -> bool:
+        """Whether D still is that matrix, as far as rounding lets one tell."""
+        if D.shape != self.shape:
+            return False
+        now = _product(D)
+        if np.array_equal(now, self.product):
+            return True
+        if not np.isfinite(self.product).all():  # it diverged, and still has
+            return not np.isfinite(now).all()
+        apart, size = _norm(now - self.product), _norm(self.product)
+        return apart <= _rounding(self.shape[1], D.dtype) * size + _LEAST[D.dtype]
+
+
+class Ledger:
+    """What a layer has added to the gradient G of D since it was last empty.
+
+    The factors of what was added last are kept as they are, and turned into a product when that is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._product: Array = np.zeros((0,))
+        self._size = 0.0
+        self._factors: list[tuple[Tensor, Tensor]] = []
+        self._written: tuple[ReferenceType[Watched], int] | None = None
+
+    def add(self, left: Tensor, right: Tensor) -> None:
+        """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was added."""
+        if len(self._factors) == _KEPT:
+            self._fold()
+        self._factors.append((left, right))
+
+    def sign(self, G: Watched) -> None:
+        """Note that G, as it is now, holds what was added."""
+        self._written = ref(G), G._version
+
+    def is_signed(self, G: Tensor) -> bool:
+        """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
+        if self._written is None or self._written[0]() is not G:
+            return False
+        return G._version == self._written[1] and not cast(Watched, G).exposed
+
+    def scale(self, factor: float) -> None:
+        """Note that everything so far was multiplied by a number."""
+        if factor != 1.0:
+            self._fold()
+            self._product = self._product * factor if factor else np.zeros_like(self._product)
+            self._size = self._size * abs(factor) if factor else 0.0
+
+    def factor(self, G: Tensor) -> float | None:
+        """The number c with ``G = c`` times what was added; None where there is none."""
+        self._fold()
+        now = _product(G)
+        then = _longer(self._product, len(now))
+        allowed = _rounding(G.shape[1], G.dtype) * self._size
+        if _norm(now - then) <= allowed + _LEAST[G.dtype]:
+            return 1.0
+        if not np.isfinite(then).all():  # training diverged; its gradient may be dropped, but not mended
+            return math.nan if not np.isfinite(now).all() else None if bool(G.any()) else 0.0
+        if not np.isfinite(now).all():
+            return math.nan
+        peak = float(max(np.abs(now).max(), np.abs(then).max()))
+        now, then = now.astype(float) / peak, then.astype(float) / peak
+        factor = float(np.vdot(now, then) / np.vdot(then, then)) if then.any() else 0.0
+        return factor if _norm(now - factor * then) <= (allowed * abs(factor) + _LEAST[G.dtype]) / peak else None
+
+    def _fold(self) -> None:
+        """Turn the factors that are kept into products."""
+        for left, right in self._factors:
+            a, b = _array(left), _array(right)
+            v, w = _probes(b.shape[1], right.dtype)
+            with np.errstate(all="ignore"):
+                added = np.append((b @ w) @ a[:, :1], (b @ v) @ a)
+                self._product = _longer(self._product, len(added)) + added
+                self._size += _norm(a) * _norm(b)
+        self._factors.clear()
+
+
+def _longer(product: Array, count: int) -> Array:
+    return np.append(product, np.zeros(count - len(product), product.dtype))
+
+
+def _product(matrix: Tensor) -> Array:
+    """``w'M_1``, of the first row, and ``M v``: ``[1 + rows]``."""
+    if not matrix.numel():
+        return np.zeros(1)
+    v, w = _probes(matrix.shape[1], matrix.dtype)
+    with np.errstate(all="ignore"):
+        if matrix.device.type == "cpu":
+            M = torch.Tensor.numpy(matrix)
+            return np.append(M[0] @ w, M @ v)
+        vectors = torch.from_numpy(np.stack([v, w])).to(matrix)
+        return _array(torch.cat([matrix[:1] @ vectors[1], matrix @ vectors[0]]))
+
+
+def _probes(count: int, dtype: torch.dtype) -> Array:
+    """Two fixed random vectors, ``[2, count]``; longer ones begin with the shorter ones."""
+    return _drawn(1 << max(0, (count - 1) // _BLOCK).bit_length(), dtype)[:, :count]
+
+
+@lru_cache(maxsize=8)
+def _drawn(blocks: int, dtype: torch.dtype) -> Array:
+    drawn = [
+        torch.randn(2, _BLOCK, generator=generator(0, "fingerprint", k), dtype=torch.float64, device="cpu")
+        for k in range(blocks)
+    ]
+    return _array(torch.cat(drawn, 1).to(dtype))
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
+
+
+def _norm(x: Array) -> float:
+    """The root of the sum of squares, also where single precision does not hold them."""
+    with np.errstate(all="ignore"):
+        square = float(np.vdot(x, x))
+        if not _SQUARES[0] < square < _SQUARES[1]:
+            wide = x.astype(float)
+            square = float(np.vdot(wide, wide))
+    return math.sqrt(square)
+
+
+def _rounding(terms: int, dtype: torch.dtype) -> float:
+    """What a sum of this many terms may be off by, over the root of the sum of their squares."""
+    return (_SLACK + math.sqrt(terms)) * torch.finfo(dtype).eps
