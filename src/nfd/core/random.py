@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,3 +66,30 @@ class Increment:
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """The PyTorch generator of the stream ``names`` of ``seed`` on ``device``."""
     return torch.Generator(device=device).manual_seed(derive(seed, *names))
+
+
+@contextmanager
+def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; afterwards they stand where they did.
+
+    For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the CPU's are kept too.
+    With ``seed`` None the streams go on from where they stand. They are shared by all threads.
+    """
+    with torch.random.fork_rng(devices=devices):
+        numpys, pythons = np.random.get_state(), random.getstate()
+        try:
+            if seed is not None:
+                torch.manual_seed(seed)
+                np.random.seed(seed % 2**32)
+                random.seed(seed)
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+
+
+def global_state() -> bytes:
+    """Where the global streams of the CPU stand: equal before and after what drew nothing from them."""
+    name, keys, *rest = np.random.get_state()
+    others = repr((name, rest, random.getstate())).encode()
+    return hashlib.blake2b(torch.get_rng_state().numpy().tobytes() + keys.tobytes() + others).digest()

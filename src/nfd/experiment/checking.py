@@ -16,8 +16,9 @@ from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import METERS, Check, check, slope_of
-from nfd.meters.verdict import THRESHOLDS, Axis
+from nfd.meters.check import Check, check, slope_of
+from nfd.meters.table import METERS
+from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "
@@ -78,7 +79,7 @@ def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check
 def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter against size, relative to the smallest network."""
     about = {name: getattr(found, name) for name in ("rule", "optimizer", "eta_c", "seeds", "steps")}
-    caption = _CAPTION.format(**about, data=data, thresholds=THRESHOLDS)
+    caption = _CAPTION.format(**about, data=data, thresholds=f"{THRESHOLDS} {LIMITS}")
     findings = []
     axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
     for axis, sizes in axes:
