@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
+from nfd.meters.advice import cause
 from nfd.meters.check import Check
 from nfd.meters.health import dead_units
 from nfd.meters.runs import loss_of
 from nfd.meters.updates import Baseline
-from nfd.meters.advice import cause
 from nfd.meters.verdict import seeds_needed, since
 from nfd.scaling.planning import plan
 

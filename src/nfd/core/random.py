@@ -70,7 +70,7 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 @contextmanager
 def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; afterwards they stand where they did.
+    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand where they did.
 
     For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the CPU's are kept too.
     With ``seed`` None the streams go on from where they stand. They are shared by all threads.

@@ -16,7 +16,7 @@ from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import Check, check, slope_of
+from nfd.meters.check import Check, check, meaning_of, slope_of
 from nfd.meters.table import METERS
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 
@@ -119,7 +119,12 @@ def _headline(rows: Sequence[Row], axis: Axis) -> str:
     uncertain = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "UNCERTAIN"]
     if uncertain:
         said.append(f"of {', '.join(uncertain)} the trend is uncertain")
-    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}." if said else f"Nothing changes with {axis}."
+    unread = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "NOT MEASURED"]
+    if not any(r["verdict"] in ("COLLAPSES", "GROWS", "UNCERTAIN") for r in rows):
+        said.append(f"nothing that was measured collapses or grows with {axis}")
+    if unread:
+        said.append(f"{', '.join(unread)} {'was' if len(unread) == 1 else 'were'} not measured")
+    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}."
 
 
 def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -128,7 +133,7 @@ def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
             "meter": r["meter"].replace("_", " "),
             "exponent [95 % interval]": slope_of(r),
             "verdict": r["verdict"],
-            "what it means": r["cause"],
+            "what it means": meaning_of(r),
         }
         for r in rows
     ]

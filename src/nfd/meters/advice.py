@@ -57,9 +57,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "price that function_update_inner shows.",
         frozenset({"complete-p", "depth-mup-inner"}),
     ),
-    ("inner_update", "depth", "GROWS"): Advice(
-        "inner rates grow too fast with depth", "Use 'complete-p'.", _COMPLETE
-    ),
+    ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", "Use 'complete-p'.", _COMPLETE),
     ("stream_update", "depth", "COLLAPSES"): Advice(
         "outer layers learn less than 1/L of the stream each", "Raise their rate."
     ),
@@ -80,7 +78,9 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         _COMPLETE,
     ),
     ("function_update_inner", "depth", "COLLAPSES"): Advice("what inner layers do to the function vanishes with depth"),
-    ("update_to_weight", "depth", "COLLAPSES"): Advice("inner weights hardly move against their start in deep networks"),
+    ("update_to_weight", "depth", "COLLAPSES"): Advice(
+        "inner weights hardly move against their start in deep networks"
+    ),
     ("update_to_weight", "depth", "GROWS"): Advice(
         "inner weights move further against their start the deeper the network", "Lower their rate as depth grows."
     ),
@@ -96,8 +96,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ("loss", "width", "GROWS"): Advice("the same rate does worse the wider the network: it does not transfer"),
     ("gia_gap", "depth", "COLLAPSES"): Advice("decoupled training comes closer to standard training with depth"),
     ("gia_gap", "depth", "STABLE"): Advice(
-        "reused backward weights matter at every depth: gradient independence is not restored (contrary to "
-        "Corollary 1)"
+        "reused backward weights matter at every depth: gradient independence is not restored (contrary to Corollary 1)"
     ),
     ("gia_gap", "depth", "GROWS"): Advice(
         "reused backward weights matter more the deeper the network: gradient independence is not restored "
@@ -113,5 +112,6 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
     """
     known = ADVICE[meter, axis, word]
     if rule in known.rules:
-        return f"{known.seen.split(': ')[0]}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
+        seen = known.seen.split(": ")[0]
+        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
     return f"{known.seen}. {known.remedy}".rstrip()

@@ -80,7 +80,7 @@ class Check:
         names = ("meter", "against", "exponent [95 % interval]", "verdict")
         table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
         for row in self.table:
-            table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], _meaning(row))
+            table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], meaning_of(row))
         head = f"Rule {self.rule!r}, {self.optimizer}, eta_c = {self.eta_c:g}, {self.steps} steps, {self.seeds} seeds"
         return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS, LIMITS])
 
@@ -227,6 +227,7 @@ def slope_of(row: Mapping[str, Any]) -> str:
     return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]" if math.isfinite(row["slope"]) else "-"
 
 
-def _meaning(row: Mapping[str, Any]) -> str:
+def meaning_of(row: Mapping[str, Any]) -> str:
+    """What a row means, with the size since which its quantity changes."""
     start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
     return start + str(row["cause"])

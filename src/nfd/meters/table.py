@@ -38,13 +38,15 @@ def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds:
         if unread:
             found.append(_row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "unread", unread[0]))
         elif points is not None:
-            first = _Points.of([r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other)
+            first = _Points.of(
+                [r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other
+            )
             found.append(_judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule))
     return found
 
 
 class _Points:
-    """A meter of every network that has it: sizes, groups and values [N]; those that have a logarithm are ``usable``."""
+    """A meter of every network that has it: sizes, groups and values [N]; ``usable`` are those with a logarithm."""
 
     def __init__(self, size: Tensor, group: Tensor, value: Tensor) -> None:
         self.size, self.group, self.value = size, group, value
@@ -71,7 +73,14 @@ def _spread(values: Tensor) -> float:
 
 
 def _judged(
-    meter: str, axis: Axis, sizes: list[int], points: _Points, first: _Points | None, runs: int, seeds: int, rule: RuleName
+    meter: str,
+    axis: Axis,
+    sizes: list[int],
+    points: _Points,
+    first: _Points | None,
+    runs: int,
+    seeds: int,
+    rule: RuleName,
 ) -> Row:
     """The row of a meter that some network has."""
     size, value, group = points.kept
@@ -117,8 +126,8 @@ def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: i
         "limit": f"{change(now.slope, axis, sizes)}, and comes to a limit: {_limit(now, axis, sizes)}.",
         "noise": f"about {seeds} seeds would settle it.",
         "edge": "near the edge of a verdict: add sizes to settle it.",
-        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: too few steps, or sizes too small, to tell.",
-        "steps": "came to a limit after the first step, and is too noisy since: too few steps, or seeds, to tell.",
+        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: take more steps or larger sizes to tell.",
+        "steps": "came to a limit after the first step, and falls no faster since: too few steps to tell.",
         "broken": "zero or not finite in some networks.",
     }
     return texts[reason]

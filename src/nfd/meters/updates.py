@@ -132,7 +132,9 @@ class Baseline:
         elif _normalised(self.before.features):
             found["activation"] = "it is read behind a norm, which gives every input the same RMS."
         for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
-            if names and not any(n in self.before.inputs and _is_linear(infos[n], self.before.inputs[n]) for n in names):
+            if names and not any(
+                n in self.before.inputs and _is_linear(infos[n], self.before.inputs[n]) for n in names
+            ):
                 found[meter] = "none of these matrices stands in a module that does nothing but apply it."
         return found
 

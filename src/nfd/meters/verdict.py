@@ -33,7 +33,7 @@ Reason = Literal[
     "noise",  # more seeds would settle it
     "edge",  # near the edge of a verdict
     "sizes",  # a limit as good as a power
-    "steps",  # a limit at the first step, hidden since
+    "steps",  # a limit at the first step, not resolved since
     "broken",  # zero or not finite in some networks
     "missing",  # in every network of some size
     "unread",  # the model does not show it
@@ -58,21 +58,27 @@ def judged(now: Trend, first: Trend | None = None) -> tuple[Verdict, Reason]:
     """The word for a trend, and why, from the trend at the end and, where training went on, after the first step.
 
     By its slope as ``verdict`` says, but a quantity that comes to a limit above zero neither collapses nor grows.
-    It is ``STABLE`` where the law with a limit refuses the power law and changes by an exponent within +-0.25 at the
-    largest size. ``COLLAPSES`` needs a limit below half of what is left at the largest size, by the best fit at the
-    end, and no limit above that resolved after the first step; or a power law that refuses the limit.
+    ``STABLE``, too, is what the law with a limit fits while the power law is refused, if by it the exponent at the
+    largest size lies within +-0.25. ``COLLAPSES`` needs a best fit whose limit is below half of what is left at the
+    largest size, or a power law that refuses the limit; and, if the fall has not become steeper since the first step,
+    no limit that was resolved there, where networks scatter least.
     """
     word = verdict(now.slope)
     if word == "STABLE":
         return word, "flat" if now.slope.low <= 0 <= now.slope.high else "little"
     if now.limit_alone and now.limit.low > 0 and verdict(now.local) == "STABLE":
         return "STABLE", "limit"
-    if word == "COLLAPSES" and not now.power_alone:
-        if now.limit.value >= _QUARTER:
-            return "UNCERTAIN", "sizes"
-        if first is not None and first.limit.low > 0 and first.limit.value >= _QUARTER and not first.power_alone:
-            return "UNCERTAIN", "steps"
+    if word == "COLLAPSES" and _has_limit(now):
+        return "UNCERTAIN", "sizes"
+    if word == "COLLAPSES" and first is not None and _has_limit(first) and first.limit.low > 0:
+        steeper = now.slope.value < first.slope.value - _SMALL
+        return (word, "trend") if steeper else ("UNCERTAIN", "steps")
     return word, "edge" if word == "UNCERTAIN" else "trend"
+
+
+def _has_limit(found: Trend) -> bool:
+    """Whether there may be a limit, of half of what is left at the largest size or more."""
+    return not found.power_alone and found.limit.value >= _QUARTER
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
+from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_patterns
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
 from nfd.scaling.entries import (
@@ -22,9 +22,10 @@ from nfd.scaling.entries import (
 )
 from nfd.scaling.families import Known, known
 from nfd.scaling.plan import DECAYS, Entry, Plan
+from nfd.scaling.probe import check_sample
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import OPTIMIZERS, Role, Rule, exponent_of, rule_named
-from nfd.scaling.sizes import Base, MakeModel, growing, instance
+from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
 from nfd.scaling.tensors import tensors
 
 _CLIP = (
@@ -97,10 +98,11 @@ def plan(
     base_width = None if base_width is None else check_count("base_width", base_width, maximum=WIDEST)
     base_depth = None if base_depth is None else check_count("base_depth", base_depth, maximum=MOST)
     blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
-    if isinstance(sample, Tensor) and sample.is_floating_point():
-        check_finite("sample", sample)
+    check_sample("sample", sample)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
+    if make_model is not None and family.width is not None:
+        base, base_width, base_depth, make_model = _own_base(make_model, base_width, base_depth), None, None, None
     if family.width is None:
         parts = _of_any(model, chosen, rule, base, base_width, base_depth, make_model, blocks, roles, sample)
     else:
@@ -164,7 +166,11 @@ def _of_any(
 ) -> _Parts:
     """Anyone's module."""
     if base is None and make_model is not None and base_width is not None:
-        base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1), seed=0)
+        as_deep = base_depth or max(len(blocks_of(model, blocks)), 1)
+        base = instance(make_model, base_width, as_deep, seed=0)
+        if len(blocks_of(base, blocks)) != as_deep or as_deep == base_width:  # else it is as deep as was asked for
+            deeper = [2 * as_deep] if base_depth else []
+            check_constructor(make_model, [base_width, 2 * base_width], [as_deep, *deeper])
     if blocks is None and base is not None:  # a single block is found through the instance that has more
         blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
@@ -218,6 +224,22 @@ def _check_sizes(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."
         )
+
+
+def _own_base(make_model: MakeModel, width: int | None, depth: int | None) -> nn.Module:
+    """The base that a constructor of networks of nfd.nets makes."""
+    base = instance(make_model, width or 1, depth or 1, seed=0)
+    made = known(base)
+    if made.width is None:
+        raise ValueError(
+            f"make_model makes a {type(base).__name__}, and model is a network of nfd.nets. Build both alike."
+        )
+    if (made.width, made.depth) == (depth, width) and width != depth:
+        raise ValueError(
+            f"make_model({width}, {depth}) has width {made.width} and depth {made.depth}: its arguments must be "
+            "(width, depth), in this order."
+        )
+    return base
 
 
 def _is_sequence(sample: Any) -> bool:
