@@ -17,11 +17,12 @@ from torch import Tensor, nn
 import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
+from nfd.meters.advice import cause
 from nfd.meters.check import Check
 from nfd.meters.health import dead_units
 from nfd.meters.runs import loss_of
 from nfd.meters.updates import Baseline
-from nfd.meters.verdict import cause, seeds_needed, since
+from nfd.meters.verdict import seeds_needed, since
 from nfd.scaling.planning import plan
 
 G = torch.Generator().manual_seed(0)
@@ -217,7 +218,7 @@ def test_gradient_independence_is_measured_on_any_network_of_ours() -> None:
 
 def test_runs_at_a_time_and_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     together = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
-    monkeypatch.setattr("nfd.meters.runs._MOST_AT_A_TIME", 1)
+    monkeypatch.setattr("nfd.meters.running._MOST_AT_A_TIME", 1)
     one_by_one = nfd.check(two_layer, [8], [2, 4, 8], vectors(4), seeds=2)
     assert together.runs == one_by_one.runs
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,3 +74,30 @@ def ambient_seed() -> int:
     It comes from the generator of the CPU whatever the device, so that ``torch.manual_seed`` repeats it everywhere.
     """
     return int(torch.randint(MAX_SEED, (), dtype=torch.int64, device="cpu", generator=torch.default_generator))
+
+
+@contextmanager
+def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand where they did.
+
+    For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the CPU's are kept too.
+    With ``seed`` None the streams go on from where they stand. They are shared by all threads.
+    """
+    with torch.random.fork_rng(devices=devices):
+        numpys, pythons = np.random.get_state(), random.getstate()
+        try:
+            if seed is not None:
+                torch.manual_seed(seed)
+                np.random.seed(seed % 2**32)
+                random.seed(seed)
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+
+
+def global_state() -> bytes:
+    """Where the global streams of the CPU stand: equal before and after what drew nothing from them."""
+    name, keys, *rest = np.random.get_state()
+    others = repr((name, rest, random.getstate())).encode()
+    return hashlib.blake2b(torch.get_rng_state().numpy().tobytes() + keys.tobytes() + others).digest()

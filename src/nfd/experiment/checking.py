@@ -16,8 +16,9 @@ from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import METERS, Check, check, slope_of
-from nfd.meters.verdict import THRESHOLDS, Axis
+from nfd.meters.check import Check, check, meaning_of, slope_of
+from nfd.meters.table import METERS
+from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "
@@ -78,7 +79,7 @@ def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check
 def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter against size, relative to the smallest network."""
     about = {name: getattr(found, name) for name in ("rule", "optimizer", "eta_c", "seeds", "steps")}
-    caption = _CAPTION.format(**about, data=data, thresholds=THRESHOLDS)
+    caption = _CAPTION.format(**about, data=data, thresholds=f"{THRESHOLDS} {LIMITS}")
     findings = []
     axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
     for axis, sizes in axes:
@@ -118,7 +119,12 @@ def _headline(rows: Sequence[Row], axis: Axis) -> str:
     uncertain = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "UNCERTAIN"]
     if uncertain:
         said.append(f"of {', '.join(uncertain)} the trend is uncertain")
-    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}." if said else f"Nothing changes with {axis}."
+    unread = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "NOT MEASURED"]
+    if not any(r["verdict"] in ("COLLAPSES", "GROWS", "UNCERTAIN") for r in rows):
+        said.append(f"nothing that was measured collapses or grows with {axis}")
+    if unread:
+        said.append(f"{', '.join(unread)} {'was' if len(unread) == 1 else 'were'} not measured")
+    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}."
 
 
 def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -127,7 +133,7 @@ def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
             "meter": r["meter"].replace("_", " "),
             "exponent [95 % interval]": slope_of(r),
             "verdict": r["verdict"],
-            "what it means": r["cause"],
+            "what it means": meaning_of(r),
         }
         for r in rows
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,24 +20,24 @@ from nfd.core.errors import (
     check_choice,
     check_count,
     check_device,
-    check_finite,
     check_flag,
     check_real,
     check_several,
 )
+from nfd.core.names import RuleName
 from nfd.core.progress import bar
-from nfd.core.statistics import UNKNOWN, pooled_slope
 from nfd.core.tables import as_text, table_of
-from nfd.meters.runs import Groups, Job, Run, all_runs, loss_of, moved
-from nfd.meters.updates import UPDATES
-from nfd.meters.verdict import THRESHOLDS, Axis, Verdict, cause, seeds_needed, since, verdict
+from nfd.meters.running import all_runs
+from nfd.meters.runs import Groups, Job, Run, loss_of, moved
+from nfd.meters.table import rows
+from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.probe import check_sample
 from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
-from nfd.scaling.sizes import MakeModel, growing, instance
+from nfd.scaling.sizes import MakeModel, check_constructor
 from nfd.training.optimizers import check_made
 
 AXES: tuple[Axis, ...] = ("width", "depth")
-METERS = (*UPDATES, "gradient", "loss", "gia_gap")
 MEANINGS = {
     "activation": "RMS of what the last block holds",
     "activation_update": "RMS of how much training changed that",
@@ -50,7 +50,6 @@ MEANINGS = {
     "loss": "loss of the last batch before its update",
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
-_OF_DEPTH_ONLY = ("gradient", "gia_gap")
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,10 @@ class Check:
     """What ``nfd.check`` found; printing it shows the table.
 
     Attributes:
-        table: one dict per meter and axis: meter, axis, slope, low, high, verdict, cause, since, seeds_needed.
-        runs: one dict per network: width, depth, seed, and its meters after the last step.
+        table: one dict per meter and axis: meter, axis, slope, low, high, limit, limit_low, limit_high (what it comes
+            to, over what it is at the largest size), verdict, reason, cause, since, seeds_needed.
+        runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
+            (``first``), and why others could not be read (``unread``).
         events: what went wrong, with the first step and layer.
         rule, optimizer, eta_c, steps, seeds: what ran.
     """
@@ -82,9 +83,9 @@ class Check:
         names = ("meter", "against", "exponent [95 % interval]", "verdict")
         table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
         for row in self.table:
-            table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], _meaning(row))
+            table.add_row(row["meter"], row["axis"], slope_of(row), row["verdict"], meaning_of(row))
         head = f"Rule {self.rule!r}, {self.optimizer}, eta_c = {self.eta_c:g}, {self.steps} steps, {self.seeds} seeds"
-        return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS])
+        return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS, LIMITS])
 
 
 @gradients()
@@ -135,11 +136,12 @@ def check(
         progress: show a bar on a terminal.
 
     Returns:
-        verdicts: ``STABLE``, ``COLLAPSES``, ``GROWS`` or ``UNCERTAIN`` per meter and axis (``nfd.meters.verdict``),
-        from slopes pooled over seeds and sizes of the other axis, with 95 % intervals.
+        verdicts: ``STABLE``, ``COLLAPSES``, ``GROWS``, ``UNCERTAIN`` or ``NOT MEASURED`` per meter and axis
+        (``nfd.meters.verdict``), from slopes pooled over seeds and sizes of the other axis, with 95 % intervals.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError, TypeError: naming the argument; also where two seeds give the same network, as intervals come from
+            how seeds differ.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
@@ -172,12 +174,12 @@ def check(
         place,
     )
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    _check_constructor(make_model, sizes["width"], sizes["depth"])
+    check_constructor(make_model, sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
         runs = all_runs(job, wanted, shown)
-    rows = [row for axis in AXES for row in _rows(runs, sizes, axis, seeds, rule)]
-    return Check(rows, runs, _events(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
+    table = [row for axis in AXES for row in rows(runs, sizes, axis, seeds, cast(RuleName, rule))]
+    return Check(table, runs, _events(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
 
 
 def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
@@ -185,31 +187,22 @@ def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> li
     found = check_several("batches", batches, "(inputs, targets), one per step")
     if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
         raise ValueError("batches must be a list of (inputs, targets), one per step.")
-    pairs = [tuple(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in pair) for pair in found]
-    for step, (x, _) in enumerate(pairs):
-        if isinstance(x, Tensor) and x.is_floating_point():
-            check_finite(f"inputs of batches[{step}]", x)
+    pairs = [(_tensors(x), _tensors(y)) for x, y in found]
+    for step, (x, y) in enumerate(pairs):
+        check_sample(f"inputs of batches[{step}]", x)
+        check_sample(f"targets of batches[{step}]", y)
     return [(moved(x, place), moved(y, place)) for x, y in pairs]
 
 
-def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[int]) -> None:
-    """Width must change shapes, and depth add parameters without changing any."""
-    small = instance(make_model, widths[0], depths[0])
-    if len(widths) > 1:
-        wide = instance(make_model, widths[1], depths[0])
-        if not any(any(grown) for grown in growing(small, wide).values()):
-            raise ValueError(
-                f"make_model({widths[0]}, {depths[0]}) and make_model({widths[1]}, {depths[0]}) have the same shapes: "
-                "does it use its first argument, width, or are they (depth, width)?"
-            )
-    if len(depths) > 1:
-        deep = instance(make_model, widths[0], depths[1])
-        same = len(list(small.parameters())) == len(list(deep.parameters()))
-        if same or any(any(grown) for grown in growing(small, deep).values()):
-            raise ValueError(
-                f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
-                "and the same shapes in those they share: are its arguments (width, depth), in this order?"
-            )
+def _tensors(value: Any) -> Any:
+    """Arrays of NumPy as tensors, in dictionaries, tuples and lists too."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, Mapping) and any(isinstance(v, np.ndarray) for v in value.values()):
+        return {name: _tensors(v) for name, v in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_tensors(v) for v in value)
+    return value
 
 
 def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
@@ -217,57 +210,6 @@ def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
     if not found or found != sorted(set(found)):
         raise ValueError(f"{argument} must be ascending; got {list(sizes)}.")
     return found
-
-
-def _rows(runs: list[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: str) -> list[dict[str, Any]]:
-    """Slopes along one axis, with an intercept for every size of the other: all runs begin independently."""
-    if len(sizes[axis]) < 2:
-        return []
-    other: Axis = "depth" if axis == "width" else "width"
-    rows = []
-    for meter in METERS:
-        measured = [r for r in runs if meter in r]
-        if measured and not (axis == "width" and meter in _OF_DEPTH_ONLY):
-            points = [(r[axis], r[other], r[meter]) for r in measured if math.isfinite(r[meter]) and r[meter] > 0]
-            rows.append(_row(meter, axis, sizes[axis], points, seeds, rule, broken=len(points) < len(runs)))
-    return rows
-
-
-def _row(
-    meter: str,
-    axis: Axis,
-    sizes: list[int],
-    points: list[tuple[int, int, float]],
-    seeds: int,
-    rule: str,
-    *,
-    broken: bool,
-) -> dict[str, Any]:
-    size, group, value = torch.tensor(points, dtype=torch.float64, device="cpu").view(-1, 3).T
-    whole = {int(s) for s in size} == set(sizes)
-    slope = pooled_slope(size.log(), value.log(), group) if len(points) else UNKNOWN
-    word: Verdict = verdict(slope) if whole else "UNCERTAIN"
-    more = seeds_needed(slope, seeds) if whole and word == "UNCERTAIN" and not broken else None
-    said = cause(meter, axis, word, rule)
-    if word == "UNCERTAIN":
-        said = f"about {more} seeds would settle it." if more else "near the edge of a verdict: add sizes to settle it."
-    if broken and word == "UNCERTAIN":
-        said = "zero or not finite in some networks."
-    if not whole:
-        said = "zero or not finite in every network of some size."
-    changes = word in ("COLLAPSES", "GROWS")
-    typical = [float(value[size == s].log().mean().exp()) for s in sizes] if changes else []
-    return {
-        "meter": meter,
-        "axis": axis,
-        "slope": slope.value,
-        "low": slope.low,
-        "high": slope.high,
-        "verdict": word,
-        "cause": said,
-        "since": since(sizes, torch.tensor(typical, dtype=torch.float64, device="cpu")) if changes else None,
-        "seeds_needed": more,
-    }
 
 
 def _events(runs: list[Run]) -> list[str]:
@@ -297,6 +239,7 @@ def slope_of(row: Mapping[str, Any]) -> str:
     return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]" if math.isfinite(row["slope"]) else "-"
 
 
-def _meaning(row: Mapping[str, Any]) -> str:
+def meaning_of(row: Mapping[str, Any]) -> str:
+    """What a row means, with the size since which its quantity changes."""
     start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
     return start + str(row["cause"])

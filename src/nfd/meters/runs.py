@@ -1,24 +1,19 @@
-"""The networks of a check: built, planned, trained on the same batches and measured, several at a time."""
+"""The networks of a check: built, planned, trained on the same batches and measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import plain
-from nfd.core.errors import check_choice, first_line
-from nfd.core.machine import threads
-from nfd.core.progress import Bar
-from nfd.core.random import derive
+from nfd.core.errors import check_choice
+from nfd.core.random import derive, global_streams
 from nfd.core.statistics import rms
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
 from nfd.meters.updates import Baseline, outputs_of
@@ -31,47 +26,10 @@ from nfd.scaling.sizes import MakeModel, instance
 from nfd.training.losses import LOSSES
 from nfd.training.optimizers import optimizer_named
 
-_BUILDING = Lock()
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
-_MOST_AT_A_TIME = 8  # networks; each is in memory three times
 
 Run = dict[str, Any]
 Groups = list[dict[str, Any]]
-
-
-def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> list[Run]:
-    """Every network, the largest first; several at a time, one thread each, where training draws no random numbers."""
-    shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
-    order = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
-
-    def one(which: tuple[int, int, int]) -> Run:
-        torch.manual_seed(derive(which[2], "training", *which[:2]))
-        run = job.run(*which)
-        shown.advance(which[0] * which[1])
-        return run
-
-    most = torch.get_num_threads()
-    *rest, smallest = order
-    with job.random_state_kept(), _attention_by_parts():
-        try:
-            found = {smallest: one(smallest)}
-        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
-            x, y = job.batches[0]
-            raise ValueError(
-                f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {first_line(error)}"
-            ) from error
-        drawn = torch.get_rng_state()
-        torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
-        alone = job.accelerated or not torch.equal(drawn, torch.get_rng_state())  # one stream for all threads there
-        at_a_time = 1 if alone else min(most, _MOST_AT_A_TIME)
-        with threads(most if alone else 1), ThreadPoolExecutor(at_a_time) as pool:
-            try:
-                found |= dict(zip(rest, pool.map(one, rest), strict=True))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-    return [found[which] for which in wanted]
 
 
 def moved(value: Any, place: torch.device | None) -> Any:
@@ -85,24 +43,22 @@ def moved(value: Any, place: torch.device | None) -> Any:
     return value
 
 
-def _shape(value: Any) -> str:
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+@dataclass(frozen=True)
+class Built:
+    """A network that is ready to be trained, and its decoupled twin where one was asked for."""
 
-
-@contextmanager
-def _attention_by_parts() -> Iterator[None]:
-    """PyTorch's attention calls its parts, for hooks to see them."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    width: int
+    depth: int
+    seed: int
+    model: nn.Module
+    planned: Plan
+    twin: nn.Module | None
+    planned_twin: Plan | None
 
 
 @dataclass(frozen=True)
 class Job:
-    """One network after another."""
+    """What every network is built, trained and measured by."""
 
     make_model: MakeModel
     base_width: int
@@ -120,29 +76,39 @@ class Job:
     device: torch.device | None
 
     @property
-    def accelerated(self) -> bool:
-        """Whether networks are trained elsewhere than on the CPU, as far as ``device`` tells."""
-        return self.device is not None and self.device.type != "cpu"
+    def devices(self) -> list[torch.device]:
+        """Beside the CPU, where random numbers are drawn."""
+        return [self.device] if self.device is not None and self.device.type != "cpu" else []
 
-    def random_state_kept(self) -> AbstractContextManager[None]:
-        """Within it random numbers may be drawn without moving the streams of the caller."""
-        return torch.random.fork_rng(devices=[self.device] if self.accelerated else [])
-
-    def run(self, width: int, depth: int, seed: int) -> Run:
-        with _BUILDING:  # building sets the random state of the process
-            model, planned = self._planned(width, depth, seed)
-        found: Run = {"width": width, "depth": depth, "seed": seed, "events": []}
+    def built(self, width: int, depth: int, seed: int) -> Built:
+        """A network before training, and its decoupled twin if asked for; moves no random stream."""
+        model = instance(self.make_model, width, depth, derive(seed, "check", width, depth))
+        if self.device is not None:
+            model.to(self.device)
+        planned = self._plan(model)
+        if self.rule != "standard" or isinstance(model, Network):  # elsewhere the model's own start is the standard one
+            planned.initialize_(model, derive(seed, "check", width, depth))  # every network begins on its own
+        for name, factor in planned.multipliers.items():
+            _insert(model, name, factor)
         twin = _decoupled(model) if self.gia else None
+        return Built(width, depth, seed, model.train(), planned, twin, None if twin is None else self._plan(twin))
+
+    def run(self, built: Built) -> Run:
+        """Train it and measure it."""
+        model, planned = built.model, built.planned
+        found: Run = {"width": built.width, "depth": built.depth, "seed": built.seed, "events": []}
         baseline = Baseline(model, planned, self.batches[0][0])
-        losses = self._train(model, planned, found)
+        found["unread"] = dict(baseline.unread)
+        losses = self._train(model, planned, found, baseline)
         found["loss"] = losses[-1]
         if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0]:
             said = f"the loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: eta_c={self.eta_c:g} is too large"
             found["events"].append((len(losses) - 1, said))
         if math.isfinite(losses[-1]) and self._stays_finite(model, len(losses), found):
             found |= baseline.updates(model)
-            if twin is not None:
-                found["gia_gap"] = self._gap(model, twin, losses[0])
+            if built.twin is not None and built.planned_twin is not None:
+                self._train(built.twin, built.planned_twin, {"events": []})
+                found["gia_gap"] = self._gap(model, built.twin, losses[0])
         return found
 
     def _stays_finite(self, model: nn.Module, steps: int, found: Run) -> bool:
@@ -157,32 +123,15 @@ class Job:
 
     def _gap(self, model: nn.Module, twin: nn.Module, start: float) -> float:
         """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
-        with _BUILDING:
-            planned = self._plan(twin)
-        self._train(twin, planned, {"events": []})
         with torch.no_grad():
             standard, decoupled = (
                 float(self.loss(net(self.batches[0][0]), self.batches[0][1])) for net in (model, twin)
             )
         return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
 
-    def _planned(self, width: int, depth: int, seed: int) -> tuple[nn.Module, Plan]:
-        with self.random_state_kept():
-            torch.manual_seed(derive(seed, "check", width, depth))
-            model = instance(self.make_model, width, depth)
-        if self.device is not None:
-            model.to(self.device)
-        planned = self._plan(model)
-        if self.rule != "standard" or isinstance(model, Network):  # elsewhere the model's own start is the standard one
-            planned.initialize_(model, derive(seed, "check", width, depth))  # every network begins on its own
-        for name, factor in planned.multipliers.items():
-            _insert(model, name, factor)
-        return model.train(), planned
-
     def _plan(self, model: nn.Module) -> Plan:
         own = isinstance(model, Network)
-        with self.random_state_kept():
-            torch.manual_seed(0)
+        with global_streams(0, self.devices):
             return plan(
                 model,
                 rule=self.rule,
@@ -195,7 +144,7 @@ class Job:
                 sample=self.batches[0][0],
             )
 
-    def _train(self, model: nn.Module, planned: Plan, found: Run) -> list[float]:
+    def _train(self, model: nn.Module, planned: Plan, found: Run, baseline: Baseline | None = None) -> list[float]:
         optimizer = self._optimizer(planned.param_groups(model, lr=self.eta_c, weight_decay=self.weight_decay))
         losses: list[float] = []
         for step, (x, y) in enumerate(self.batches):
@@ -205,6 +154,8 @@ class Job:
                     value = self._value(model, x, y, found)
                     value.backward()  # type: ignore[no-untyped-call]
                 _note_gradient(found, ends)
+                if baseline is not None and "gradient" not in found:
+                    found["unread"] |= baseline.no_gradient(ends)
             else:
                 value = self._value(model, x, y, found)
                 value.backward()  # type: ignore[no-untyped-call]
@@ -214,6 +165,8 @@ class Job:
                 found["events"].append((step, f"not finite at step {step}, first in {bad}"))
                 return losses
             optimizer.step()
+            if step == 0 and baseline is not None and len(self.batches) > 1:
+                found["first"] = baseline.updates(model)
             if step.bit_count() <= 1 or step == len(self.batches) - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
                 dead = dead_units(model, partial(call_with, model, x))
                 if dead is not None and not any("dead" in said for _, said in found["events"]):

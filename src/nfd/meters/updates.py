@@ -18,7 +18,7 @@ normalisation uses the batch's statistics. All meters are Theta(1) in width wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -45,6 +45,8 @@ UPDATES = (
     "update_to_weight",
 )
 _POWER_ITERATIONS = 16
+_ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
+_HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
 
 
 def outputs_of(result: Any) -> Tensor:
@@ -63,10 +65,12 @@ def outputs_of(result: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass saw: outputs, the vector ``activation`` speaks of, and the inputs of matrices by name."""
+    """What one pass saw: outputs, the vector ``activation`` speaks of, whether a block gave it, and the inputs of
+    matrices by name."""
 
     outputs: Tensor
     features: Tensor
+    of_block: bool
     inputs: dict[str, Tensor]
 
 
@@ -77,6 +81,9 @@ class Baseline:
         model: before training.
         plan: its roles and blocks.
         sample: an input of the model; what is measured is measured on it, in eval mode.
+
+    Attributes:
+        unread: why meters of the stream or of matrices cannot be read from this model, by meter.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, sample: Any) -> None:
@@ -87,6 +94,7 @@ class Baseline:
         self.outer = [n for n in matrices if plan.roles[n] == "outer"]
         self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
         self.before = self._seen(model)
+        self.unread = self._unread(model)
 
     @torch.no_grad()
     def updates(self, model: nn.Module) -> dict[str, float]:
@@ -97,6 +105,7 @@ class Baseline:
             "activation_update": rms(now.features - self.before.features),
             "function_update": rms(now.outputs - self.before.outputs),
         }
+        found = {meter: value for meter, value in found.items() if meter not in self.unread}
         inner, outer = (self._responses(model, infos, names, now) for names in (self.inner, self.outer))
         if inner:
             found["inner_update"] = _pooled(inner)
@@ -107,6 +116,26 @@ class Baseline:
         if self.hidden:
             moved = _norm_ratios([infos[n].parameter - self.start[n] for n in self.hidden])
             found["update_to_weight"] = rms(moved / _norm_ratios([self.start[n] for n in self.hidden]))
+        return found
+
+    def no_gradient(self, ends: Sequence[float]) -> dict[str, str]:
+        """Why the gradient of the stream is not there, given its sizes at both ends of the blocks; nothing for models
+        without blocks."""
+        if not self.plan.blocks:
+            return {}
+        return {"gradient": "the readout begins at zero and sends nothing back." if len(ends) == 2 else _HIDDEN}
+
+    def _unread(self, model: nn.Module) -> dict[str, str]:
+        infos, found = tensors(model), dict[str, str]()
+        if self.plan.blocks and not self.before.of_block:
+            found = dict.fromkeys(("activation", "activation_update"), _HIDDEN)
+        elif _normalised(self.before.features):
+            found["activation"] = "it is read behind a norm, which gives every input the same RMS."
+        for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
+            if names and not any(
+                n in self.before.inputs and _is_linear(infos[n], self.before.inputs[n]) for n in names
+            ):
+                found[meter] = "none of these matrices stands in a module that does nothing but apply it."
         return found
 
     def _responses(
@@ -153,13 +182,19 @@ class Baseline:
             with _quiet(model):
                 if isinstance(model, Network):
                     streams = model.streams(self.sample)
-                    return _Pass(streams.outputs.detach(), streams.h[-1], inputs)
+                    return _Pass(streams.outputs.detach(), streams.h[-1], True, inputs)
                 outputs = outputs_of(call_with(model, self.sample))
         finally:
             for handle in handles:
                 handle.remove()
         read = [inputs[n] for n in readers if n in inputs]
-        return _Pass(outputs, (last or read or [outputs])[-1], inputs)
+        return _Pass(outputs, (last or read or [outputs])[-1], bool(last), inputs)
+
+
+def _normalised(features: Tensor) -> bool:
+    """Whether every input's vector, the last dimension, has the same RMS, over two inputs or more."""
+    sizes = features.flatten(0, -2).double().square().mean(1).sqrt() if features.dim() > 1 else features[:1]
+    return len(sizes) > 1 and bool(0 <= sizes.max() - sizes.min() < _ALIKE * sizes.max())
 
 
 def _scale(model: nn.Module, plan: Plan, name: str) -> float:

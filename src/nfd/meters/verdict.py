@@ -1,4 +1,4 @@
-"""A word for a slope: does a quantity stay, collapse or grow along an axis, and what is the likely cause?"""
+"""A word for how a quantity changes along an axis: does it stay, collapse or grow?"""
 
 from __future__ import annotations
 
@@ -9,16 +9,37 @@ from typing import Literal
 from torch import Tensor
 
 from nfd.core.statistics import Interval
-from nfd.meters.updates import UPDATES
+from nfd.meters.trend import Trend
 
 _SMALL, _CLEAR = 0.1, 0.25
+_QUARTER = 0.25  # of the square at the largest size: a limit of half of what is left there
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
 )
+LIMITS = (
+    "What comes to a limit, v^2 = a^2 + b^2/size, does not collapse: STABLE where the data show the limit, UNCERTAIN "
+    "where they cannot tell it from a power."
+)
 _MANY = 100  # seeds: beyond it more sizes help sooner
 
-Verdict = Literal["STABLE", "COLLAPSES", "GROWS", "UNCERTAIN"]
+Verdict = Literal["STABLE", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 Axis = Literal["width", "depth"]
+Reason = Literal[
+    "trend",  # it collapses or grows
+    "flat",  # the interval holds zero
+    "little",  # it does not, and is small
+    "limit",  # a limit is resolved
+    "constant",  # one number in every network
+    "noise",  # more seeds would settle it
+    "edge",  # near the edge of a verdict
+    "sizes",  # a limit as good as a power
+    "steps",  # a limit at the first step, not resolved since
+    "broken",  # zero or not finite in some networks
+    "missing",  # in every network of some size
+    "unread",  # the model does not show it
+    "zero",  # nothing moves it
+    "same",  # the seeds do not differ
+]
 
 
 def verdict(slope: Interval) -> Verdict:
@@ -31,6 +52,33 @@ def verdict(slope: Interval) -> Verdict:
     if slope.low > _SMALL and slope.value > _CLEAR:
         return "GROWS"
     return "UNCERTAIN"
+
+
+def judged(now: Trend, first: Trend | None = None) -> tuple[Verdict, Reason]:
+    """The word for a trend, and why, from the trend at the end and, where training went on, after the first step.
+
+    By its slope as ``verdict`` says, but a quantity that comes to a limit above zero neither collapses nor grows.
+    ``STABLE``, too, is what the law with a limit fits while the power law is refused, if by it the exponent at the
+    largest size lies within +-0.25. ``COLLAPSES`` needs a best fit whose limit is below half of what is left at the
+    largest size, or a power law that refuses the limit; and, if the fall has not become steeper since the first step,
+    no limit that was resolved there, where networks scatter least.
+    """
+    word = verdict(now.slope)
+    if word == "STABLE":
+        return word, "flat" if now.slope.low <= 0 <= now.slope.high else "little"
+    if now.limit_alone and now.limit.low > 0 and verdict(now.local) == "STABLE":
+        return "STABLE", "limit"
+    if word == "COLLAPSES" and _has_limit(now):
+        return "UNCERTAIN", "sizes"
+    if word == "COLLAPSES" and first is not None and _has_limit(first) and first.limit.low > 0:
+        steeper = now.slope.value < first.slope.value - _SMALL
+        return (word, "trend") if steeper else ("UNCERTAIN", "steps")
+    return word, "edge" if word == "UNCERTAIN" else "trend"
+
+
+def _has_limit(found: Trend) -> bool:
+    """Whether there may be a limit, of half of what is left at the largest size or more."""
+    return not found.power_alone and found.limit.value >= _QUARTER
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
@@ -54,74 +102,3 @@ def seeds_needed(slope: Interval, seeds: int) -> int | None:
         return None
     needed = max(seeds + 1, math.ceil(seeds * (half / room) ** 2))
     return needed if needed <= _MANY else None
-
-
-_LAZY = "features stop moving as the network widens (lazy training). Use a rule of mup's kind, and its readout."
-_WIDE = "updates grow with width: rates do not follow it. Use rule 'mup' or a depth rule instead of 'standard'."
-_UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
-_CAUSES: dict[tuple[str, Axis, Verdict], str] = {
-    **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
-    **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
-    ("activation", "depth", "GROWS"): (
-        "the residual stream grows with depth: branches carry no 1/sqrt(L). Use a depth rule."
-    ),
-    ("activation", "depth", "COLLAPSES"): "the signal dies on its way up. Check the initialisation and the norms.",
-    ("activation", "width", "GROWS"): _WIDE,
-    ("activation", "width", "COLLAPSES"): "the start shrinks with width: the initialisation is not the rule's.",
-    ("activation_update", "depth", "GROWS"): (
-        "the stream moves further the deeper the network: blocks add up coherently. Use 'complete-p', or a lower rate."
-    ),
-    ("activation_update", "depth", "COLLAPSES"): "deep streams hardly move: the rate of the blocks falls too fast.",
-    ("inner_update", "depth", "COLLAPSES"): (
-        "inner layers stop learning: their gradient carries the residual multiplier. Use 'complete-p', whose "
-        "multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the price that "
-        "function_update_inner shows."
-    ),
-    ("inner_update", "depth", "GROWS"): "inner rates grow too fast with depth. Use 'complete-p'.",
-    ("stream_update", "depth", "COLLAPSES"): "outer layers learn less than 1/L of the stream each: raise their rate.",
-    ("stream_update", "depth", "GROWS"): (
-        "outer layers add more than 1/L of the stream each: their rates do not fall with depth. Use a depth rule."
-    ),
-    ("function_update", "depth", "GROWS"): (
-        "a step moves the function further the deeper the network. Lower the rate as depth grows, or use 'complete-p'."
-    ),
-    ("function_update", "depth", "COLLAPSES"): "a step moves the function less the deeper the network.",
-    ("function_update_inner", "depth", "GROWS"): (
-        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price). Use 'complete-p', "
-        "or lower the rate as depth grows."
-    ),
-    ("function_update_inner", "depth", "COLLAPSES"): "what inner layers do to the function vanishes with depth.",
-    ("update_to_weight", "depth", "COLLAPSES"): "inner weights hardly move against their start in deep networks.",
-    ("gradient", "depth", "COLLAPSES"): "gradients vanish on their way down: check norms and residual multipliers.",
-    ("gradient", "depth", "GROWS"): (
-        "gradients explode on their way down: branches carry no 1/sqrt(L). Use a depth rule."
-    ),
-    ("loss", "depth", "COLLAPSES"): "the loss falls with depth: more blocks pay.",
-    ("loss", "depth", "GROWS"): "the same rate does worse the deeper the network: it does not transfer.",
-    ("loss", "width", "COLLAPSES"): "the loss falls with width: more width pays.",
-    ("loss", "width", "GROWS"): "the same rate does worse the wider the network: it does not transfer.",
-    ("gia_gap", "depth", "COLLAPSES"): "decoupled training comes closer to standard training with depth.",
-    ("gia_gap", "depth", "STABLE"): (
-        "reused backward weights matter at every depth: gradient independence is not restored (contrary to "
-        "Corollary 1)."
-    ),
-    ("gia_gap", "depth", "GROWS"): (
-        "reused backward weights matter more the deeper the network: gradient independence is not restored "
-        "(contrary to Corollary 1)."
-    ),
-}
-
-
-def cause(meter: str, axis: Axis, word: Verdict, rule: str = "") -> str:
-    """One sentence on the likely cause and remedy; for a quantity that stays, that it does.
-
-    Where the remedy is the rule that is in use, something else is wrong.
-    """
-    if word == "STABLE" and (meter, axis, word) not in _CAUSES:
-        return f"does not depend on {axis}."
-    said = _CAUSES.get((meter, axis, word), f"changes with {axis}; the plan's rates were made to keep it.")
-    advised = f"'{rule}'" in said or said == _WIDE or (rule != "mup" and "Use a depth rule" in said)
-    if advised and rule not in ("", "standard"):
-        seen = said.split(": ")[0].split(". ")[0]
-        return f"{seen}; {rule!r} should keep it: check roles, base and rate, or larger sizes."
-    return said

@@ -9,11 +9,13 @@ from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.findings.finding import Finding, plain
 from nfd.experiment.settings import CheckConfig
 from nfd.meters.check import MEANINGS, Check
+from nfd.meters.runs import Run
 from nfd.report.charts import chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 
 _CHARTS = ("depth", "width")
+_NESTED = ("events", "first", "unread")
 
 
 def write_check(
@@ -30,7 +32,7 @@ def write_check(
         made = Section("What was run", [f"Made by: {command}"])
         title = f"How {model} scales"
         write_text(folder / "report.html", page(title, [*broken, *sections, defined, made]))
-        runs = [{k: v for k, v in run.items() if k != "events"} for run in check.runs]
+        runs = [_flat(run) for run in check.runs]
         names = list(dict.fromkeys(name for run in runs for name in run))
         write_csv(folder / "runs.csv", [{name: run.get(name) for name in names} for run in runs])
         write_json(
@@ -48,3 +50,10 @@ def write_check(
             },
         )
     return directory / "report.html"
+
+
+def _flat(run: Run) -> Run:
+    """A network as a row: its meters, those after the first step, and what was not measured."""
+    first = {f"first_{name}": value for name, value in run.get("first", {}).items()}
+    unread = "; ".join(f"{name}: not measured, {said}" for name, said in run["unread"].items())
+    return {k: v for k, v in run.items() if k not in _NESTED} | first | {"not_measured": unread}

@@ -38,9 +38,14 @@ def parts_of_own(
     """A network of nfd.nets: it knows its roles, its size and its multipliers."""
     net.check_rule(rule)
     if make_model is not None and base_width is not None:
-        base = instance(make_model, base_width, base_depth or net.depth, seed=0)
-        base_depth = None if base_depth is None else _own_base(base).depth
-        base_width, base = _own_base(base).width, None
+        wanted = base_width, base_depth or net.depth
+        made = _own_base(instance(make_model, *wanted, seed=0))
+        if (made.depth, made.width) == wanted and made.width != made.depth:
+            raise ValueError(
+                f"make_model{wanted} has width {made.width} and depth {made.depth}: its arguments must be "
+                "(width, depth), in this order."
+            )
+        base_width, base_depth = made.width, None if base_depth is None else made.depth
     if base is not None:
         base_width, base_depth = _own_base(base).width, _own_base(base).depth
     if base_width is None and base_depth is None:

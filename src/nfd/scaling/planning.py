@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from nfd.core.ambient import gradients
-from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
+from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_patterns
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
 from nfd.scaling.entries import (
@@ -23,9 +23,10 @@ from nfd.scaling.entries import (
 from nfd.scaling.families import Known, known
 from nfd.scaling.own import check_nothing_said, parts_of_own
 from nfd.scaling.plan import DECAYS, Plan
+from nfd.scaling.probe import check_sample
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import OPTIMIZERS, Role, Rule, rule_named
-from nfd.scaling.sizes import Base, MakeModel, growing, instance
+from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
 from nfd.scaling.tensors import tensors
 
 _CLIP = (
@@ -99,8 +100,7 @@ def plan(
     base_width = None if base_width is None else check_count("base_width", base_width, maximum=WIDEST)
     base_depth = None if base_depth is None else check_count("base_depth", base_depth, maximum=MOST)
     blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
-    if isinstance(sample, Tensor) and sample.is_floating_point():
-        check_finite("sample", sample)
+    check_sample("sample", sample)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
     if family.network is None:
@@ -136,7 +136,11 @@ def _of_any(
 ) -> Parts:
     """Anyone's module."""
     if base is None and make_model is not None and base_width is not None:
-        base = instance(make_model, base_width, base_depth or max(len(blocks_of(model, blocks)), 1), seed=0)
+        as_deep = base_depth or max(len(blocks_of(model, blocks)), 1)
+        base = instance(make_model, base_width, as_deep, seed=0)
+        if len(blocks_of(base, blocks)) != as_deep or as_deep == base_width:  # else it is as deep as was asked for
+            deeper = [2 * as_deep] if base_depth else []
+            check_constructor(make_model, [base_width, 2 * base_width], [as_deep, *deeper])
     if blocks is None and base is not None:  # a single block is found through the instance that has more
         blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)

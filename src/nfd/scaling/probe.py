@@ -10,7 +10,7 @@ initialisations at zero hide nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from nfd.core.errors import check_finite
 from nfd.core.random import generator
 from nfd.scaling.tensors import TensorInfo, tensors
 
@@ -77,6 +78,23 @@ def call_with(model: nn.Module, sample: Any) -> Any:
     if isinstance(sample, tuple | list):
         return model(*sample)
     return model(**sample)
+
+
+def check_sample(argument: str, value: Any) -> None:
+    """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
+    or mapping; there minus infinity may stand, as in masks of attention."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            check_finite(argument, value)
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, tuple | list):
+        parts = enumerate(value)
+    for name, part in parts:
+        masked = isinstance(part, Tensor) and part.is_floating_point()
+        check_sample(f"{argument}[{name!r}]", part.masked_fill(part == -torch.inf, 0.0) if masked else part)
 
 
 @dataclass(frozen=True)

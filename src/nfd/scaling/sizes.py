@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import check_count
+from nfd.core.random import global_streams
 from nfd.scaling.blocks import block_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
 from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
@@ -130,9 +131,7 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
 def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
     """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
-    with torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with global_streams(seed):
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise TypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
@@ -147,3 +146,24 @@ def growing(small: nn.Module, large: nn.Module) -> dict[str, tuple[bool, ...]]:
         for name, t in first.items()
         if name in second and len(t.shape) == len(second[name].shape)
     }
+
+
+def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequence[int]) -> None:
+    """Raise ValueError unless width changes shapes, and depth adds parameters without changing any; by the first two
+    of each."""
+    small = instance(make_model, widths[0], depths[0])
+    if len(widths) > 1:
+        wide = instance(make_model, widths[1], depths[0])
+        if not any(any(grown) for grown in growing(small, wide).values()):
+            raise ValueError(
+                f"make_model({widths[0]}, {depths[0]}) and make_model({widths[1]}, {depths[0]}) have the same shapes: "
+                "does it use its first argument, width, or are they (depth, width)?"
+            )
+    if len(depths) > 1:
+        deep = instance(make_model, widths[0], depths[1])
+        same = len(list(small.parameters())) == len(list(deep.parameters()))
+        if same or any(any(grown) for grown in growing(small, deep).values()):
+            raise ValueError(
+                f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
+                "and the same shapes in those they share: are its arguments (width, depth), in this order?"
+            )

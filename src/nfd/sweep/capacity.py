@@ -174,6 +174,7 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
     """
     if not records:
         raise ValueError("there are no runs to fit. Name a directory with a sweep, or loosen --where.")
+    records = sorted(records, key=_place)
     differ = [
         name
         for name in records[0].config
@@ -187,10 +188,15 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
     return RunConfig(**records[0].config), losses_of(records), len(set(seeds)) < len(seeds)
 
 
+def _place(record: Record) -> tuple[int, int, int, str]:
+    return *(int(record.config[name]) for name in ("width", "depth", "seed")), record.key  # type: ignore[return-value]
+
+
 def losses_of(records: Sequence[Record]) -> Losses:
-    """Test losses by (width, depth); those of runs that diverged or failed are infinite."""
+    """Test losses by (width, depth), in one order whatever that of the records, so that sums agree to the last bit;
+    those of runs that diverged or failed are infinite."""
     found: Losses = {}
-    for record in sorted(records, key=lambda r: int(r.config["seed"])):
+    for record in sorted(records, key=_place):
         loss = record.metrics.get("test_loss", math.inf)
         found.setdefault((record.config["width"], record.config["depth"]), []).append(loss)
     return found

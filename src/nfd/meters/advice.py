@@ -1,0 +1,117 @@
+"""What a verdict means for a meter: what was seen, what cures it, and which rules have that cure built in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nfd.core.names import RuleName
+from nfd.meters.updates import UPDATES
+from nfd.meters.verdict import Axis, Verdict
+from nfd.scaling.rules import RULES
+
+_WIDTH: frozenset[RuleName] = frozenset(name for name, rule in RULES.items() if rule.scales_width)
+_DEPTH: frozenset[RuleName] = frozenset(name for name in _WIDTH if RULES[name].scales_depth)
+_COMPLETE: frozenset[RuleName] = frozenset({"complete-p"})
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was seen, the remedy, and the rules that already contain it."""
+
+    seen: str
+    remedy: str = ""
+    rules: frozenset[RuleName] = frozenset()
+
+
+_LAZY = Advice(
+    "features stop moving as the network widens (lazy training)", "Use a rule of mup's kind, and its readout.", _WIDTH
+)
+_WIDE = Advice(
+    "updates grow with width: rates do not follow it", "Use rule 'mup' or a depth rule instead of 'standard'.", _WIDTH
+)
+_UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
+ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
+    **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
+    **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
+    ("activation", "depth", "GROWS"): Advice(
+        "the residual stream grows with depth: branches carry no 1/sqrt(L)", "Use a depth rule.", _DEPTH
+    ),
+    ("activation", "depth", "COLLAPSES"): Advice(
+        "the signal dies on its way up", "Check the initialisation and the norms."
+    ),
+    ("activation", "width", "GROWS"): Advice(
+        "the stream grows with width", "Use rule 'mup' or a depth rule instead of 'standard'.", _WIDTH
+    ),
+    ("activation", "width", "COLLAPSES"): Advice("the start shrinks with width: the initialisation is not the rule's"),
+    ("activation_update", "depth", "GROWS"): Advice(
+        "the stream moves further the deeper the network: blocks add up coherently",
+        "Use 'complete-p', or a lower rate.",
+        _COMPLETE,
+    ),
+    ("activation_update", "depth", "COLLAPSES"): Advice(
+        "deep streams hardly move: the rate of the blocks falls too fast"
+    ),
+    ("inner_update", "depth", "COLLAPSES"): Advice(
+        "inner layers stop learning: their gradient carries the residual multiplier",
+        "Use 'complete-p', whose multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the "
+        "price that function_update_inner shows.",
+        frozenset({"complete-p", "depth-mup-inner"}),
+    ),
+    ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", "Use 'complete-p'.", _COMPLETE),
+    ("stream_update", "depth", "COLLAPSES"): Advice(
+        "outer layers learn less than 1/L of the stream each", "Raise their rate."
+    ),
+    ("stream_update", "depth", "GROWS"): Advice(
+        "outer layers add more than 1/L of the stream each: their rates do not fall with depth",
+        "Use a depth rule.",
+        _DEPTH,
+    ),
+    ("function_update", "depth", "GROWS"): Advice(
+        "a step moves the function further the deeper the network",
+        "Lower the rate as depth grows, or use 'complete-p'.",
+        _COMPLETE,
+    ),
+    ("function_update", "depth", "COLLAPSES"): Advice("a step moves the function less the deeper the network"),
+    ("function_update_inner", "depth", "GROWS"): Advice(
+        "inner updates add up coherently over the blocks (under Eq. 8 as sqrt(L), its price)",
+        "Use 'complete-p', or lower the rate as depth grows.",
+        _COMPLETE,
+    ),
+    ("function_update_inner", "depth", "COLLAPSES"): Advice("what inner layers do to the function vanishes with depth"),
+    ("update_to_weight", "depth", "COLLAPSES"): Advice(
+        "inner weights hardly move against their start in deep networks"
+    ),
+    ("update_to_weight", "depth", "GROWS"): Advice(
+        "inner weights move further against their start the deeper the network", "Lower their rate as depth grows."
+    ),
+    ("gradient", "depth", "COLLAPSES"): Advice(
+        "gradients vanish on their way down", "Check norms and residual multipliers."
+    ),
+    ("gradient", "depth", "GROWS"): Advice(
+        "gradients explode on their way down: branches carry no 1/sqrt(L)", "Use a depth rule.", _DEPTH
+    ),
+    ("loss", "depth", "COLLAPSES"): Advice("the loss falls with depth: more blocks pay"),
+    ("loss", "depth", "GROWS"): Advice("the same rate does worse the deeper the network: it does not transfer"),
+    ("loss", "width", "COLLAPSES"): Advice("the loss falls with width: more width pays"),
+    ("loss", "width", "GROWS"): Advice("the same rate does worse the wider the network: it does not transfer"),
+    ("gia_gap", "depth", "COLLAPSES"): Advice("decoupled training comes closer to standard training with depth"),
+    ("gia_gap", "depth", "STABLE"): Advice(
+        "reused backward weights matter at every depth: gradient independence is not restored (contrary to Corollary 1)"
+    ),
+    ("gia_gap", "depth", "GROWS"): Advice(
+        "reused backward weights matter more the deeper the network: gradient independence is not restored "
+        "(contrary to Corollary 1)"
+    ),
+}
+
+
+def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
+    """What a verdict means, for those in ``ADVICE``: one or two sentences on what was seen and on its remedy.
+
+    Where the rule in use has the remedy built in, it is not named as the cure: something else is wrong.
+    """
+    known = ADVICE[meter, axis, word]
+    if rule in known.rules:
+        seen = known.seen.split(": ")[0]
+        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
+    return f"{known.seen}. {known.remedy}".rstrip()

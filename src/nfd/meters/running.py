@@ -1,0 +1,125 @@
+"""All networks of a check: several at a time where nothing random is drawn, from streams of their own where it is."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import first_line
+from nfd.core.machine import threads
+from nfd.core.progress import Bar
+from nfd.core.random import derive, global_state, global_streams
+from nfd.meters.runs import Job, Run
+
+_MOST_AT_A_TIME = 8  # networks; each is in memory three times
+
+Which = tuple[int, int, int]  # width, depth, seed
+
+
+def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
+    """Every network, the largest first; several at a time, one thread each, as long as none draws random numbers.
+
+    The global random streams are shared by threads. Networks that were trained together while one moved because a
+    network drew from it are trained again, alone, each from streams of its own, and so are all that follow.
+    """
+    shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
+    *rest, smallest = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
+    runs, starts, most = dict[Which, Run](), _Starts(), torch.get_num_threads()
+
+    def kept(found: Mapping[Which, Run]) -> None:
+        runs.update(found)
+        for width, depth, _ in found:
+            shown.advance(width * depth)
+
+    with global_streams(devices=job.devices), _attention_by_parts():
+        try:
+            found, alone = _alone(job, smallest, starts)
+        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
+            x, y = job.batches[0]
+            raise ValueError(
+                f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
+                f"targets {_shape(y)}: {first_line(error)}"
+            ) from error
+        kept({smallest: found})
+        at_a_time = min(most, _MOST_AT_A_TIME)
+        while rest and not alone and at_a_time > 1:
+            some = rest[:at_a_time]
+            with threads(1):
+                together = _together(job, some, starts)
+            alone = together is None
+            if together is not None:
+                kept(together)
+                rest = rest[at_a_time:]
+        for which in rest:
+            kept({which: _alone(job, which, starts)[0]})
+    return [runs[which] for which in wanted]
+
+
+def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
+    """A network by itself, on streams of its own, and whether others may not be trained beside it."""
+    built = job.built(*which)
+    starts.add(which, built.model)
+    with global_streams(derive(which[2], "training", *which[:2]), job.devices):
+        before = global_state()
+        run = job.run(built)
+        return run, global_state() != before or _accelerated(built.model)
+
+
+def _together(job: Job, some: Sequence[Which], starts: _Starts) -> dict[Which, Run] | None:
+    """Networks at the same time; None if one of them drew random numbers."""
+    built = [job.built(*which) for which in some]  # one after another: that moves the streams
+    for which, one in zip(some, built, strict=True):
+        starts.add(which, one.model)
+    before = global_state()
+    with ThreadPoolExecutor(len(some)) as pool:
+        try:
+            found = dict(zip(some, pool.map(job.run, built), strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found if global_state() == before else None
+
+
+class _Starts:
+    """How networks began, to tell seeds that give the same one."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[tuple[int, int, int], int] = {}
+
+    def add(self, which: Which, model: nn.Module) -> None:
+        width, depth, seed = which
+        print_ = 0
+        for parameter in model.parameters():
+            print_ = zlib.crc32(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), print_)
+        other = self._seeds.setdefault((width, depth, print_), seed)
+        if other != seed:
+            raise ValueError(
+                f"make_model({width}, {depth}) gives the same network for seeds {other} and {seed}, so that no "
+                "interval can be had: intervals come from how seeds differ. Does it set a seed of its own, or load "
+                "weights? Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."
+            )
+
+
+def _accelerated(model: nn.Module) -> bool:
+    return any(parameter.device.type != "cpu" for parameter in model.parameters())
+
+
+def _shape(value: Any) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+@contextmanager
+def _attention_by_parts() -> Iterator[None]:
+    """PyTorch's attention calls its parts, for hooks to see them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,175 @@
+"""The table of a check: how every meter changes along one axis, its verdict, and what that means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import RuleName
+from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
+from nfd.meters.advice import ADVICE, cause
+from nfd.meters.runs import Run
+from nfd.meters.trend import Trend, trend
+from nfd.meters.updates import UPDATES
+from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict
+
+METERS = (*UPDATES, "gradient", "loss", "gia_gap")
+_OF_DEPTH_ONLY = ("gradient", "gia_gap")
+_SAME = 1e-6  # of a number: rounding in float32
+
+Row = dict[str, Any]
+
+
+def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
+    """One row per meter: its trend along one axis, with a factor for every size of the other; all runs begin
+    independently."""
+    if len(sizes[axis]) < 2:
+        return []
+    other: Axis = "depth" if axis == "width" else "width"
+    shown = [m for m in METERS if not (axis == "width" and m in _OF_DEPTH_ONLY)]
+    found = []
+    for meter in shown:
+        unread = [r["unread"][meter] for r in runs if meter in r.get("unread", {})]
+        points = _Points.of(runs, meter, axis, other)
+        if unread:
+            found.append(_row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "unread", unread[0]))
+        elif points is not None:
+            first = _Points.of(
+                [r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other
+            )
+            found.append(_judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule))
+    return found
+
+
+class _Points:
+    """A meter of every network that has it: sizes, groups and values [N]; ``usable`` are those with a logarithm."""
+
+    def __init__(self, size: Tensor, group: Tensor, value: Tensor) -> None:
+        self.size, self.group, self.value = size, group, value
+        self.usable = value.isfinite() & (value > 0)
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], meter: str, axis: Axis, other: Axis) -> _Points | None:
+        points = [(r[axis], r[other], r[meter]) for r in runs if meter in r]
+        return cls(*torch.tensor(points, dtype=torch.float64).T) if points else None
+
+    @property
+    def kept(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Size, value and group of the usable ones."""
+        return self.size[self.usable], self.value[self.usable], self.group[self.usable]
+
+    def scatter(self) -> float:
+        """The widest range of seeds of one size, relative to their largest value."""
+        cells = torch.stack([self.size, self.group]).unique(dim=1, return_inverse=True)[1]
+        return max(_spread(self.value[cells == cell]) for cell in cells.unique())  # type: ignore[no-untyped-call]
+
+
+def _spread(values: Tensor) -> float:
+    return float((values.max() - values.min()) / values.abs().max().clamp_min(torch.finfo(values.dtype).tiny))
+
+
+def _judged(
+    meter: str,
+    axis: Axis,
+    sizes: list[int],
+    points: _Points,
+    first: _Points | None,
+    runs: int,
+    seeds: int,
+    rule: RuleName,
+) -> Row:
+    """The row of a meter that some network has."""
+    size, value, group = points.kept
+    if bool((points.value == 0).all()):
+        said = "exactly zero in every network: nothing moves what is read."
+        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "zero", said)
+    if len(value) == runs and _spread(value) <= _SAME:
+        said = f"{float(value[0]):.3g} in every network, whatever its size and seed: no interval."
+        return _row(meter, axis, Trend(UNKNOWN), "STABLE", "constant", said)
+    if len(value) == runs and points.scatter() <= _SAME:
+        said = "the seeds give the same number at every size: no interval."
+        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "same", said)
+    if {int(s) for s in size} != set(sizes):
+        slope = pooled_slope(size.log(), value.log(), group) if len(value) else UNKNOWN
+        said = "zero or not finite in every network of some size."
+        return _row(meter, axis, Trend(slope), "UNCERTAIN", "missing", said)
+    now = _trend(points)
+    word, reason = judged(now, None if first is None or not bool(first.usable.all()) else _trend(first))
+    more = None
+    if word == "UNCERTAIN" and len(value) < runs:
+        reason = "broken"
+    elif reason == "edge":
+        more = seeds_needed(now.slope, seeds)
+        reason = "noise" if more else "edge"
+    changes = word in ("COLLAPSES", "GROWS")
+    start = since(sizes, torch.tensor([float(value[size == s].log().mean().exp()) for s in sizes])) if changes else None
+    said = cause(meter, axis, word, rule) if (meter, axis, word) in ADVICE else _said(reason, axis, sizes, now, more)
+    return _row(meter, axis, now, word, reason, said, start, more)
+
+
+def _trend(points: _Points) -> Trend:
+    """The trend; the law with a limit is asked where the slope alone does not say that little changes."""
+    size, value, group = points.kept
+    slope = pooled_slope(size.log(), value.log(), group)
+    return Trend(slope) if verdict(slope) == "STABLE" else trend(size, value, group)
+
+
+def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: int | None) -> str:
+    """What a verdict that has no advice means."""
+    texts: dict[Reason, str] = {
+        "flat": f"does not depend on {axis}.",
+        "little": f"depends little on {axis}: {change(now.slope, axis, sizes)}.",
+        "limit": f"{change(now.slope, axis, sizes)}, and comes to a limit: {_limit(now, axis, sizes)}.",
+        "noise": f"about {seeds} seeds would settle it.",
+        "edge": "near the edge of a verdict: add sizes to settle it.",
+        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: take more steps or larger sizes to tell.",
+        "steps": "came to a limit after the first step, and falls no faster since: too few steps to tell.",
+        "broken": "zero or not finite in some networks.",
+    }
+    return texts[reason]
+
+
+def change(slope: Interval, axis: Axis, sizes: Sequence[int]) -> str:
+    """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was tested."""
+    factor = slope.scaled(math.log(sizes[-1] / sizes[0])).exp()
+    ends = sorted(100 * (v - 1) * (1 if factor.value >= 1 else -1) for v in (factor.low, factor.high))
+    verb, size = ("rises", factor.value - 1) if factor.value >= 1 else ("falls", 1 - factor.value)
+    low, high = (f"{round(v) + 0:d}" for v in ends)
+    return f"{verb} by {round(100 * size)} % [{low}, {high}] from {axis} {sizes[0]} to {sizes[-1]}"
+
+
+def _limit(now: Trend, axis: Axis, sizes: Sequence[int]) -> str:
+    share = now.limit.root().scaled(100)
+    return f"{share.value:.0f} % [{share.low:.0f}, {share.high:.0f}] of what it is at {axis} {sizes[-1]}"
+
+
+def _row(
+    meter: str,
+    axis: Axis,
+    found: Trend,
+    word: Verdict,
+    reason: Reason,
+    said: str,
+    start: int | None = None,
+    more: int | None = None,
+) -> Row:
+    limit = found.limit.root() if math.isfinite(found.limit.value) else UNKNOWN
+    return {
+        "meter": meter,
+        "axis": axis,
+        "slope": found.slope.value,
+        "low": found.slope.low,
+        "high": found.slope.high,
+        "limit": limit.value,
+        "limit_low": limit.low,
+        "limit_high": limit.high,
+        "verdict": word,
+        "reason": reason,
+        "cause": said,
+        "since": start,
+        "seeds_needed": more,
+    }
