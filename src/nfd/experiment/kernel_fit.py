@@ -83,9 +83,13 @@ class KernelFit:
         """Log marginal likelihood of the labels, its scale maximised."""
         return self._solved(math.exp(log_horizon))[1]
 
+    def gram(self, horizon: float) -> Tensor:
+        """The kernel of the training images [N, N]."""
+        return gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))[0]
+
     def _solved(self, horizon: float) -> tuple[Tensor, float, float]:
         """Weights of the training images, log marginal likelihood, and the mean diagonal of the kernel."""
-        K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
+        K = self.gram(horizon)
         scale = float(K.diagonal().mean())
         N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
         factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N).to(K))

@@ -72,7 +72,7 @@ def _trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
 
 def _width(study: Study) -> list[str]:
     """What a finite width adds to the gap, as for the loss (``width_bias``), from paired replicates."""
-    wide_ones = {f: outputs for (f, L), outputs in study.measured.limits.items() if L == study.config.depths[-2]}
+    wide_ones = {f: outputs for (f, L), outputs in study.measured.limits.items() if study.config.depths[-2] == L}
     both = [some for some in (study.measured.narrow, wide_ones) if len(some) == 2 and all(map(whole, some.values()))]
     if len(both) < 2:
         return []

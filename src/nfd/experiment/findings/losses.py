@@ -33,8 +33,8 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
     loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
     first, last = (student(float(loss[k]), float(error[k]), len(limits[deepest]) - 1).unsigned for k in (0, -1))
     headline = (
-        f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {first} to {last} nats with {len(loss) - 1} updates "
-        f"of {study.config.batch} samples."
+        f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {first} to {last} nats with {len(loss) - 1} "
+        f"updates of {study.config.batch} samples."
     )
     details = [*_depth_pays(study, limits), *_extrapolation(study, limits), *_width(study, feedback)]
     if feedback == "shared":
