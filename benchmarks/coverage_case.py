@@ -63,13 +63,19 @@ def row(kind: str, case: str, covered: int, count: int) -> Row:
 
 
 def joined(parts: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of several runs, those of one kind and case together."""
-    covered: dict[tuple[str, str], list[int]] = {}
+    """The rows of several runs, those of one kind and case together; what else a row says is kept from the first."""
+    found: dict[tuple[str, str], list[Row]] = {}
     for one in (one for rows in parts for one in rows):
-        total = covered.setdefault((one["kind"], one["case"]), [0, 0])
-        total[0] += round(one["measured"] * one["count"]) if one["count"] else 0
-        total[1] += one["count"]
-    return [row(kind, case, *total) for (kind, case), total in covered.items()]
+        found.setdefault((one["kind"], one["case"]), []).append(one)
+    return [
+        same[0] | row(*place, sum(map(covered_in, same)), sum(r["count"] for r in same))
+        for place, same in found.items()
+    ]
+
+
+def covered_in(one: Row) -> int:
+    """How many intervals of a row hold the truth."""
+    return round(one["measured"] * one["count"]) if one["count"] else 0
 
 
 def verdict(one: Row) -> str:
@@ -78,7 +84,7 @@ def verdict(one: Row) -> str:
         return "not measured"
     if one["measured"] >= WANTED:
         return "reaches it"
-    return "undecided" if share(round(one["measured"] * one["count"]), one["count"]).high >= WANTED else "falls short"
+    return "undecided" if share(covered_in(one), one["count"]).high >= WANTED else "falls short"
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:

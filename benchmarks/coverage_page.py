@@ -55,7 +55,7 @@ WHY = {
     "mean of replicates": "A mean of few numbers does not show how skewed they are. Losses over seeds scatter by a few "
     "per cent and are hardly skewed; log-normal numbers with a standard deviation of 0.5 are an extreme.",
     "distance of two groups": "If all entries err together, and the distance is about twice the noise, an estimate "
-    "that is small by chance comes with an error that is too small: the jackknife's grows with the estimate. With noise "
+    "that is small by chance comes with an error that is too small, since the jackknife's grows with it. With noise "
     "in several directions, as outputs on several samples have it, this averages out.",
     "distance of pairs": "As for the distance of two groups.",
     "exponent of a distance in width": "An exponent is fitted only where all distances differ from zero by their own "

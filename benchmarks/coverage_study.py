@@ -56,8 +56,40 @@ def _subject(replicates: int, seeds: int) -> tuple[Study, Truth]:
     return study, Truth((*study.targets.shape, 10))
 
 
-def studies(replicates: int, seeds: int, g: torch.Generator) -> Iterator[Outcome]:
-    """Bands of the loss, the gap, distances and their exponents."""
+def bands(replicates: int, g: torch.Generator) -> Iterator[Outcome]:
+    """Bands of the loss of infinitely wide networks."""
+    study, truth = _measured(replicates, 2, g)
+    found = losses(study, "shared")
+    for row in found.rows if found else []:
+        if row["width"] == INFINITE and row["depth"] in (_DEPTHS[-1], INFINITE) and row["step"] == 1:
+            where = "infinite depth" if row["depth"] == INFINITE else "one depth"
+            expected = float(study.mean_loss(truth.outputs("shared", row["depth"]))[1])
+            yield Outcome(
+                "band of a study's loss", f"{replicates} replicates, {where}", row["low"], row["high"], expected
+            )
+
+
+def gaps(replicates: int, g: torch.Generator) -> Iterator[Outcome]:
+    """The gap between two kinds of feedback at infinite depth, on average over the steps."""
+    study, truth = _measured(replicates, 2, g)
+    found = gap(study)
+    independent, shared = (float(study.mean_loss(truth.outputs(f, INFINITE)).mean()) for f in ("independent", "shared"))
+    for row in found.rows if found else []:
+        if row["depth"] == INFINITE:
+            yield Outcome("gap of a study", f"{replicates} replicates", row["low"], row["high"], independent - shared)
+
+
+def distances(replicates: int, seeds: int, g: torch.Generator) -> Iterator[Outcome]:
+    """Distances to the limit and their exponents."""
+    study, truth = _measured(replicates, seeds, g)
+    sizes = f"{seeds} networks, {replicates} replicates"
+    yield from _distances(by_width(study), "width", sizes, {n: _SCATTER / math.sqrt(n) * truth.size for n in _WIDTHS})
+    falls = {L: rms(truth.a) / L for L in _DEPTHS}
+    yield from _distances(by_depth(study), "depth", f"{replicates} replicates", falls)
+
+
+def _measured(replicates: int, seeds: int, g: torch.Generator) -> tuple[Study, Truth]:
+    """A study as if it had been measured."""
     study, truth = _subject(replicates, seeds)
     common = _COMMON * truth.noise(g, replicates)
     for feedback in LIMITS:
@@ -68,27 +100,7 @@ def studies(replicates: int, seeds: int, g: torch.Generator) -> Iterator[Outcome
     for n in _WIDTHS:
         noise = _SCATTER / math.sqrt(n) * truth.noise(g, seeds)
         study.measured.real[_DEPTHS[-1], n] = truth.outputs("shared", _DEPTHS[-1]) + noise
-    yield from _losses(study, truth, f"{replicates} replicates")
-    sizes = f"{seeds} networks, {replicates} replicates"
-    yield from _distances(by_width(study), "width", sizes, {n: _SCATTER / math.sqrt(n) * truth.size for n in _WIDTHS})
-    falls = {L: rms(truth.a) / L for L in _DEPTHS}
-    yield from _distances(by_depth(study), "depth", f"{replicates} replicates", falls)
-
-
-def _losses(study: Study, truth: Truth, case: str) -> Iterator[Outcome]:
-    def loss(feedback: Feedback, depth: float) -> Tensor:
-        return study.mean_loss(truth.outputs(feedback, depth))
-
-    found, between = losses(study, "shared"), gap(study)
-    for row in found.rows if found else []:
-        if row["width"] == INFINITE and row["depth"] in (_DEPTHS[-1], INFINITE) and row["step"] == 1:
-            where = "infinite depth" if row["depth"] == INFINITE else "one depth"
-            expected = float(loss("shared", row["depth"])[1])
-            yield Outcome("band of a study's loss", f"{case}, {where}", row["low"], row["high"], expected)
-    for row in between.rows if between else []:
-        if row["depth"] == INFINITE:
-            expected = float(loss("independent", INFINITE).mean() - loss("shared", INFINITE).mean())
-            yield Outcome("gap of a study", case, row["low"], row["high"], expected)
+    return study, truth
 
 
 def _distances(found: Finding | None, axis: str, case: str, sizes: dict[int, float]) -> Iterator[Outcome]:
@@ -103,7 +115,11 @@ def _distances(found: Finding | None, axis: str, case: str, sizes: dict[int, flo
             yield Outcome(f"exponent of a distance in {axis}", case, row["low"], row["high"], expected)
 
 
-DRAWS: tuple[Draw, ...] = tuple(partial(studies, R, seeds) for R, seeds in ((3, 3), (6, 5)))
+DRAWS: tuple[Draw, ...] = (
+    *(partial(bands, R) for R in (3, 6)),
+    *(partial(gaps, R) for R in (3, 6)),
+    *(partial(distances, R, seeds) for R, seeds in ((3, 3), (6, 5))),
+)
 
 
 def study_covers(repetitions: int, seed: int) -> list[Row]:
