@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents browser clean
+.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -47,6 +47,10 @@ bench-check: bench
 bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
 	$(BIN)/python -m benchmarks.page
+
+# How often every kind of interval holds the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
+coverage: .venv/installed
+	$(BIN)/python -m benchmarks.coverage $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 bench-neural-tangents: out/neural-tangents/installed

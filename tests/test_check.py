@@ -147,9 +147,10 @@ def test_adam_has_the_same_trade() -> None:
 
 def test_a_broken_parameterisation_is_caught() -> None:
     """Standard rates: the update of the function grows with width, and the stream with depth, as no 1/L is there."""
-    found = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="standard", eta_c=0.3, seeds=2)
+    found = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="standard", eta_c=0.1, seeds=2)
     assert not found.ok
     table = rows(found)
+    assert table["stream_update", "depth"]["verdict"] == "GROWS"
     assert table["function_update", "width"]["verdict"] == "GROWS"
     assert "rates do not follow it" in table["function_update", "width"]["cause"]
     mended = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="mup", eta_c=0.3, seeds=2)

@@ -80,6 +80,7 @@ def predicted(name: Activation, horizon: float) -> float:
     return float(extrapolated(*(variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96))))
 
 
+_ALIKE = 1 - 1e-12  # a correlation of one, to rounding
 CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
 
 
@@ -149,6 +150,13 @@ def correlation(ends: Tensor) -> Tensor:
     return (ends[:, 0] * ends[:, 1]).mean() / ends.square().mean(0).prod().sqrt()
 
 
+def correlated(ends: Tensor) -> Interval:
+    """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r itself is skewed."""
+    found = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
+    value, low, high = (math.tanh(z) for z in (found.value, found.low, found.high))
+    return Interval(value, (1 - value * value) * found.stderr, low, high)
+
+
 def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: Interval) -> Judged:
     """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
     told = shared.low > decoupled.high or shared.high < decoupled.low
@@ -175,7 +183,7 @@ def _independence(evidence: Evidence) -> Judged:
         name: relative(shared[name].functions - decoupled[name].functions, decoupled[name].functions)
         for name in ACTIVATIONS
     }
-    return judge_independence(apart, *(interval(correlation, found["relu"].ends) for found in (shared, decoupled)))
+    return judge_independence(apart, *(correlated(found["relu"].ends) for found in (shared, decoupled)))
 
 
 _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"

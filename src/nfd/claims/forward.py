@@ -104,7 +104,7 @@ def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
 
 def off(moments: Tensor, expected: Tensor) -> Interval:
     """RMS difference of mean moments from expected ones beyond noise, over the RMS of those."""
-    return relative(moments - expected, expected.expand(2, -1))
+    return relative(moments - expected, expected.expand_as(moments))
 
 
 def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from nfd.claims.evidence import Evidence
 from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope, squared_apart, squared_size, stderr
+from nfd.core.statistics import (
+    Interval,
+    interval,
+    log_slope,
+    satterthwaite,
+    squared_apart,
+    squared_size,
+    standard_errors,
+    stderr,
+)
 
 
 def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
@@ -59,27 +68,38 @@ def distance(first: Tensor, second: Tensor) -> Interval:
 
     The interval is that of the square, cut off at zero.
     """
-    scale = second.mean(0).square().mean()
-    noise = float((stderr(first).square() + stderr(second).square()).mean() / scale)
-    return beyond(interval(lambda a, b: squared_apart(a, b) / scale, first, second), noise)
+    square = interval(lambda a, b: squared_apart(a, b) / _scale(b), first, second)
+    return beyond(square, float(_scale(second)), first, second)
 
 
 def relative(differences: Tensor, outputs: Tensor) -> Interval:
-    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K]."""
-    scale = outputs.mean(0).square().mean()
-    noise = float(stderr(differences).square().mean() / scale)
-    return beyond(interval(lambda r: squared_size(r.mean(0), stderr(r)) / scale, differences), noise)
+    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K] of the
+    same runs."""
+
+    def square(pairs: Tensor) -> Tensor:
+        difference, output = pairs.unbind(1)
+        return squared_size(difference.mean(0), stderr(difference)) / _scale(output)
+
+    both = torch.stack([differences, outputs], 1)
+    return beyond(interval(square, both), float(_scale(outputs)), differences)
 
 
-def beyond(square: Interval, noise: float) -> Interval:
-    """The root of a mean square from which its noise was taken, cut off at zero.
+def _scale(outputs: Tensor) -> Tensor:
+    """Mean square of mean outputs [R, K]."""
+    return outputs.mean(0).square().mean()
+
+
+def beyond(square: Interval, scale: float, *samples: Tensor) -> Interval:
+    """The root of a mean square over a scale, from which the noise of the samples [R, K] was taken, cut off at zero.
 
     The jackknife sees what is linear in the noise; what is quadratic, ``sqrt(2) noise`` if all entries err together,
     counts besides, so that a difference of nothing is not known better than its noise.
     """
-    more = 1.96 * math.sqrt(2) * noise
+    noise, freedom = satterthwaite((float(stderr(s).square().mean()) / scale, len(s) - 1) for s in samples)
+    error = math.sqrt(2) * noise
+    more = standard_errors(freedom) * error
     low, high = (math.hypot(limit - square.value, more) for limit in (square.low, square.high))
-    error = math.hypot(square.stderr, more / 1.96)
+    error = math.hypot(square.stderr, error)
     return Interval(square.value, error, square.value - low, square.value + high).root()
 
 

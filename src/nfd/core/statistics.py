@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 from torch import Tensor
 
 
@@ -87,6 +87,7 @@ def _variance(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int) -
     return (together - together.mean(0)).square().sum(0) * (R - 1) / R
 
 
+_NOTHING = 1e-9  # of a leverage or a weight: rounding
 _FINEST = 1e-3  # of a number: no finer digits are printed, however small its error
 
 
@@ -183,29 +184,42 @@ def interval(f: Callable[..., Tensor], *samples: Tensor) -> Interval:
 
 
 def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
-    """Least squares ``y = c_group + p x`` over independent points: p, with its error from the residuals.
+    """Least squares ``y = c_group + p x`` over independent points: p, with errors by size.
 
-    By Student's t with ``points - groups - 1`` degrees of freedom; what is not linear counts as noise. Not-a-number
-    where nothing is left to tell the noise by.
+    With ``a_i = x_i / sum x^2`` (x centred in every group), residuals ``e_i`` and leverages ``h_i``, the error is
+    ``sum a_i^2 e_i^2 / (1 - h_i)`` (HC2): every x scatters in its own way, and what is not linear counts as noise. The
+    points of one x make one part of that sum, with ``sum (1 - h_i)`` degrees of freedom; Student's t has those of all
+    parts together (Welch and Satterthwaite).
+
+    Returns:
+        Not-a-number where nothing is left to tell the noise by: too few points, or a slope that hangs on one of them.
+
+    Source: MacKinnon & White 1985; Welch 1947.
     """
     _, index = group.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    count = torch.bincount(index).to(y)
+    count = torch.bincount(index).to(torch.float64)
 
     def centred(values: Tensor) -> Tensor:
         return values - (torch.bincount(index, values) / count)[index]
 
-    x, y = centred(x.double()), centred(y.double())
-    freedom, spread = len(x) - len(count) - 1, float(x.square().sum())
-    if freedom < 1 or spread == 0:
+    across, up = centred(x.double()), centred(y.double())
+    spread = float(across.square().sum())
+    if len(x) - len(count) - 1 < 1 or spread == 0:
         return UNKNOWN
-    value = float(x @ y) / spread
-    error = math.sqrt(float((y - value * x).square().sum()) / freedom / spread)
-    return student(value, error, freedom)
+    value = float(across @ up) / spread
+    left = 1 - 1 / count[index] - across.square() / spread  # 1 - h
+    weighty = across.abs() > _NOTHING * across.abs().max()
+    if bool((left[weighty] < _NOTHING).any()):
+        return UNKNOWN
+    parts = (across / spread * (up - value * across)).square() / left.clamp_min(_NOTHING)
+    sizes = [weighty & (x == place) for place in x[weighty].unique().tolist()]
+    variance, freedom = satterthwaite([(float(parts[size].sum()), float(left[size].sum())) for size in sizes])
+    return student(value, math.sqrt(variance), max(1.0, freedom))  # no sum of squares has fewer
 
 
 def share(count: int, total: int) -> Interval:
     """``count`` of ``total`` with Wilson's 95 % interval."""
-    z, p = float(ndtri(0.975)), count / total
+    z, p = standard_errors(math.inf), count / total
     middle = (p + z * z / (2 * total)) / (1 + z * z / total)
     half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
     return Interval(p, math.sqrt(p * (1 - p) / total), middle - half, middle + half)

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from nfd.core.errors import check_device
 from nfd.core.random import generator
-from nfd.core.statistics import Interval, share
+from nfd.core.statistics import Interval, share, standard_errors
 from nfd.data.dataset import Dataset, Images
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding
 from nfd.experiment.settings import KernelConfig
 from nfd.limits.kernel import gram_matrix
 
-_DROP = 1.92  # of the log likelihood, at the ends of a 95 % interval of one parameter
+_DROP = standard_errors(math.inf) ** 2 / 2  # of the log likelihood, at the ends of a 95 % interval (Wilks)
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,13 @@ class KernelFit:
         """Log marginal likelihood of the labels, its scale maximised."""
         return self._solved(math.exp(log_horizon))[1]
 
+    def gram(self, horizon: float) -> Tensor:
+        """The kernel of the training images [N, N]."""
+        return gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))[0]
+
     def _solved(self, horizon: float) -> tuple[Tensor, float, float]:
         """Weights of the training images, log marginal likelihood, and the mean diagonal of the kernel."""
-        K, _, _ = gram_matrix(self.x, None, slopes=False, **self._kernel(horizon))
+        K = self.gram(horizon)
         scale = float(K.diagonal().mean())
         N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
         factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N).to(K))
@@ -134,7 +138,7 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
         f"{asked.likelihood / N:.4f} nats per image.",
         [_point("log marginal likelihood", s.horizon, "likelihood", _exact(s.likelihood / N)) for s in scores],
         Axes("horizon", "likelihood", "horizon T", "log marginal likelihood per image (nats)", "named", zero=False),
-        f"{caption} The interval is where the log likelihood is within {_DROP} of its maximum.",
+        f"{caption} The interval is where the log likelihood is within {_DROP:.2f} of its maximum.",
     )
     at_best = fit.score(best)
     accuracy = Finding(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.statistics import Interval, mean, standard_errors
+from nfd.core.statistics import Interval, mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
@@ -240,12 +240,11 @@ def _second(fitted: Interval, floor: Floor) -> str:
     other = floor.loss
     if not math.isfinite(other.value):
         return f"nfd.predict finds no floor. {floor.note}".strip()
-    apart, error = fitted.value - other.value, math.hypot(fitted.stderr, other.stderr)
-    half = standard_errors(floor.replicates - 1) * error
-    told = "more than" if abs(apart) > half else "within"
+    apart = fitted.minus(other)
+    told = "and the two differ" if apart.resolved else "and the two agree within that"
     return (
         f"nfd.predict ({floor.replicates} networks of width {floor.width}) puts the floor at {other.unsigned}; the "
-        f"law's is {apart:+.3f} from it, {told} the {half:.3f} that this check can see."
+        f"law's is {apart} from it, {told}."
     )
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval, interval
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, depth_name
-from nfd.experiment.findings.outputs import mean_loss, progress, wide, width_bias
-from nfd.experiment.study import Study
+from nfd.experiment.findings.outputs import mean_loss, progress, whole, wide
+from nfd.experiment.study import NARROW, Study
 
 _AXES = Axes("depth", "gap", "depth", "loss of independent minus shared feedback (nats)", "named")
 
@@ -71,11 +71,14 @@ def _trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
 
 
 def _width(study: Study) -> list[str]:
-    biases = [width_bias(study, feedback) for feedback in ("independent", "shared")]
-    if biases[0] is None or biases[1] is None:
+    """What a finite width adds to the gap, as for the loss (``width_bias``), from paired replicates."""
+    wide_ones = {f: outputs for (f, L), outputs in study.measured.limits.items() if study.config.depths[-2] == L}
+    both = [some for some in (study.measured.narrow, wide_ones) if len(some) == 2 and all(map(whole, some.values()))]
+    if len(both) < 2:
         return []
-    shift = biases[0].value - biases[1].value
-    return [f"Width {study.config.limit_width:,} in place of infinity shifts it by {shift:+.4f}."]
+    pairs = [torch.stack([some["shared"], some["independent"]], 1) for some in both]
+    shift = interval(lambda m, n: (_gap(study, m) - _gap(study, n)) / (NARROW - 1), *pairs)
+    return [f"Width {study.config.limit_width:,} in place of infinity shifts it by {shift}."]
 
 
 def _percent(share: Interval) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Feedback
-from nfd.core.statistics import interval, jackknife, stderr
+from nfd.core.statistics import interval, jackknife, standard_errors, stderr, student
 from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, depth_name
 from nfd.experiment.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
 from nfd.experiment.study import Study
@@ -31,10 +31,10 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
     rows += [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
     deepest = max(limits)
     loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
+    first, last = (student(float(loss[k]), float(error[k]), len(limits[deepest]) - 1).unsigned for k in (0, -1))
     headline = (
-        f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {float(loss[0]):.3f} ± {float(error[0]):.3f} to "
-        f"{float(loss[-1]):.3f} ± {float(error[-1]):.3f} nats with {len(loss) - 1} updates of {study.config.batch} "
-        "samples (± standard error)."
+        f"At {depth_name(deepest)}, {_WHO[feedback]} goes from loss {first} to {last} nats with {len(loss) - 1} "
+        f"updates of {study.config.batch} samples."
     )
     details = [*_depth_pays(study, limits), *_extrapolation(study, limits), *_width(study, feedback)]
     if feedback == "shared":
@@ -45,7 +45,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         headline,
         rows,
         _AXES,
-        f"Solid: predictions ± 2 standard errors. Dashed: mean ± standard deviation of {study.config.seeds} real "
+        f"Solid: predictions in their 95 % intervals. Dashed: mean ± standard deviation of {study.config.seeds} real "
         f"networks of depth {study.config.depths[-1]}, the standard ones in both charts.",
         details + divergence(study, feedback),
         table=_table(rows),
@@ -69,9 +69,10 @@ def _all_real(study: Study) -> dict[int, Tensor]:
 
 def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
     loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), outputs)
+    half = standard_errors(len(outputs) - 1) * error
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
-    for step, (mean, se) in enumerate(zip(loss.tolist(), error.tolist(), strict=True)):
-        yield _row(series, depth, INFINITE, step, mean, se, 2 * se)
+    for step, found in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
+        yield _row(series, depth, INFINITE, step, *found)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:

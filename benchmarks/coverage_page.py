@@ -1,0 +1,126 @@
+"""docs/coverage.md from a result of ``make coverage``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from benchmarks.coverage_case import NOMINAL, WANTED, Row
+from benchmarks.show import markdown
+
+PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+
+TITLES = {
+    "means": (
+        "Means, differences, ratios, exponents, shares",
+        "Made-up normal numbers, or log-normal ones where a row says so, through the functions that make intervals, "
+        "bands and bars on all pages.",
+    ),
+    "slopes": (
+        "Slopes of a check, made-up numbers",
+        "Logarithms of a meter fall as the root of the size; their scatter goes as a power of it. The slope is fitted "
+        "with an intercept for every size of the other axis.",
+    ),
+    "networks": (
+        "Slopes of a check, trained networks",
+        "`nfd.check` trains two-layer residual networks for two steps; every three seeds make a slope. The truth is "
+        "the mean of all slopes.",
+    ),
+    "study": (
+        "The study",
+        "Outputs of made-up networks whose limit is known, through the findings of `nfd study`. Their noise has 36 "
+        "directions, as that of trained networks has (150 networks of width 64 on digits).",
+    ),
+    "claims": (
+        "Distances, correlations and tails in claims",
+        "Means of outputs that lie a known distance apart. Noise in 32 directions: every entry errs on its own; in one "
+        "direction: all err together.",
+    ),
+    "kernels": (
+        "The horizon of a kernel",
+        "Labels drawn from the kernel of horizon 1, on digits; the interval is where the log likelihood is within 1.92 "
+        "of its maximum.",
+    ),
+    "predict": ("Predictions", "Small networks through `nfd.predict`, against very wide ones."),
+    "laws": (
+        "Laws of size, best rates, regret",
+        "Made-up losses through the fits of `nfd capacity` and `nfd transfer`.",
+    ),
+}
+
+# Kind -> why its intervals fall short in some cases.
+WHY = {
+    "mean of replicates": "A mean of few numbers does not show how skewed they are. Losses over seeds scatter by a few "
+    "per cent and are hardly skewed; log-normal numbers with a standard deviation of 0.5 are an extreme.",
+    "distance of two groups": "If all entries err together, and the distance is about twice the noise, an estimate "
+    "that is small by chance comes with an error that is too small, since the jackknife's grows with it. With noise "
+    "in several directions, as outputs on several samples have it, this averages out.",
+    "distance of pairs": "As for the distance of two groups.",
+    "exponent of a distance in width": "An exponent is fitted only where all distances differ from zero by their own "
+    "intervals; with three replicates that selects draws with little scatter.",
+    "exponent of a kurtosis": "The variance of a variance from 50 draws is itself hardly known; the claim uses 1,000 "
+    "draws and more.",
+}
+
+
+def reason(row: Row) -> str:
+    """Why a row may fall short, as it says itself or as is known of its kind; empty where nothing is known."""
+    return str(row.get("why") or WHY.get(row["kind"], ""))
+
+
+def page(result: dict[str, Any]) -> str:
+    """The whole page."""
+    parts = [_part(name, result["parts"][name]) for name in TITLES if name in result["parts"]]
+    parts += [_part(name, rows) for name, rows in result["parts"].items() if name not in TITLES]
+    return "\n\n".join(["# Coverage", *_opening(result), *parts]) + "\n"
+
+
+def _opening(result: dict[str, Any]) -> list[str]:
+    rows = [row for rows in result["parts"].values() for row in rows]
+    below = [row for row in rows if row["count"] and row["measured"] < WANTED]
+    shorter = [row for row in rows if row["verdict"] == "falls short"]
+    kinds = len({row["kind"] for row in rows})
+    noise = math.sqrt(NOMINAL * (1 - NOMINAL) / result["repetitions"])
+    said = [
+        "*Made by `make coverage`; no number is written by hand.*",
+        "An interval of 95 % holds the truth 19 times in 20, if what it assumes is so. This page repeats every kind of "
+        "interval that `nfd` prints, on cases whose truth is known, and counts.",
+        f"{result['repetitions']:,} repetitions of {len(rows)} cases of {kinds} kinds, seed {result['seed']}, on "
+        f"{result['machine']['date'][:10]}. The count itself errs by {noise:.3f} (one standard error). Below {WANTED} "
+        f"lie {len(below)} cases; {len(shorter)} of them by more than that noise, and the text under their table says "
+        "why. Intervals that hold the truth more often than they say are too wide, and safe.",
+        'Intervals that say "unknown" (no number left to tell the noise by) are left out; the count says how many '
+        "intervals there were.",
+    ]
+    return [_filled(text) for text in said]
+
+
+def _part(name: str, rows: list[Row]) -> str:
+    title, before = TITLES.get(name, (name.capitalize(), ""))
+    table = markdown([_shown(row) for row in rows])
+    kinds = dict.fromkeys(row["kind"] for row in rows if row["verdict"] == "falls short")
+    why = [f"**{kind[:1].upper()}{kind[1:]}.** {_why(kind, rows)}" for kind in kinds]
+    return "\n\n".join([f"## {title}", *([_filled(before)] if before else []), table, *map(_filled, why)])
+
+
+def _why(kind: str, rows: list[Row]) -> str:
+    found = (reason(row) for row in rows if row["kind"] == kind and row["verdict"] == "falls short")
+    return next(filter(None, found), "Falls short, and it is not known why.")
+
+
+def _shown(row: Row) -> Row:
+    measured = f"{row['measured']:.3f} ± {row['error']:.3f}" if row["count"] else "-"
+    return {
+        "kind": row["kind"],
+        "case": row["case"],
+        "nominal": f"{row['nominal']:.2f}",
+        "measured ± standard error": measured,
+        "intervals": row["count"],
+        f"{WANTED}": row["verdict"],
+    }
+
+
+def _filled(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,177 @@
+"""Intervals hold the truth as often as they say, and the harness that counts notices when they do not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from benchmarks import coverage, coverage_claims, coverage_means, coverage_slopes, coverage_study
+from benchmarks.coverage_case import Outcome, Row, joined, repeated, row, verdict
+from benchmarks.coverage_page import PAGE, WHY, page
+from scipy import stats
+
+from nfd.core import statistics
+from nfd.core.statistics import interval, pooled_slope
+
+REPETITIONS = 200
+CHEAP = (
+    partial(coverage_means.means, 3, 0.2),
+    partial(coverage_means.bands, 3),
+    partial(coverage_means.differences, 3, 5),
+    partial(coverage_means.pairs, 3),
+    partial(coverage_means.ratios, 3, 0.1),
+    partial(coverage_means.timings, 3),
+    partial(coverage_means.exponents, 3, -1.0),
+    partial(coverage_means.variances, 5),
+    partial(coverage_means.tuned, 3),
+    partial(coverage_means.shares, 50, 0.05),
+    partial(coverage_slopes.simulated, 4, 3, 1, -1.0),
+    partial(coverage_slopes.simulated, 3, 3, 4, -1.0),
+    partial(coverage_slopes.charted, 2),
+    partial(coverage_claims.distances, 4, 1.0, 32),
+    partial(coverage_claims.correlations, 4, 0.5),
+)
+
+
+def fewest(count: int) -> int:
+    """So many of ``count`` intervals hold the truth that coverage of 0.93 is not refuted at 1 in 1,000."""
+    return int(stats.binom.ppf(1e-3, count, 0.93))
+
+
+def test_every_kind_of_interval_covers_what_it_says() -> None:
+    """Seeded, so that it does not depend on luck."""
+    rows = repeated(CHEAP, REPETITIONS, 0) + repeated([partial(coverage_study.bands, 3)], 60, 0)
+    assert len({found["kind"] for found in rows}) >= 18
+    short = [found for found in rows if found["measured"] * found["count"] < fewest(found["count"])]
+    assert not short
+    assert all(found["count"] >= 60 for found in rows)
+
+
+def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = statistics.standard_errors
+    for module in ("nfd.core.statistics", "nfd.figures.panels", "nfd.experiment.findings.losses"):
+        monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
+    draws = (
+        partial(coverage_means.means, 8, 0.0),
+        partial(coverage_means.bands, 8),
+        partial(coverage_means.differences, 8, 5),
+        partial(coverage_means.shares, 500, 0.9),
+        partial(coverage_slopes.simulated, 4, 3, 4, 0.0),
+    )
+    rows = repeated(draws, REPETITIONS, 0) + repeated([partial(coverage_study.bands, 6)], 60, 0)
+    assert [found["kind"] for found in rows if verdict(found) != "falls short"] == []
+
+
+def test_bands_of_two_standard_errors_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With three replicates they would hold the truth 0.82 times in one."""
+    monkeypatch.setattr("nfd.figures.panels.standard_errors", lambda freedom: 2.0)
+    rows = repeated([partial(coverage_means.bands, 3)], 400, 0)
+    assert verdict(rows[0]) == "falls short"
+
+
+def constant(case: str, low: float, high: float) -> Callable[[torch.Generator], Iterator[Outcome]]:
+    def draw(g: torch.Generator) -> Iterator[Outcome]:
+        truth = float(torch.rand(1, generator=g))
+        yield Outcome("made up", case, low, high, truth)
+
+    return draw
+
+
+def test_the_harness_counts() -> None:
+    """Uniform truths: an interval of length 0.9 holds nine in ten, and an unknown one is not counted."""
+    draws = (constant("wide", 0.0, 1.0), constant("narrow", 0.0, 0.9), constant("unknown", math.nan, math.nan))
+    wide, narrow, unknown = repeated(draws, 2000, 0)
+    assert (wide["measured"], wide["error"], wide["count"]) == (1.0, 0.0, 2000)
+    assert narrow["measured"] == pytest.approx(0.9, abs=4 * 0.0067)  # four standard errors
+    assert narrow["error"] == pytest.approx(0.0067, abs=0.0005)
+    assert [verdict(found) for found in (wide, narrow, unknown)] == ["reaches it", "falls short", "not measured"]
+    assert verdict(row("made up", "few", 9, 10)) == "undecided"
+
+
+def test_chunks_add_up() -> None:
+    first, second = row("a", "b", 90, 100), row("a", "b", 290, 300)
+    assert joined([[first], [second | {"kind": "c"}, second]]) == [row("a", "b", 380, 400), row("c", "b", 290, 300)]
+    assert joined([[first | {"why": "it is so"}], [second]])[0]["why"] == "it is so"
+    assert coverage.chunks("means", 1001) == [201, 200, 200, 200, 200]
+    assert coverage.chunks("networks", 1000) == [1000]
+
+
+def result_of(*rows: Row) -> dict[str, Any]:
+    shown = [found | {"verdict": verdict(found)} for found in rows]
+    return {"machine": {"date": "2026-01-01"}, "repetitions": 1000, "seed": 0, "seconds": {}, "parts": {"means": shown}}
+
+
+def test_the_page_says_why_an_interval_falls_short() -> None:
+    known = next(iter(WHY))
+    explained, strange = row(known, "hard", 800, 1000), row("strange", "hard", 800, 1000)
+    result = result_of(explained, strange, row("good", "easy", 950, 1000))
+    assert [found["kind"] for found in coverage.short(result)] == ["strange"]
+    text = " ".join(page(result).split())
+    assert WHY[known] in text
+    assert "not known why" in text
+    assert "0.800 ± 0.013" in text
+    assert "**Good.**" not in text
+    assert not coverage.short(result_of(strange | {"why": "a reason of its own"}))
+
+
+def test_the_page_is_that_of_its_result() -> None:
+    assert PAGE.read_text() == page(json.loads(coverage.RESULT.read_text()))
+
+
+def test_every_part_that_is_there_can_be_called() -> None:
+    assert {"means", "slopes", "networks", "study", "claims", "kernels"} <= set(coverage.available())
+    for module, function in coverage.available().values():
+        assert callable(getattr(importlib.import_module(f"benchmarks.{module}"), function))
+
+
+# ---- slopes with errors by size --------------------------------------------------------------------------------
+
+
+def drawn(sizes: int, seeds: int, groups: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(sizes)
+    x = torch.arange(sizes, dtype=torch.float64).repeat(groups).repeat_interleave(seeds)
+    return x, torch.randn(len(x), generator=g, dtype=torch.float64), torch.arange(groups).repeat_interleave(sizes * seeds)
+
+
+def test_the_slope_between_two_sizes_is_welchs_difference() -> None:
+    x, y, group = drawn(2, 4, 1)
+    found, welch = pooled_slope(x, y, group), interval(lambda a, b: b.mean(0) - a.mean(0), y[:4], y[4:])
+    assert (found.value, found.stderr, found.low, found.high) == pytest.approx(
+        (welch.value, welch.stderr, welch.low, welch.high)
+    )
+
+
+def test_the_error_of_a_slope_is_that_of_the_definition() -> None:
+    """Against least squares with all columns, leverages from the hat matrix."""
+    x, y, group = drawn(3, 2, 2)
+    columns = torch.cat([torch.nn.functional.one_hot(group).double(), x[:, None]], 1)
+    hat = columns @ torch.linalg.pinv(columns)
+    pull, left = torch.linalg.pinv(columns)[-1], y - hat @ y
+    found = pooled_slope(x, y, group)
+    assert found.value == pytest.approx(float(pull @ y))
+    squares = (pull * left).square() / (1 - hat.diagonal())
+    assert found.stderr == pytest.approx(math.sqrt(float(squares.sum())))
+    parts = [(float(squares[x == place].sum()), float((1 - hat.diagonal())[x == place].sum())) for place in (0, 2)]
+    half = statistics.standard_errors(statistics.satterthwaite(parts)[1]) * found.stderr
+    assert found.high - found.value == pytest.approx(half)
+
+
+def test_a_slope_whose_noise_cannot_be_told_is_unknown() -> None:
+    unknown = [
+        ([0.0, 1.0], [0.0, 1.0], [0, 0]),  # two points
+        ([0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, 3.0], [0, 0, 0, 0]),  # hangs on the first
+        ([1.0, 1.0, 1.0], [0.0, 1.0, 2.0], [0, 0, 0]),  # one size
+    ]
+    for x, y, group in unknown:
+        assert math.isnan(pooled_slope(torch.tensor(x), torch.tensor(y), torch.tensor(group)).low)
+    x, y, group = torch.tensor([0.0, 0, 1, 1, 5]), torch.tensor([0.0, 1, 2, 3, 9]), torch.tensor([0, 0, 0, 0, 1])
+    alone, without = pooled_slope(x, y, group), pooled_slope(x[:4], y[:4], group[:4])
+    assert (alone.value, alone.low) == pytest.approx((without.value, without.low))  # a group of one point says nothing
+    three = pooled_slope(torch.arange(3.0), torch.tensor([0.0, 1.0, 2.5]), torch.zeros(3))
+    assert three.high - three.value == pytest.approx(12.706 * three.stderr, rel=1e-4)  # one degree of freedom
