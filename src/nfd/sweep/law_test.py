@@ -1,12 +1,14 @@
 """Whether the law of size holds: three F tests against the noise of the seeds.
 
 One is of the misfit beyond second order. One is of the part of it that ``1 / sqrt(n)`` and ``1 / sqrt(L)`` make, the
-likeliest other powers. One is of the terms of second order: with estimates ``g`` of covariance C and the standard errors
-s that the fit allows them, ``g (C + s^2)^-1 g`` is 1 for each in the mean, and larger where they are beyond what the
-intervals reckon with. Another power that second order imitates within the noise is not seen. Independent sizes count with 0.7 of
-the denominator's degrees of freedom, for what smoothing their variances costs; seeds that sizes share with Box's,
-``tr(C)^2 / tr(C^2)``. Three times the smallest chance is the p-value (Bonferroni). A law that holds is rejected at
-p = 0.01 once in 100 times (simulated), with shared seeds up to 4 times when they are few.
+likeliest other powers. One is of the terms of second order: with estimates ``g`` of covariance C and the standard
+errors s that the fit allows them, ``g (C + s^2)^-1 g`` is 1 for each in the mean, and larger where they are beyond what
+the intervals reckon with. Three times the smallest chance is the p-value (Bonferroni). Another power that second order
+imitates within the noise is not seen.
+
+Independent sizes count with 0.7 of the denominator's degrees of freedom, for what smoothing their variances costs;
+seeds that sizes share with Box's, ``tr(C)^2 / tr(C^2)``. A law that holds is rejected at p = 0.01 once in 100 times
+(simulated), with shared seeds up to 4 times when they are few.
 """
 
 from __future__ import annotations
