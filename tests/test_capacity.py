@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -104,7 +105,11 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_trained(settings:
 def test_the_horizon_is_bought_for_the_network_asked_about() -> None:
     done, asked = found(width=100, depth=10)
     said = next(line for line in answers(done, asked) if "width 100 and depth 10" in line)
-    assert "Doubling the horizon to T = 2 buys +0.1" in said
+    bought = re.search(r"Doubling the horizon to T = 2 buys \+(\S+) \[\+(\S+), \+(\S+)\]", said)
+    assert bought is not None
+    value, low, high = map(float, bought.groups())
+    assert low < 0.1 < high
+    assert value == pytest.approx(0.1, abs=0.02)
     only = capacity(CapacityConfig(replicates=0, horizons=(1.0, 4.0)), cast(Sweep, Known()))
     assert "What T = 2 would buy is not known" in "".join(answers(only, asked))
 

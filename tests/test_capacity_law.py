@@ -20,6 +20,7 @@ from nfd.sweep.law_fit import fit_law
 from nfd.training.losses import cross_entropy
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
+NOISE = {"1/n": lambda n: 0.7 / math.sqrt(n), "equal": lambda n: 0.06, "small": lambda n: 0.2 / math.sqrt(n)}
 WIDTHS, DEPTHS = (64, 96, 128, 192, 256), (2, 4, 8, 16)
 Losses = dict[tuple[int, int], list[float]]
 
@@ -28,8 +29,14 @@ def expected(width: float, depth: float, power: float = 1.0) -> float:
     return TRUE["floor"] + TRUE["a"] / width**power + TRUE["b"] / depth
 
 
-def drawn(seeds: int, seed: int, noise: str = "1/n", shared: float = 0.0, power: float = 1.0) -> Losses:
-    """A sweep: a share of the noise common to all sizes of a seed, and as much common to those of equal width."""
+def drawn(
+    seeds: int, seed: int, noise: str = "1/n", shared: float = 0.0, power: float = 1.0, bend: Any = 0.0
+) -> Losses:
+    """A sweep: a share of the noise common to all sizes of a seed, and as much common to those of equal width.
+
+    ``bend``: the terms of second order (of width, depth and both) at the smallest size, over those of first order.
+    """
+    bends = np.broadcast_to(bend, 3) * [TRUE["a"] / 64, TRUE["b"] / 2, (TRUE["a"] / 64 + TRUE["b"] / 2) / 2]
     rng = np.random.default_rng(seed)
     common, grid = rng.normal(size=seeds), {}
     for n in WIDTHS:
@@ -37,7 +44,8 @@ def drawn(seeds: int, seed: int, noise: str = "1/n", shared: float = 0.0, power:
         for L in DEPTHS:
             own = rng.normal(size=seeds)
             e = math.sqrt(shared) * (common + of_width) + math.sqrt(1 - 2 * shared) * own
-            grid[n, L] = (expected(n, L, power) + (0.7 / math.sqrt(n) if noise == "1/n" else 0.06) * e).tolist()
+            bent = bends @ [(64 / n) ** 2, (2 / L) ** 2, 128 / (n * L)]
+            grid[n, L] = (expected(n, L, power) + bent + NOISE[noise](n) * e).tolist()
     return grid
 
 
@@ -59,7 +67,9 @@ def test_a_law_without_misfit_is_found_exactly() -> None:
     assert law.loss(math.inf, math.inf).value == pytest.approx(0.735, abs=1e-10)
     assert law.loss(512, math.inf).value == pytest.approx(0.735 + 7.9 / 512, abs=1e-10)
     assert law.excess(100, 10).value == pytest.approx(0.079 + 0.052, abs=1e-9)
-    assert (law.chi2, law.freedom) == (pytest.approx(0, abs=1e-9), 17)
+    assert [term.value for term in law.second] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert law.bought(64, 2, 128, 2).value == pytest.approx(7.9 / 128, abs=1e-9)
+    assert (law.chi2, law.freedom, law.bend) == (pytest.approx(0, abs=1e-9), 14, pytest.approx(0, abs=1e-9))
     assert (law.widths, law.depths, law.seeds, law.good) == (WIDTHS, DEPTHS, 3, True)
 
 
@@ -68,9 +78,15 @@ def test_weights_and_errors_by_hand() -> None:
     grid = {(n, L): [1 + 4 / n + 2 / L - 0.1, 1 + 4 / n + 2 / L + 0.1] for n, L in product((2, 4, 8), (2, 4, 8))}
     law = fit_law(grid, paired=False)
     X = np.array([[1, 1 / n, 1 / L] for n, L in grid])
-    errors = np.sqrt(np.diag(np.linalg.inv(X.T @ X)) * 0.02 / 2)  # variance 0.02 of a seed, two seeds a size
-    found = [law.floor.stderr, law.a.stderr, law.b.stderr]
-    assert found == pytest.approx(errors.tolist(), rel=0.05)  # the prior tilts the weights a little
+    X = np.hstack([X, X[:, 1:] ** 2, X[:, 1:2] * X[:, 2:]])
+    information = X.T @ X * 2 / 0.02  # variance 0.02 of a seed, two seeds a size
+    first = np.array([4 / 2, 2 / 2])  # terms of first order at the smallest size, found with these errors:
+    for _ in range(100):
+        allowed = 0.5 * np.array([*first, first.mean()]) * [4, 4, 4]  # in units of c, d and e
+        errors = np.sqrt(np.diag(np.linalg.inv(information + np.diag([0, 0, 0, *allowed**-2]))))
+        first = np.hypot([2, 1], errors[1:3] / 2)
+    found = [i.stderr for i in (law.floor, law.a, law.b, *law.second)]
+    assert found == pytest.approx(errors.tolist(), rel=0.05)  # the prior of the variance tilts the weights a little
     one, four = law.network(4, 4), law.network(4, 4, 4)  # the centre, where the exponents do not matter
     assert one.stderr**2 - four.stderr**2 == pytest.approx(0.02 * (1 - 1 / 4), rel=0.05)
 
@@ -79,17 +95,43 @@ def test_weights_and_errors_by_hand() -> None:
 @pytest.mark.parametrize("noise", ["equal", "1/n"])
 @pytest.mark.parametrize("paired", [False, True])
 def test_intervals_cover_the_truth(seeds: int, noise: str, paired: bool) -> None:
-    """95 of 100 within 3 points, over 300 sweeps; sizes are independent, or share seeds as ResNets do."""
-    sweeps = 300
+    """No fewer than 95 of 100, with ordinary terms of second order in every second sweep; a law that holds is kept.
+
+    Sizes are independent, or share seeds as ResNets do. More than 95 are covered where the terms of second order are
+    smaller than the fit allows for.
+    """
+    sweeps, rng = 200, np.random.default_rng(0)
     hits = dict.fromkeys((*TRUE, "rejected"), 0)
     for k in range(sweeps):
-        law = fit_law(drawn(seeds, k, noise, shared=0.36 if paired else 0.0), paired=paired)
+        bend = rng.uniform(0.1, 0.5, 3) * rng.choice([-1, 1], 3) if k % 2 else 0.0
+        law = fit_law(drawn(seeds, k, noise, shared=0.36 if paired else 0.0, bend=bend), paired=paired)
         for name, value in TRUE.items():
             interval: Interval = getattr(law, name)
             hits[name] += interval.low <= value <= interval.high
         hits["rejected"] += law.p_value < 0.01
-    assert all(0.92 <= hits[name] / sweeps <= 0.98 for name in TRUE), hits
+    assert all(hits[name] / sweeps >= 0.9 for name in TRUE), hits  # three errors of 200 sweeps below 0.95
     assert hits["rejected"] / sweeps < (0.06 if paired else 0.03)
+
+
+def test_terms_of_second_order_do_not_bend_the_floor_in_silence() -> None:
+    """A fit of first order alone misses the floor by far more than the noise."""
+    grid = drawn(4, 0, "small", bend=0.5)
+    rows = np.array([[1, 1 / n, 1 / L] for n, L in grid])
+    straight = np.linalg.lstsq(rows, np.array([np.mean(v) for v in grid.values()]), rcond=None)[0]
+    law = fit_law(grid, paired=False)
+    assert law.good
+    assert law.floor.low < TRUE["floor"] < law.floor.high
+    assert straight[0] < law.floor.low
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("bend", [(3.0, 3.0, 3.0), (-3.0, 3.0, -3.0), (0.0, -4.0, 0.0)])
+def test_huge_terms_of_second_order_are_refused(bend: tuple[float, ...], paired: bool) -> None:
+    law = fit_law(drawn(5, 3, "small", shared=0.36 if paired else 0.0, bend=bend), paired=paired)
+    assert not law.good
+    assert "terms of second order are too large" in law.note
+    with pytest.raises(ValueError, match="may not be extrapolated"):
+        law.loss(512, 32)
 
 
 def test_new_networks_fall_where_they_are_predicted() -> None:
@@ -106,7 +148,7 @@ def test_seeds_that_are_shared_are_seen() -> None:
     assert "paired=True" in shared.note
     assert shared.correlation > 0.2
     assert fit_law(drawn(6, 1), paired=False).note == ""
-    assert fit_law(drawn(6, 1, shared=0.36)).floor.stderr > 1.3 * shared.floor.stderr
+    assert fit_law(drawn(6, 1, shared=0.36)).loss(256, 16).stderr > 1.3 * shared.loss(256, 16).stderr
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -143,9 +185,9 @@ def test_diverged_runs_and_two_sizes_are_said() -> None:
     grid[256, 16][1] = math.nan
     law = fit_law(grid)
     assert "256 x 16" in law.note
-    assert law.freedom == 16
+    assert law.freedom == 13
     corners = fit_law({key: grid[key] for key in product((64, 192), (2, 8))})
-    assert (corners.freedom, corners.good) == (1, False)
+    assert (corners.freedom, corners.good) == (0, False)
     assert "2 widths and 2 depths cannot tell" in corners.note
 
 

@@ -133,9 +133,9 @@ def amount(resource: Resource, budget: str | float) -> int:
 def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -> Size:
     """The width and depth of least ``a / n + b / L`` within a budget, exactly, over all whole numbers.
 
-    By the values of a and b, with a note where one is not told from zero. An axis whose term is not positive, or lost
-    in its noise, does not pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched
-    only where it was fitted.
+    By the values of a and b, which decide where networks are large: terms of second order are left out of the choice.
+    A note says where a or b is not told from zero. An axis whose term is not positive, or lost in its noise, does not
+    pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched only where it was fitted.
 
     Raises:
         ValueError: when the budget buys no size that may be chosen, and for a budget that cannot be read.
@@ -207,8 +207,8 @@ class Returns:
     """What growing from a size buys.
 
     Attributes:
-        width, depth: loss that doubling it takes away, ``a / (2 n)`` and ``b / (2 L)``.
-        left: ``a / n + b / L``, all that growing without end takes away.
+        width, depth: loss that doubling it takes away; to first order ``a / (2 n)`` and ``b / (2 L)``.
+        left: the loss above the floor, all that growing without end takes away.
         enough: the size beyond which growing does not pay (see ``returns``); None where it is not resolved.
         reached: whether ``left``, at the upper end of its interval, is below the share already.
     """
@@ -225,12 +225,13 @@ def returns(law: Law, width: int, depth: int, *, share: float = 0.1) -> Returns:
 
     It stops paying at the size where all further growth together, ``a / n + b / L``, would lower the loss by no more
     than ``share`` of the floor; of these sizes the cheapest is meant, least ``n^2 L``: a third of the excess from
-    depth, two thirds from width. Extrapolates only as ``Law.loss`` does: ``enough`` needs a good law.
+    depth, two thirds from width. Extrapolates only as ``Law.loss`` does, so it needs a good law at most sizes.
     """
     n, L = check_count("width", width), check_count("depth", depth)
     share = check_real("share", share, above=0.0)
     left, limit = law.excess(n, L), share * law.floor.value
-    return Returns(law.a.scaled(0.5 / n), law.b.scaled(0.5 / L), left, _enough(law, limit), left.high < limit)
+    wider, deeper = law.bought(n, L, 2 * n, L), law.bought(n, L, n, 2 * L)
+    return Returns(wider, deeper, left, _enough(law, limit), left.high < limit)
 
 
 def _enough(law: Law, limit: float) -> tuple[int, int] | None:

@@ -2,7 +2,9 @@
 
 For each rule the best ``eta_c`` is found at every width and depth. Its *drift* is the exponent of
 ``best eta_c ~ L**p n**q``, in doublings per doubling. Its *regret* is what the largest network loses when it is trained
-at the smallest one's best rate instead of its own: both are trained, on the same batches from the same starts.
+at the smallest one's best rate instead of its own: both are trained, on the same batches from the same starts. Both
+rates are chosen by half of the seeds, and the networks of the other half are trained at them, both ways round: a rate
+looks better than it is on the seeds that chose it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
-from nfd.core.statistics import UNKNOWN, Interval, interval, mean, student
+from nfd.core.statistics import UNKNOWN, Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
-from nfd.sweep.optimum import Scores, rounded, widened
+from nfd.sweep.optimum import Scores, chosen, resamples, rounded, vertex
 from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
@@ -40,12 +42,12 @@ Place = tuple[RuleName, Size]
 class Regret:
     """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this.
 
-    ``guess`` is log C, from which progress counts. ``spread`` is the jackknife error of the whole procedure, the choice
-    of both rates included, with the loss read off the largest network's grid.
+    The rates of each half of the seeds, ``foreign_eta`` and ``own_eta``, were chosen by the other half (``halves``).
+    ``guess`` is log C, from which progress counts. ``spread`` is the error of the whole procedure (``procedure``).
     """
 
-    foreign_eta: float
-    own_eta: float
+    foreign_eta: tuple[float, ...]
+    own_eta: tuple[float, ...]
     foreign: Tensor
     own: Tensor
     guess: float
@@ -53,7 +55,8 @@ class Regret:
 
     @property
     def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below equal guesses."""
+        """What the largest network learns at its own best rate, in nats below equal guesses: on seeds that did not
+        choose the rate."""
         return self.guess - float(self.own.mean())
 
     @property
@@ -105,21 +108,13 @@ class Transfer:
 def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Interval | None:
     """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size.
 
-    The exponent of least squares is a weighted sum of the best rates. Its interval over seeds is wider by what the
-    ``slack`` of each can add to that sum: best rates that all are rates of the grid have no error of their own.
+    The exponent of least squares is a weighted sum of the best rates (``nfd.sweep.optimum.chosen``).
     """
     sizes = list(cells)
     if len({size[0 if axis == "width" else 1] for size in sizes}) < 2:
         return None
     rows = torch.tensor([[1.0, math.log2(n), math.log2(L)] for n, L in sizes], dtype=torch.float64)
-    weights: Tensor = torch.linalg.pinv(rows)[1 if axis == "width" else 2]
-
-    def exponent(seeds: Tensor) -> Tensor:
-        best = torch.stack([cells[size].of(seeds.long()).best() for size in sizes])
-        return weights.dot(best)
-
-    slack = torch.tensor([cells[size].slack for size in sizes], dtype=torch.float64)
-    return widened(interval(exponent, _seeds(cells[sizes[0]])), float(weights.abs() @ slack))
+    return chosen(list(cells.values()), torch.linalg.pinv(rows)[1 if axis == "width" else 2])
 
 
 def data_title(config: TransferConfig) -> str:
@@ -163,14 +158,21 @@ class _Question:
 
     def _regrets(self, cells: dict[Place, Scores]) -> dict[RuleName, Regret]:
         small, large = self.sizes[0], self.sizes[-1]
-        rates = {
-            (rule, large): [rounded(float(cells[rule, size].best())) for size in (small, large)]
-            for rule in self.config.rules
-        }
-        scored = self._scored(rates)
+        parts = halves(self.config.seeds)
+        rates = {r: [rates_of(cells[r, small], cells[r, large], by) for by, _ in parts] for r in self.config.rules}
+        plan = [
+            config
+            for rule, pairs in rates.items()
+            for pair, (_, on) in zip(pairs, parts, strict=True)
+            for config in self._grid(rule, large, pair, on.tolist())
+        ]
+        records = iter(succeeded(self.sweep.run(plan, "regrets")))
         found = {}
-        for rule in self.config.rules:
-            (foreign, own), scores = rates[rule, large], scored[rule, large].scores
+        for rule, pairs in rates.items():
+            scores = torch.empty(self.config.seeds, 2, dtype=torch.float64)
+            for pair, (_, on) in zip(pairs, parts, strict=True):
+                scores[on] = self._scores(pair, [next(records) for _ in range(2 * len(on))]).scores
+            foreign, own = zip(*pairs, strict=True)
             spread = procedure(cells[rule, small], cells[rule, large])
             found[rule] = Regret(foreign, own, scores[:, 0], scores[:, 1], self.guess, spread)
         return found
@@ -185,29 +187,40 @@ class _Question:
         return found
 
     def _scores(self, rates: Sequence[float], runs: Sequence[Record]) -> Scores:
-        shape = (self.config.seeds, len(rates))
+        shape = (-1, len(rates))
         losses = torch.tensor([run.metrics[self.config.score] for run in runs], dtype=torch.float64).view(shape)
         upset = torch.tensor([upset_in(run) for run in runs]).view(shape)
         return Scores(torch.tensor(rates, dtype=torch.float64).log2(), losses, upset, self.guess)
 
-    def _grid(self, rule: RuleName, size: Size, rates: Sequence[float]) -> list[RunConfig]:
-        """Seeds times rates, the rates varying fastest; a rate may be given twice."""
+    def _grid(
+        self, rule: RuleName, size: Size, rates: Sequence[float], seeds: Sequence[int] | None = None
+    ) -> list[RunConfig]:
+        """Seeds (all, or those of some places) times rates, the rates varying fastest; a rate may be given twice."""
         shared = self.settings | {"rule": rule, "width": size[0], "depth": size[1]}
-        return [config for seed in shared["seed"] for eta_c in rates for config in grid(**shared | _point(seed, eta_c))]
+        some = shared["seed"] if seeds is None else [shared["seed"][place] for place in seeds]
+        return [config for seed in some for eta_c in rates for config in grid(**shared | _point(seed, eta_c))]
+
+
+def halves(seeds: int) -> list[tuple[Tensor, Tensor]]:
+    """Places of the seeds that choose and of those that score, both ways round."""
+    first, second = torch.arange(seeds // 2), torch.arange(seeds // 2, seeds)
+    return [(second, first), (first, second)]
+
+
+def rates_of(small: Scores, large: Scores, seeds: Tensor) -> list[float]:
+    """The best rates of the smallest and of the largest network by some seeds."""
+    return [rounded(float(cell.of(seeds).best())) for cell in (small, large)]
 
 
 def procedure(small: Scores, large: Scores) -> float:
-    """Jackknife error of the regret read off the largest network's grid: rates chosen anew without each seed."""
-
-    def regret(seeds: Tensor) -> Tensor:
-        one, other = small.of(seeds.long()), large.of(seeds.long())
-        return other.at(one.best()) - other.at(other.best())
-
-    return interval(regret, _seeds(small)).stderr
-
-
-def _seeds(cell: Scores) -> Tensor:
-    return torch.arange(len(cell.losses), dtype=torch.float64)
+    """Standard error of the regret read off the largest network's grid: both rates chosen anew by a bootstrap of the
+    seeds, which also score."""
+    seeds = len(small.losses)
+    draws = resamples(seeds)
+    foreign, own = (vertex(cell.log2_eta, cell.resampled(draws), cell.guess).cubic for cell in (small, large))
+    curves = large.resampled(draws)
+    regret = at(large.log2_eta, curves, foreign) - at(large.log2_eta, curves, own)
+    return float(regret.std(correction=0)) * math.sqrt(seeds / (seeds - 1))
 
 
 def _point(seed: int, eta_c: float) -> dict[str, Any]:
