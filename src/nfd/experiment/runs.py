@@ -24,7 +24,7 @@ from nfd.experiment.trained import Trained, trained
 from nfd.store.rows import Record
 from nfd.training.losses import cross_entropy
 
-NUMERICS = 1  # counts changes of what a run computes beyond rounding; tests/test_runs.py notices them
+NUMERICS = 2  # counts changes of what a run computes beyond rounding; tests/test_runs.py notices them
 IN_A_GROUP = ("seed", "eta_c", "horizon", "rule")  # what may differ there
 
 
@@ -95,6 +95,7 @@ def _record(config: RunConfig, key: str, group: str, run: Trained, labels: Tenso
         "highest_loss": math.inf if diverged else float(loss.max()),
         "train_loss": math.inf if diverged else float(last.mean()),
         "test_loss": math.inf if diverged else float(cross_entropy(run.outputs, labels)),
+        "test_samples": float(len(labels)),
         "test_accuracy": float((run.outputs.argmax(-1) == labels).float().mean()) if not diverged else 0.0,
     }
     if diverged:

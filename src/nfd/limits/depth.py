@@ -57,7 +57,7 @@ def at_depth(sampler: Sampler, depth: int) -> Limit:
 
 
 def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
-    """Outputs and evaluation outputs [R, ...] of narrower networks in the way of this limit; None if none is narrower."""
+    """Outputs and evaluation outputs [R, ...] of narrower networks, made as the limit was; None if none is narrower."""
     if sampler.narrow_width == sampler.width:
         return None
     deepest = sampler.narrower(limit.depths[-1])

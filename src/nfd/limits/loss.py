@@ -1,7 +1,7 @@
 """The loss of the infinitely wide network, from ensembles of networks of two widths.
 
-Outputs at width n are ``f + a/n`` in the mean, and the mean of R networks has noise of variance ``s^2/(nR)``. So its loss is
-too large by half the loss's curvature times that variance, which the jackknife removes, and shifted by
+Outputs at width n are ``f + a/n`` in the mean, and the mean of R networks has noise of variance ``s^2/(nR)``. So its
+loss is too large by half the loss's curvature times that variance, which the jackknife removes, and shifted by
 ``Loss'(f) a / n``, which a second ensemble, r times narrower, measures:
 
     bias = (loss(n/r) - loss(n)) / (r - 1),    loss(infinity) = loss(n) - bias.
