@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from nfd.limits.kernel import kernel as kernel
     from nfd.limits.particles import Solution as Solution
     from nfd.limits.particles import solve_nfd as solve_nfd
-    from nfd.limits.predict import Prediction as Prediction
     from nfd.limits.predict import predict as predict
+    from nfd.limits.prediction import Prediction as Prediction
     from nfd.limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
     from nfd.meters.check import Check as Check
     from nfd.meters.check import check as check
@@ -32,7 +32,7 @@ _PUBLIC = {
     "DeferredLinear": "nfd.nets.deferred",
     "InfiniteDepthKernel": "nfd.limits.sklearn_kernel",
     "Plan": "nfd.scaling.plan",
-    "Prediction": "nfd.limits.predict",
+    "Prediction": "nfd.limits.prediction",
     "Scaled": "nfd.scaling.scaled",
     "Solution": "nfd.limits.particles",
     "ResNet": "nfd.nets.resnet",

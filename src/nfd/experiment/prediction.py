@@ -25,17 +25,12 @@ class Predicted:
     dataset: Dataset
     found: Prediction
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Step, loss and standard error."""
-        pairs = zip(self.found.loss.tolist(), self.found.loss_stderr.tolist(), strict=True)
-        return [{"step": k, "loss": loss, "stderr": error} for k, (loss, error) in enumerate(pairs)]
-
     def result(self) -> dict[str, Any]:
         """What goes into result.json."""
         config = self.config.model_dump() | {"depth": "inf" if self.config.depth == math.inf else self.config.depth}
         facts = {name: getattr(self.found, name) for name in _FACTS}
         data = {"data": self.dataset.source, "data_fingerprint": self.dataset.fingerprint}
-        return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.rows()}
+        return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.found.table}
 
 
 def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = False) -> Predicted:
@@ -57,21 +52,6 @@ def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = F
     return Predicted(config, dataset, found)
 
 
-def _bias(p: Prediction) -> str:
-    if not p.bias > 0:
-        return f"width bias not seen (noise {p.bias_stderr:.1e})"
-    return f"width bias {p.bias:.1e} +- {p.bias_stderr:.1e}"
-
-
 def summary(done: Predicted) -> str:
-    """The prediction in two sentences."""
-    p, rows = done.found, done.rows()
-    first, last = rows[0], rows[-1]
-    text = (
-        f"Loss {first['loss']:.4f} +- {first['stderr']:.4f} at step 0, {last['loss']:.4f} +- {last['stderr']:.4f} at "
-        f"step {last['step']} (depth {', '.join(map(str, p.depths))}; width {p.width}, {p.replicates} replicates, "
-        f"{p.weights} weights; {_bias(p)})."
-    )
-    if p.note or done.config.depth == math.inf:
-        text += f"\n{p.note or 'The limit in depth was reached.'}"
-    return text
+    """The prediction as text: a table and what limits it."""
+    return str(done.found)

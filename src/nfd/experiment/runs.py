@@ -97,6 +97,7 @@ def _record(config: RunConfig, key: str, group: str, run: Trained, labels: Tenso
         "highest_loss": math.inf if diverged else float(loss.max()),
         "train_loss": math.inf if diverged else float(last.mean()),
         "test_loss": math.inf if diverged else float(cross_entropy(run.outputs, labels)),
+        "test_samples": float(len(labels)),
         "test_accuracy": float((run.outputs.argmax(-1) == labels).float().mean()) if not diverged else 0.0,
     }
     if diverged:

@@ -55,6 +55,11 @@ def trained(configs: Sequence[RunConfig], dataset: Dataset, device: str = "cpu")
     return [_Alone(config, dataset, order, device).trained() for config in configs]
 
 
+def tested(config: RunConfig) -> slice:
+    """The test samples that a run is tested on: whatever its losses are compared with must be of the same."""
+    return slice(None if config.meter == "none" else TESTED)
+
+
 def network(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Network:
     """The untrained network of a run."""
     inputs, classes = dataset.inputs.shape[1], len(dataset.classes)
@@ -113,7 +118,7 @@ class _Alone:
     def __init__(self, config: RunConfig, dataset: Dataset, order: Tensor, device: str) -> None:
         self.config, self.dataset, self.device, self.order = config, dataset, device, order
         self.net = network(config, dataset, device)
-        self.tests = _placed(dataset, device)[2][: None if config.meter == "none" else TESTED]
+        self.tests = _placed(dataset, device)[2][tested(config)]
         self.meter = metered(config.meter)(self.net, config, self.tests[:PROBES])
         self.moments = set(looks(config))
         self.seen: dict[int, Tensor] = {}
@@ -181,8 +186,7 @@ def _curves(config: RunConfig, dataset: Dataset, seen: dict[int, Tensor]) -> dic
     """Test loss and accuracy at every look, where there are several."""
     if not config.every:
         return {}
-    count = len(dataset.test_labels) if config.meter == "none" else TESTED
-    labels = dataset.test_labels[:count]
+    labels = dataset.test_labels[tested(config)]
     blank = torch.full((len(labels), len(dataset.classes)), math.nan)
     outputs = torch.stack([seen.get(step, blank) for step in looks(config)])
     right = (outputs.argmax(-1) == labels).float().mean(-1)

@@ -27,22 +27,44 @@ def amplification(problem: Problem) -> float:
 
 @dataclass(frozen=True)
 class Limit:
-    """Samples of the answer, [R, ...], and how they were reached; the fields are those of ``Prediction``."""
+    """Samples of the answer, [R, ...], and how they were reached; the fields are those of ``Prediction``.
+
+    ``coarse`` and ``eval_coarse`` are what the extrapolation before the last one gave, from half the depths; None where
+    nothing was extrapolated.
+    """
 
     outputs: Tensor
     eval_outputs: Tensor
+    coarse: Tensor | None
+    eval_coarse: Tensor | None
     depths: tuple[int, ...]
     weights: str
     converged: bool
     growth: float | None
     note: str
 
+    @property
+    def extrapolated(self) -> bool:
+        """Whether it is ``2 f_2L - f_L``, and not the outputs of the deepest networks run."""
+        return self.coarse is not None
+
 
 def at_depth(sampler: Sampler, depth: int) -> Limit:
     """No extrapolation: the ensemble at this depth."""
     here = sampler.at(depth)
     finite = here.diverged_at is None
-    return Limit(here.outputs, here.eval_outputs, (depth,), here.weights, finite, None, _divergence(here))
+    return Limit(here.outputs, here.eval_outputs, None, None, (depth,), here.weights, finite, None, _divergence(here))
+
+
+def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
+    """Outputs and evaluation outputs [R, ...] of narrower networks, made as the limit was; None if none is narrower."""
+    if sampler.narrow_width == sampler.width:
+        return None
+    deepest = sampler.narrower(limit.depths[-1])
+    if not limit.extrapolated:
+        return deepest.outputs, deepest.eval_outputs
+    half = sampler.narrower(limit.depths[-2])
+    return extrapolated(half.outputs, deepest.outputs), extrapolated(half.eval_outputs, deepest.eval_outputs)
 
 
 def to_infinity(sampler: Sampler) -> Limit:
@@ -91,15 +113,23 @@ def _does_not_shrink(changes: list[Size]) -> bool:
 
 def _limit(seen: list[Ensemble], changes: list[Size], *, converged: bool, note: str) -> Limit:
     shallow, deep = seen[-2:]
+    outputs, evaluations = [e.outputs for e in seen[-3:]], [e.eval_outputs for e in seen[-3:]]
     return Limit(
         extrapolated(shallow.outputs, deep.outputs),
         extrapolated(shallow.eval_outputs, deep.eval_outputs),
+        _before(outputs),
+        _before(evaluations),
         tuple(e.depth for e in seen),
         deep.weights,
         converged,
         _growth(changes),
         note,
     )
+
+
+def _before(seen: list[Tensor]) -> Tensor:
+    """What the last three depths gave one doubling ago: the extrapolation of the first two, of two alone the deeper."""
+    return extrapolated(*seen[:2]) if len(seen) > 2 else seen[-1]
 
 
 def _without_limit(seen: list[Ensemble], changes: list[Size]) -> Limit:
@@ -116,7 +146,7 @@ def _without_limit(seen: list[Ensemble], changes: list[Size]) -> Limit:
 def _stopped(seen: list[Ensemble], changes: list[Size], note: str) -> Limit:
     last = seen[-1]
     depths = tuple(e.depth for e in seen)
-    return Limit(last.outputs, last.eval_outputs, depths, last.weights, False, _growth(changes), note)
+    return Limit(last.outputs, last.eval_outputs, None, None, depths, last.weights, False, _growth(changes), note)
 
 
 def _unresolved(change: Size) -> str:

@@ -1,18 +1,17 @@
 """``nfd.predict``: the training of an infinitely wide, and if asked infinitely deep, residual network.
 
 Width: a network of large width n, R independent replicates; their spread gives the standard error. It does not see
-the O(1/n) bias, which is measured against a narrower ensemble. Depth: see ``nfd.limits.depth``. Replicates at
-different depths share U, V and, in one-layer blocks, the Brownian path whose increments their layers are, so that the
-standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is hardly larger than that of ``f_2L``;
-replicates at different widths share nothing.
+the O(1/n) bias: a narrower ensemble shows it, and it is taken out of the losses (``nfd.limits.loss``). Depth: see
+``nfd.limits.depth``. Replicates at different depths share U, V and, in one-layer blocks, the Brownian path whose
+increments their layers are, so that the standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is
+hardly larger than that of ``f_2L``; replicates at different widths share nothing.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,56 +20,15 @@ from torch import Tensor
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, check_count, check_depth, check_real, check_seed
 from nfd.core.progress import bar
-from nfd.core.statistics import jackknife, rms, stderr
+from nfd.core.statistics import rms, stderr
 from nfd.limits.cost import bytes_of
-from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, to_infinity
-from nfd.limits.problem import problem
+from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, narrower, to_infinity
+from nfd.limits.loss import LimitLosses, limit_losses, output_bias
+from nfd.limits.prediction import Prediction
+from nfd.limits.problem import Problem, problem
 from nfd.limits.sampler import Sampler
 
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What ``nfd.predict`` found; every mean comes with the standard error of its Monte Carlo estimate.
-
-    Attributes:
-        outputs, outputs_stderr: [steps, batch, C], before the update of each step.
-        loss, loss_stderr: [steps], batch mean of the loss at ``outputs``; error by jackknife over replicates.
-        eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
-        eval_loss, eval_loss_stderr: mean of the loss at ``eval_outputs``, its error as for ``loss``; None without
-            ``eval_targets``. With the depth infinite it is the floor of the law of size.
-        depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
-        width, replicates: of the ensembles.
-        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
-            the outputs.
-        converged: whether the limit in depth was reached within ``rtol`` and the noise is small enough to tell
-            (always True for a finite depth that did not diverge).
-        note: what limits the answer; empty if nothing.
-        growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
-            doubling; None before there are two.
-        weights: "deferred" or "dense", the cheaper by predicted cost.
-        seconds: time it took.
-    """
-
-    outputs: Tensor = field(repr=False)
-    outputs_stderr: Tensor = field(repr=False)
-    loss: Tensor = field(repr=False)
-    loss_stderr: Tensor = field(repr=False)
-    eval_outputs: Tensor | None = field(repr=False)
-    eval_stderr: Tensor | None = field(repr=False)
-    eval_loss: float | None
-    eval_loss_stderr: float | None
-    depths: tuple[int, ...]
-    width: int
-    replicates: int
-    bias: float
-    bias_stderr: float
-    converged: bool
-    growth: float | None
-    weights: str
-    seconds: float
-    note: str
 
 
 @undisturbed()
@@ -169,21 +127,26 @@ def predict(
 
 
 def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
-    bias = sampler.bias()
-    loss, loss_stderr = jackknife(lambda r: sampler.problem.mean_loss(r.mean(0)), limit.outputs)
-    evaluated = sampler.problem.eval_inputs is not None
-    eval_loss, eval_loss_stderr = _eval_loss(sampler, limit)
+    given, ratio = sampler.problem, sampler.width / sampler.narrow_width
+    outputs, evaluations = narrower(sampler, limit) or (None, None)
+    losses = limit_losses(given.mean_loss, limit.outputs, outputs, ratio, limit.coarse)
+    eval_losses = dict[str, Any].fromkeys(LimitLosses.names("eval_loss"))
+    if given.eval_targets is not None:
+        found = limit_losses(_eval_losses(given), limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
+        eval_losses = {name: float(value) for name, value in found.named("eval_loss").items()}
+    bias = output_bias(limit.outputs, outputs, ratio)
+    evaluated = given.eval_inputs is not None
     return Prediction(
         outputs=limit.outputs.mean(0),
         outputs_stderr=stderr(limit.outputs),
-        loss=loss,
-        loss_stderr=loss_stderr,
+        **losses.named("loss"),
         eval_outputs=limit.eval_outputs.mean(0) if evaluated else None,
         eval_stderr=stderr(limit.eval_outputs) if evaluated else None,
-        eval_loss=eval_loss,
-        eval_loss_stderr=eval_loss_stderr,
+        **eval_losses,
         depths=limit.depths,
+        extrapolated=limit.extrapolated,
         width=sampler.width,
+        narrow_width=sampler.narrow_width,
         replicates=sampler.replicates,
         bias=bias.value,
         bias_stderr=bias.noise,
@@ -191,15 +154,24 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
         growth=limit.growth,
         weights=limit.weights,
         seconds=seconds,
-        note=" ".join(filter(None, (limit.note, _accuracy(sampler, limit)))),
+        note=" ".join(filter(None, (limit.note, _accuracy(sampler, limit), _unknown(sampler, limit, outputs)))),
     )
 
 
-def _eval_loss(sampler: Sampler, limit: Limit) -> tuple[float, float] | tuple[None, None]:
-    if sampler.problem.eval_targets is None:
-        return None, None
-    loss, error = jackknife(lambda r: sampler.problem.eval_loss(r.mean(0)), limit.eval_outputs)
-    return float(loss), float(error)
+def _eval_losses(given: Problem) -> Callable[[Tensor], Tensor]:
+    return lambda outputs: given.eval_loss(outputs)[..., None]
+
+
+def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:
+    """What to say where losses come without intervals; empty where they have them."""
+    if narrow is None:
+        return "A network of width 1 has no narrower one to show what width adds: the losses have no intervals."
+    if bool(limit.outputs.isfinite().all()) and not bool(narrow.isfinite().all()):
+        return (
+            f"Networks of width {sampler.narrow_width} diverged, so that what width {sampler.width} adds to the loss "
+            "is not known: those losses have no intervals. Raise the width or lower eta_c."
+        )
+    return ""
 
 
 def _accuracy(sampler: Sampler, limit: Limit) -> str:

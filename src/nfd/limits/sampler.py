@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 
 from nfd.core.progress import Bar
-from nfd.core.statistics import Size, rms, size, stderr
+from nfd.core.statistics import rms
 from nfd.limits.cost import power_of_two, widest, within
 from nfd.limits.ensemble import Ensemble, ensemble
 from nfd.limits.problem import Problem
 
-_PILOT_WIDTH = 1024
+_PILOT_WIDTH = 512
 _PILOT_REPLICATES = 4
 _NARROWEST = 16
 _REPLICATES = 8  # fewer make a standard error too uncertain to use
 _MOST_REPLICATES = 1024
+_LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
+_LEAST_NARROW = 32  # narrower ones are not yet in the regime of 1/n; then half the width must do
 
 
 class Sampler:
-    """Fixes width and replicates from a narrow pilot, which also measures the width bias."""
+    """Fixes width and replicates from a narrow pilot, and runs the ensembles, wide and narrow."""
 
     def __init__(
         self, problem: Problem, *, width: int | None, replicates: int | None, rtol: float, memory: int, seed: int
@@ -27,7 +29,6 @@ class Sampler:
         self.width, self.replicates = width or 0, replicates or 0
         self.bar = Bar()
         self._done: dict[tuple[int, int], Ensemble] = {}
-        self._narrow: Ensemble | None = None
 
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
         """Decide the sizes for runs from ``depth`` to ``deepest``.
@@ -36,12 +37,14 @@ class Sampler:
         """
         widest_here = widest(self.problem, deepest, self.memory)
         self._require_memory(deepest, widest_here)
-        pilot_width = max(1, min(_PILOT_WIDTH, (self.width or widest_here) // 2))
-        self._narrow = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
-        needed = self._needed(self._narrow, amplification)
+        if self.width and self.replicates:
+            return
+        pilot_width = self.narrow_width if self.width else min(_PILOT_WIDTH, max(1, widest_here // _LEVER))
+        pilot = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
+        needed = self._needed(pilot, amplification)
         if not self.width:
             wanted = power_of_two(needed / (self.replicates or _REPLICATES))
-            self.width = min(max(wanted, 2 * pilot_width), widest_here)
+            self.width = min(max(wanted, _LEVER * pilot_width), widest_here)
         if not self.replicates:
             self.replicates = max(_REPLICATES, min(math.ceil(needed / self.width), _MOST_REPLICATES))
             refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
@@ -55,15 +58,15 @@ class Sampler:
         """The ensemble at a depth."""
         return self._run(self.width, depth, self.replicates)
 
-    def bias(self) -> Size:
-        """Size of ``a / n`` from ``f_m - f_n = a (1/m - 1/n)`` at the first depth, m the pilot's width."""
-        narrow = self._narrow
-        wide = next((e for (n, _), e in self._done.items() if narrow and n > narrow.width), None)
-        if narrow is None or wide is None:
-            return Size(math.nan, math.nan)
-        lever = wide.width / narrow.width - 1
-        error = (stderr(narrow.outputs) ** 2 + stderr(wide.outputs) ** 2).sqrt()
-        return size((narrow.outputs.mean(0) - wide.outputs.mean(0)) / lever, error / lever)
+    @property
+    def narrow_width(self) -> int:
+        """Width of the networks that show the bias of width."""
+        quarter = self.width // _LEVER
+        return quarter if quarter >= _LEAST_NARROW else max(1, self.width // 2)
+
+    def narrower(self, depth: int) -> Ensemble:
+        """As many networks of ``narrow_width`` at a depth."""
+        return self._run(self.narrow_width, depth, self.replicates)
 
     def _needed(self, seen: Ensemble, amplification: float) -> float:
         """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs."""

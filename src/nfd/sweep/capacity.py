@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import torch
 
 from nfd.core.ambient import undisturbed
-from nfd.core.statistics import Interval, mean, student
+from nfd.core.statistics import Interval, mean
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig, data_settings, initial_seed
-from nfd.limits.predict import predict
 from nfd.store.rows import Record
 from nfd.sweep.budget import Resource, Shape, amount
+from nfd.sweep.floor import Floor, floor_of
 from nfd.sweep.grid import grid_like
 from nfd.sweep.law import Law
 from nfd.sweep.law_fit import fit_law
@@ -30,16 +30,6 @@ from nfd.sweep.sweep import Sweep, succeeded
 _HELD_OUT_SEEDS = 3
 
 Losses = dict[tuple[int, int], list[float]]
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The loss of the infinite network by ``nfd.predict``, and what limits the answer (``note``)."""
-
-    loss: Interval
-    width: int
-    replicates: int
-    note: str
 
 
 @dataclass(frozen=True)
@@ -213,35 +203,6 @@ def shape_of(base: RunConfig) -> Shape:
         base.batch,
         "adam" if base.optimizer == "adam" else "momentum" if base.momentum else "sgd",
     )
-
-
-def floor_of(base: RunConfig, width: int, replicates: int, *, progress: bool) -> Floor | None:
-    """The loss of the infinite network on the same batches, by ``nfd.predict``; None for no replicates."""
-    if replicates < 2 or base.optimizer != "sgd" or base.order != "pre":
-        return None
-    dataset = dataset_of(base)
-    inputs, targets = dataset.batches(base.batch, base.steps, base.data_seed)
-    found = predict(
-        inputs,
-        targets,
-        horizon=base.horizon,
-        activation=base.activation,
-        block=base.block,
-        eta_c=base.eta_c,
-        momentum=base.momentum,
-        classes=len(dataset.classes),
-        feedback=base.feedback,
-        rule=base.rule,
-        width=width,
-        replicates=replicates,
-        rtol=0.1,
-        eval_inputs=dataset.test_inputs,
-        eval_targets=dataset.test_labels,
-        progress=progress,
-    )
-    if found.eval_loss is None or found.eval_loss_stderr is None:
-        return None
-    return Floor(student(found.eval_loss, found.eval_loss_stderr, replicates - 1), width, replicates, found.note)
 
 
 def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Sweep) -> HeldOut | None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from nfd.core.statistics import Interval, mean
+from nfd.core.statistics import mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
+from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig
+from nfd.experiment.trained import TESTED
 from nfd.sweep.budget import Resource, Shape, Size, best_size, returns
-from nfd.sweep.capacity import Capacity, Floor, budgets_of
+from nfd.sweep.capacity import Capacity, budgets_of
 from nfd.sweep.law import Law
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
@@ -55,7 +57,8 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
     """The questions of the page, answered in a sentence each."""
     law, n, L = found.law, asked.width, asked.depth
     if not law.good:
-        return [f"The law floor + a/n + b/L may not be used beyond the sizes trained, and gives no floor. {law.note}"]
+        none = f"The law floor + a/n + b/L may not be used beyond the sizes trained, and gives no floor. {law.note}"
+        return [none] if found.floor is None else [none, found.floor.sentence()]
     said = [f"The law: loss = {law.floor.unsigned} + ({law.a}) / n + ({law.b}) / L; {_fit(law)}"]
     if found.shorter is not None:
         less = found.shorter
@@ -65,7 +68,7 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
             "the misfit."
         )
     if found.floor is not None:
-        said.append(_second(law.floor, found.floor))
+        said.append(found.floor.beside(law.floor))
     bought = returns(law, n, L)
     said.append(
         f"A network of width {n} and depth {L} loses {bought.left.unsigned} nats to its size. Doubling its width buys "
@@ -89,7 +92,8 @@ def result(found: Capacity, asked: Asked) -> dict[str, Any]:
     done: dict[str, Any] = {"fit": fit, "answers": answers(found, asked)}
     if found.shorter is not None:
         done["fit"]["floor_without_smallest"] = numbers(found.shorter.floor)
-    done["floor_predicted"] = numbers(found.floor.loss) if found.floor is not None else None
+    done["floor_predicted"] = None
+    done |= found.floor.numbers() if found.floor is not None else {}
     if found.held_out is not None:
         h = found.held_out
         size = {"width": h.width, "depth": h.depth, "networks": h.networks, "inside": h.inside}
@@ -122,7 +126,7 @@ def _ceiling(found: Capacity, asked: Asked, caption: str) -> Finding:
             found_mean = mean(torch.tensor(losses, dtype=torch.float64))
             rows.append({"series": f"width {n}", "depth": L} | columns("loss", found_mean))
     floors = {"floor of the law": found.law.floor} if found.law.good else {}
-    if found.floor is not None and math.isfinite(found.floor.loss.value):
+    if found.floor is not None and found.floor.loss is not None:
         floors["floor by nfd.predict"] = found.floor.loss
     depths = sorted({L for _, L in found.losses})
     rows += [{"series": name, "depth": L} | columns("loss", f) for name, f in floors.items() for L in depths]
@@ -235,19 +239,6 @@ def _fit(law: Law) -> str:
     return f"{said} {law.note}".strip()
 
 
-def _second(fitted: Interval, floor: Floor) -> str:
-    """The floor by ``nfd.predict`` beside that of the law."""
-    other = floor.loss
-    if not math.isfinite(other.value):
-        return f"nfd.predict finds no floor. {floor.note}".strip()
-    apart = fitted.minus(other)
-    told = "and the two differ" if apart.resolved else "and the two agree within that"
-    return (
-        f"nfd.predict ({floor.replicates} networks of width {floor.width}) puts the floor at {other.unsigned}; the "
-        f"law's is {apart} from it, {told}."
-    )
-
-
 def _horizon(found: Capacity, n: int, L: int) -> str:
     """What doubling the horizon does to the loss of a network."""
     T = found.base.horizon
@@ -290,10 +281,19 @@ def _held_out(found: Capacity) -> list[str]:
 
 def _caption(found: Capacity, data: str) -> str:
     b = found.base
+    tested = "" if b.meter == "none" else f", tested on {TESTED} samples"
     return (
-        f"{data}; {b.block} blocks, {b.activation}, rule {b.rule}, T = {b.horizon:g}, {b.optimizer}, "
-        f"eta_c = {b.eta_c:g}, {b.steps} steps of {b.batch} samples, {found.law.seeds} seeds of each size."
+        f"{data}; {_form(b)}, eta_c = {b.eta_c:g}, {b.steps} steps of {b.batch} samples{tested}, {found.law.seeds} "
+        "seeds of each size."
     )
+
+
+def _form(b: RunConfig) -> str:
+    """The networks and their optimizer."""
+    kind = "vanilla networks" if b.network == "mlp" else f"{b.block} blocks"
+    special = [f"{b.order}-activation"] * (b.order != "pre") + [f"{b.feedback} feedback"] * (b.feedback != "shared")
+    horizon = [f"T = {b.horizon:g}"] * (b.network != "mlp")
+    return ", ".join([kind, *special, b.activation, f"rule {b.rule}", *horizon, b.optimizer])
 
 
 def _range(values: Sequence[int]) -> str:

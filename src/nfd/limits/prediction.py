@@ -1,0 +1,134 @@
+"""What ``nfd.predict`` found, as numbers, a table and text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nfd.core.statistics import Interval
+from nfd.core.tables import as_text, table_of
+
+_WIDTH = 150  # of the printed table, at most
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """What ``nfd.predict`` found; ``print`` shows it.
+
+    Losses are those of the infinitely wide network: what the finite width of the networks that were run adds is
+    estimated and taken out, and their 95 % intervals count the noise of the networks, that of this correction and,
+    where the depth is infinite, how far the last doubling of the depth moved them. Outputs are means at ``width``.
+
+    Attributes:
+        outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.
+        loss, loss_stderr, loss_low, loss_high: [steps], batch means, their standard errors and intervals.
+        loss_bias, loss_bias_stderr: [steps], what ``width`` had added to the loss, and its error.
+        eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
+        eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr: the same of
+            the mean loss at ``eval_inputs``; None without ``eval_targets``. With the depth infinite it is the floor of
+            the law of size.
+        depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
+        extrapolated: whether they were; otherwise everything is of the last of ``depths``.
+        width, replicates: of the ensembles. narrow_width: of those that show what ``width`` adds.
+        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
+            the outputs.
+        converged: whether the limit in depth was reached within ``rtol`` and the noise is small enough to tell
+            (always True for a finite depth that did not diverge).
+        growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
+            doubling; None before there are two.
+        weights: "deferred" or "dense", the cheaper by predicted cost.
+        seconds: time it took.
+        note: what limits the answer; empty if nothing.
+    """
+
+    outputs: Tensor
+    outputs_stderr: Tensor
+    loss: Tensor
+    loss_stderr: Tensor
+    loss_low: Tensor
+    loss_high: Tensor
+    loss_bias: Tensor
+    loss_bias_stderr: Tensor
+    eval_outputs: Tensor | None
+    eval_stderr: Tensor | None
+    eval_loss: float | None
+    eval_loss_stderr: float | None
+    eval_loss_low: float | None
+    eval_loss_high: float | None
+    eval_loss_bias: float | None
+    eval_loss_bias_stderr: float | None
+    depths: tuple[int, ...]
+    extrapolated: bool
+    width: int
+    narrow_width: int
+    replicates: int
+    bias: float
+    bias_stderr: float
+    converged: bool
+    growth: float | None
+    weights: str
+    seconds: float
+    note: str
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The loss at every step: its value, standard error and 95 % interval, and what width had added."""
+        names = ("loss", "stderr", "low", "high", "bias", "bias_stderr")
+        columns = (
+            self.loss, self.loss_stderr, self.loss_low, self.loss_high, self.loss_bias, self.loss_bias_stderr,
+        )  # fmt: skip
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        return [{"step": step, **dict(zip(names, row, strict=True))} for step, row in enumerate(values)]
+
+    @property
+    def eval_interval(self) -> Interval | None:
+        """The evaluation loss with its error and 95 % interval; None without ``eval_targets``."""
+        values = (self.eval_loss, self.eval_loss_stderr, self.eval_loss_low, self.eval_loss_high)
+        return None if None in values else Interval(*(v for v in values if v is not None))
+
+    def __str__(self) -> str:
+        depth = f"infinite depth, from {', '.join(map(str, self.depths))}" if self.extrapolated else (
+            f"depth {self.depths[-1]}"
+        )  # fmt: skip
+        table = table_of("", "loss [95 % interval]", f"what width {self.width:,} had added, +- its error")
+        for row in self._shown():
+            table.add_row(*row)
+        made = (
+            f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
+            f"width {self.narrow_width:,}, {self.seconds:.1f} s; {self._bias()}."
+        )
+        reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
+        lines = (f"Infinitely wide network, {depth}", as_text(table, _WIDTH), made, reached, self.note)
+        return "\n".join(line for line in lines if line)
+
+    __repr__ = __str__
+
+    def _shown(self) -> Iterator[tuple[str, str, str]]:
+        rows = self.table
+        for row in rows if len(rows) == 1 else (rows[0], rows[-1]):
+            found = Interval(row["loss"], row["stderr"], row["low"], row["high"])
+            yield f"step {row['step']}", _said(found), _added(row["bias"], row["bias_stderr"])
+        if self.eval_interval is not None and self.eval_loss_bias is not None:
+            added = _added(self.eval_loss_bias, self.eval_loss_bias_stderr or math.nan)
+            yield "evaluation, after the last step", _said(self.eval_interval), added
+
+    def _bias(self) -> str:
+        if math.isnan(self.bias):
+            return "their bias of width is not known"
+        if not self.bias > 0:
+            return f"no bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
+        return f"the bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
+
+
+def _said(loss: Interval) -> str:
+    if not math.isfinite(loss.value):
+        return "diverged"
+    return loss.unsigned if math.isfinite(loss.low) else f"{loss.value:.4f} (interval not known)"
+
+
+def _added(bias: float, error: float) -> str:
+    return f"{bias:+.4f} +- {error:.4f}" if math.isfinite(bias) else "not known"
