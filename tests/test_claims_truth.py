@@ -309,21 +309,21 @@ KERNELS = [
 # ---- the limit of training -------------------------------------------------------------------------------------------
 
 Answer = Callable[[int, float, str, int], float]  # of depth, rate, activation, and how many times as wide
+DIFFERENT = {"eq5": always(7.0), "nfd": always(5.0), "shared": always(3.0), "copy": always(2.0)}
 
 
-def trained(
-    eq5: Answer = always(7.0), nfd: Answer = always(5.0), shared: Answer = always(3.0), copy: Answer = always(2.0)
-) -> World:
-    """Outputs, all alike, of Eq. 5, Definition 1, standard and decoupled networks; all different unless said."""
-    size = limit.SIZES["smoke"]
+def trained(**said: Answer) -> World:
+    """Outputs, all alike, of ``eq5``, Definition 1 (``nfd``), standard networks (``shared``) and decoupled ones
+    (``copy``); all different unless said."""
+    size, answers = limit.SIZES["smoke"], {**DIFFERENT, **said}
 
     def solutions(x: Tensor, y: Tensor, L: int, particles: int, count: int, **form: Any) -> Tensor:
-        answer = eq5 if form["eq5"] else nfd
+        answer = answers["eq5" if form["eq5"] else "nfd"]
         value = answer(L, form["eta_c"], form["activation"], particles // size.particles)
         return torch.full((count // 2, len(x)), value, dtype=torch.float64)
 
     def networks(x: Tensor, y: Tensor, L: int, width: int, count: int, feedback: str, *_: Any, **form: Any) -> Tensor:
-        answer = {"shared": shared, "independent": copy}[feedback]
+        answer = answers[{"shared": "shared", "independent": "copy"}[feedback]]
         value = answer(L, form["eta_c"], form["activation"], width // size.width)
         return torch.full((count, len(x)), value, dtype=torch.float64)
 
@@ -573,7 +573,7 @@ def test_products_of_features_and_gradients_correlate_over_depth_as_they_are_kno
 
 
 def test_features_before_training_are_known(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pre-activation: ``E h_L^2 = (1 + T / (2 L))^L``; one post-activation block: ``c_1 (1 + sqrt(T / 2))`` on average."""
+    """Pre-activation: ``E h_L^2 = (1 + T / (2 L))^L``; one post-activation block: a mean of ``c_1 (1 + sqrt(T / 2))``."""
     sized(monkeypatch, post_activation, networks=20, width=256, depths=(1, 4))
     case, T = fresh(evidence), 2.0
     pre = post_activation._features(case, "pre", "relu", T).square().mean(-1)
@@ -606,7 +606,7 @@ def test_the_change_of_features_is_that_of_plain_gradient_descent(regime: Any, e
 
 
 def test_sizes_of_linear_two_layer_blocks_are_known(evidence: Evidence) -> None:
-    """Squares: ``(1 + tau)^L`` at both ends, their mean over layers within, and ``tau (1 + tau)^(L-1)`` of gradients."""
+    """Squares: ``(1 + tau)^L`` at both ends, a mean over layers within, and ``tau (1 + tau)^(L-1)`` of gradients."""
     L, x = 3, measuring.unit(evidence).float()
     tau = 1 / L
     squares = torch.stack([two_layer.sizes_of(x, 256, L, seed, cast(Any, "identity")).square() for seed in range(20)])
