@@ -36,6 +36,7 @@ from nfd.core import activations
 from nfd.core.statistics import Interval, mean
 from nfd.core.variances import variances
 from nfd.data.digits import digits
+from nfd.limits import two_limits
 from nfd.limits.kernel import kernel
 from nfd.limits.two_limits import ETA_C
 from nfd.meters.start import start
@@ -573,7 +574,7 @@ def test_products_of_features_and_gradients_correlate_over_depth_as_they_are_kno
 
 
 def test_features_before_training_are_known(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pre-activation: ``E h_L^2 = (1 + T / (2 L))^L``; one post-activation block: a mean of ``c_1 (1 + sqrt(T / 2))``."""
+    """Pre-activation: ``E h_L^2 = (1 + T / (2 L))^L``; a post-activation block: mean ``c_1 (1 + sqrt(T / 2))``."""
     sized(monkeypatch, post_activation, networks=20, width=256, depths=(1, 4))
     case, T = fresh(evidence), 2.0
     pre = post_activation._features(case, "pre", "relu", T).square().mean(-1)
@@ -614,6 +615,44 @@ def test_sizes_of_linear_two_layer_blocks_are_known(evidence: Evidence) -> None:
     wanted = [(1 + tau) ** L] * 2 + [inside] * 2 + [tau * (1 + tau) ** (L - 1)] * 2
     for k, truth in enumerate(wanted):
         holds(mean(squares[:, k]), truth, 0.06)
+
+
+def test_sizes_of_two_layer_blocks_are_what_their_names_say(evidence: Evidence) -> None:
+    """By automatic differentiation; inner and outer gradients of tanh differ."""
+    n, L, x = 8, 2, measuring.unit(evidence).float()
+    found = two_layer.sizes_of(x, n, L, 3, "tanh")
+    net = ResNet(64, 1, n, L, block="two-layer", activation="tanh", seed=3)
+    layers, inner = net.run(net, x)
+    assert net.inner is not None
+    weights = [cast(Tensor, layer.weight) for part in (net.inner, net.outer) for layer in part]
+    gradients = torch.autograd.grad(net.read(layers[-1]).sum(), [*layers, *weights])
+    g = [v[0] * n for v in gradients[: L + 1]]  # sqrt(n) / alpha = n
+    back = [g[k + 1] @ weights[L + k] / math.sqrt(n) for k in range(L)]
+    matrices = [v * math.sqrt(n) for v in gradients[L + 1 :]]  # n / sqrt(n)
+    sizes = [layers[-1].norm() / n**0.5, g[0].norm() / n**0.5, torch.cat(inner).norm() / (L * n) ** 0.5]
+    sizes += [torch.stack(back).norm() / (L * n) ** 0.5]
+    sizes += [torch.stack(part).norm() / L**0.5 for part in (matrices[:L], matrices[L:])]
+    assert found.tolist() == pytest.approx([float(v.detach()) for v in sizes], rel=1e-4)
+    assert abs(float(found[4] / found[5]) - 1) > 0.05
+
+
+def test_networks_of_both_kinds_and_definition_1_begin_as_their_kernels(evidence: Evidence) -> None:
+    """After one step on (x, 1) the output is ``eta_c K(x, x)``: 12 for standard networks, 8 for decoupled ones."""
+    x, L, T, eta_c = measuring.unit(evidence), 2, 4.0, 0.02
+    wanted = {kind: float(kernel(x, kind=kind, horizon=T, depth=L)) for kind in ("ntk", "independent-feedback")}
+    assert list(wanted.values()) == pytest.approx([12.0, 8.0])
+    both, ones = x.expand(2, -1), torch.ones(2, dtype=torch.float64)
+    form: dict[str, Any] = {"eta_c": eta_c, "horizon": T}
+    standard, decoupled = (
+        two_limits.networks(both, ones, L, 512, 12, cast(Any, feedback), "deferred", **form)[:, 1].mean() / eta_c
+        for feedback in ("shared", "independent")
+    )
+    solved = two_limits.solutions(both, ones, L, 512, 8, eq5=False, **form)[:, 1].mean() / eta_c
+    assert float(standard) == pytest.approx(12, abs=2)
+    assert float(decoupled) == pytest.approx(8, abs=2)
+    assert float(solved) == pytest.approx(8, abs=2)
+    first = two_limits.first_step(x, 512, L, "shared", 0, horizon=T)
+    assert float(first) == pytest.approx(12, abs=3)
 
 
 # ---- what they have in common ----------------------------------------------------------------------------------------
