@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents browser clean
+.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents wrong-edits browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -47,6 +47,10 @@ bench-check: bench
 bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
 	$(BIN)/python -m benchmarks.page
+
+# Wrong edits, each in a copy, and the tests that notice; WORKERS at a time. What has not changed is not run again.
+wrong-edits: .venv/installed
+	$(BIN)/python -m tests.wrong_edits --page --workers $(or $(WORKERS),1)
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 bench-neural-tangents: out/neural-tangents/installed

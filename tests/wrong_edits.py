@@ -108,7 +108,11 @@ def run_tests(root: Path, tests: Sequence[str], only: str = "") -> tuple[int, st
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
     command += ["-k", only] if only else []
     data = os.environ.get("NFD_DATA", str(ROOT.parent / "shared/data"))
-    own = {"PYTHONPATH": str(root / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "NFD_DATA": data}
+    own = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "NFD_DATA": data}
+    own |= {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }  # edits of one second are not mixed up
     done = subprocess.run(command, cwd=root, env={**os.environ, **own}, capture_output=True, text=True)
     if done.returncode not in (_PASSED, _FAILED, _BROKEN):
         raise RuntimeError(f"pytest could not run {' '.join(tests)} {only}:\n{done.stdout}{done.stderr}")
