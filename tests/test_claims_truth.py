@@ -540,7 +540,8 @@ def test_moments_of_outputs_are_those_of_relu(evidence: Evidence, monkeypatch: p
 def test_the_excess_kurtosis_of_a_gaussian_readout_of_normal_features() -> None:
     """``f = v.h / sqrt(n)`` of independent normal h has excess kurtosis 6 / n."""
     h = torch.randn(4000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert float(forward.excess(h.square().mean(1))) == pytest.approx(6 / 20, rel=0.1)
+    for size in (1.0, 3.0):
+        assert float(forward.excess(size * h.square().mean(1))) == pytest.approx(6 / 20, rel=0.1)
 
 
 @pytest.mark.parametrize("horizon", [1.0, 2.0])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import nfd
+from nfd.core.random import derive
 from nfd.core.statistics import rms
 from nfd.experiment.findings import Finding, findings
 from nfd.experiment.findings.finding import INFINITE
@@ -23,6 +26,8 @@ from nfd.experiment.trained import PROBES, network
 from nfd.meters.health import gradient_event
 from nfd.meters.updates import Baseline
 from nfd.nets.resnet import ResNet
+from nfd.training.loop import train
+from nfd.training.losses import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -262,6 +267,33 @@ def test_a_network_that_did_not_move_has_no_updates() -> None:
         net.V.mul_(2)
     assert float(meter.read()["function_update"]) == pytest.approx(before)
     assert float(meter.read()["inner_update"]) == 0
+
+
+def test_the_gap_to_the_decoupled_twin_is_over_the_progress_of_the_standard_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand; and of a twin that is the network itself there is none."""
+    stream = torch.Generator().manual_seed(1)
+    x, y = torch.randn(12, 5, generator=stream), torch.randint(3, (12,), generator=stream)
+
+    def make(width: int, depth: int) -> ResNet:
+        return ResNet(5, 3, width, depth)
+
+    def asked() -> list[dict[str, Any]]:
+        return nfd.check(make, [16], [2, 4], [(x, y)] * 3, eta_c=0.2, seeds=2, gia=True).runs
+
+    for run in asked():
+        net = make(run["width"], run["depth"])
+        nfd.plan(net, rule="depth-mup", sample=x).initialize_(net, derive(run["seed"], "check", net.width, net.depth))
+        ends = []
+        for model in (net, net.decoupled()):
+            optimizer = nfd.SGD(nfd.plan(model, rule="depth-mup", optimizer="sgd").param_groups(model, lr=0.2))
+            losses = [row.loss for row in train(model, optimizer, [(x, y)] * 4, cross_entropy)]
+            ends.append(losses[-1])
+        assert run["gia_gap"] == pytest.approx(abs(ends[0] - ends[1]) / (losses[0] - ends[0]), rel=1e-3)
+        assert run["gia_gap"] > 1e-3
+    monkeypatch.setattr("nfd.meters.runs._decoupled", copy.deepcopy)
+    assert [run["gia_gap"] for run in asked()] == pytest.approx([0.0] * 4)
 
 
 @pytest.mark.parametrize(
