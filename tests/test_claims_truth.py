@@ -21,17 +21,23 @@ from torch import Tensor
 
 from nfd.claims import (
     backward,
+    convergence,
     first_step,
     forward,
     identities,
+    independence,
     kernels,
     limit,
     measuring,
     post_activation,
     regimes,
+    shape,
+    spectra,
     two_layer,
 )
+from nfd.claims import blocks as blocks_of_runs
 from nfd.claims.evidence import Evidence
+from nfd.claims.table import CLAIMS as EVERY
 from nfd.core import activations
 from nfd.core.statistics import Interval, mean
 from nfd.core.variances import variances
@@ -472,6 +478,9 @@ def test_the_measurement_says_what_is_true(case: Case, evidence: Evidence, monke
 
 
 def test_every_claim_is_measured_where_it_is_true_and_where_it_is_not() -> None:
+    """The claims of the other modules are judged by stored runs: tests/test_claims_runs.py holds them to the same."""
+    by_runs = (blocks_of_runs, convergence, independence, shape, spectra)
+    assert {claim.id for module in (*MODULES, *by_runs) for claim in module.CLAIMS} == {claim.id for claim in EVERY}
     found: dict[str, set[str]] = defaultdict(set)
     for case in CASES:
         found[case.claim].add(case.verdict)
@@ -705,5 +714,9 @@ def test_distances_have_the_size_of_the_second() -> None:
     second = 2 + 0.5 * noise[1]
     assert measuring.distance(2.3 + 0.5 * noise[0], second).value == pytest.approx(0.15, abs=0.01)
     assert measuring.relative(0.3 + 2 * noise[0], second).value == pytest.approx(0.15, abs=0.03)
-    few = measuring.distance(torch.full((3, 2), 2.3), torch.full((4, 2), 2.0))
-    assert few.value == pytest.approx(0.15)
+    few, two = (
+        torch.tensor([[2.5], [2.3], [2.1]]),
+        torch.full((3, 1), 2.0),
+    )  # 2.3, and a standard error of 0.2 / sqrt(3)
+    for found in (measuring.distance(few, two), measuring.relative(few - two, two)):
+        assert found.value == pytest.approx(math.sqrt(0.3**2 - 0.2**2 / 3) / 2, rel=1e-5)
