@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage browser clean
+.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
+  wrong-edits browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -51,6 +52,10 @@ bench-baseline: .venv/installed
 # How often every kind of interval holds the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
 	$(BIN)/python -m benchmarks.coverage $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
+
+# Wrong edits, each in a copy, and the tests that notice; WORKERS at a time. What has not changed is not run again.
+wrong-edits: .venv/installed
+	$(BIN)/python -m tests.wrong_edits --page --workers $(or $(WORKERS),1)
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 bench-neural-tangents: out/neural-tangents/installed

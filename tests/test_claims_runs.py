@@ -76,6 +76,11 @@ def horizons(loss: Callable[[RunConfig], float] = lambda c: 1.0, ended: Ended = 
     return {"2": {"horizon": made(answer, ended, **axes, depth=5), "both": made(answer, ended, **axes, depth=[5, 10])}}
 
 
+def one_lucky_seed(config: RunConfig) -> float:
+    """By its luck T = 1 seems best; without it, which is how its own horizon is chosen, T = 2 is."""
+    return {1.0: 0.5 if config.seed == 0 else 1.0, 2.0: 0.9, 32.0: 1.5}.get(config.horizon, 1.2)
+
+
 def by_horizon(*losses: float) -> Callable[[RunConfig], float]:
     return lambda config: losses[HORIZONS.index(config.horizon)]
 
@@ -157,6 +162,7 @@ SHAPE = [
     Case("fig2-large", lambda: horizons(ended=lambda c: 2 if c.horizon == 32 else None), "holds", PROGRESS),
     Case("fig2-large", lambda: horizons(by_horizon(1, 0.9, 0.8, 0.7, 0.6, 0.5)), "does not hold", -0.1,
          (r"At T = 32 the test loss is -0\.1", r"^0\.16 passes")),
+    Case("fig2-large", lambda: horizons(one_lucky_seed), "holds", (0.6 + 3 * 0.5) / 4),
     Case("fig2-large", lambda: horizons(lambda c: 1 + some(c) * (c.horizon == 32)), "undecided", None),
     Case("fig2-large", lambda: horizons(ended=all_), "undecided", said=("T = 1 .*T = 32",)),
     Case("fig2-unstable-horizon", lambda: horizons(ended=lambda c: 2 if c.horizon == 32 else None), "holds", 1.0,
@@ -452,6 +458,7 @@ def better(metric: str) -> list[Case]:
              ("Better at 2 of 4 sizes", r"\+0\.10.* at width 16, depth 3", r"-0\.10.* at width 32, depth 6")),
         Case(claim, lambda: tuned(apart=mixed), "does not hold", 0.1, ("Better at 0 of 4",)),
         Case(claim, tuned, "does not hold", 0.0, ("Better at 0 of 4 sizes",)),
+        Case(claim, lambda: tuned(apart=lambda c: 0.2 if c.eta_c == 0.5 else -0.1), "holds", 0.05 / 4 - 0.1),
         Case(claim, lambda: tuned(apart=lambda c: some(c) if c.depth == 3 else -0.1), "undecided", 0.0,
              ("Better at 2 of 4 sizes",)),
         Case(claim, lambda: tuned(lambda c: 2.0, lambda c: -0.1), "undecided", said=("at an end of the grid",)),

@@ -16,6 +16,7 @@ from tests.handmade import (
     HORIZONS,
     RATES,
     SEEDS,
+    Answer,
     figure_1,
     figure_2,
     figure_3,
@@ -264,6 +265,24 @@ def test_figure_3() -> None:
     assert near == pytest.approx([1 / 16, 1 / 64, 1 / 256], rel=0.02)
     real = {(r["series"], r["depth"]): r["square"] for r in d.rows}
     assert real["width 16", 8] == pytest.approx(1 / 16 + 1 / 64, rel=0.1)
+
+
+@pytest.mark.parametrize("power", [-1.0, -0.5, 0.0])
+def test_figure_3_shows_the_powers_that_are_there(power: float) -> None:
+    """Squares that go as n and as L to a power: those of features and, twice the power, of gradients."""
+
+    def start(config: RunConfig) -> Answer:
+        metrics = {"h_particles": config.width**power, "g_particles": config.width ** (2 * power)}
+        sign = 1.0 if power else (-1.0) ** int(math.log2(config.depth))  # what does not fall has to change
+        h, g = (sign * config.depth ** (p / 2) for p in (power, 2 * power))
+        return metrics, {"loss": [2.3], "h_end": [h, 0.0], "g_start": [g, 0.0]}
+
+    runs = figure_3() | {
+        "start": made(start, activation="relu", width=[16, 32, 64], depth=[4, 8, 16, 32], meter="start", coupled=True)
+    }
+    a, b, *_ = figure3.reduce(runs, DATA)
+    assert exponents(a) == pytest.approx({"relu, h_L": power, "relu, g_0": 2 * power}, abs=1e-9)
+    assert exponents(b) == pytest.approx({"relu, h_L": power, "relu, g_0": 2 * power}, abs=1e-9)
 
 
 def test_figure_3_leaves_out_what_noise_hides_and_who_diverged() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 import nfd
 from nfd.core.activations import activation
 from nfd.core.statistics import stderr
+from nfd.limits import particles
 from nfd.limits.kernel import gram_matrix
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
@@ -200,3 +201,13 @@ def test_what_does_not_fit_or_diverges_is_said() -> None:
     assert bool(s.min_eigenvalues.isnan().all())
     assert bool(s.Sigma[:, s.diverged_at :].isnan().all())
     assert bool(s.outputs[s.diverged_at :].isnan().all())
+
+
+@pytest.mark.parametrize("y", [1.0, -1.0])
+def test_slopes_of_losses_are_their_derivatives(y: float) -> None:
+    for value in (-3.0, -0.2, 0.0, 2.5):
+        f = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        losses = {"mse": (f - y) ** 2 / 2, "logistic": torch.log1p(torch.exp(-y * f))}
+        for name, loss in losses.items():
+            (slope,) = torch.autograd.grad(loss, f, retain_graph=True)
+            assert particles._LOSSES[name](value, y) == pytest.approx(float(slope))

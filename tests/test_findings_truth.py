@@ -1,0 +1,305 @@
+"""What a study and a run say, from outputs whose loss has a closed form: where a statement is true and where not."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.core.random import derive
+from nfd.core.statistics import rms
+from nfd.experiment.findings import Finding, findings
+from nfd.experiment.findings.finding import INFINITE
+from nfd.experiment.metering import metered
+from nfd.experiment.runs import dataset_of, train_group
+from nfd.experiment.settings import RunConfig, StudyConfig
+from nfd.experiment.study import BLOCK_RULES, NARROW, Study
+from nfd.experiment.trained import PROBES, network
+from nfd.meters.health import gradient_event
+from nfd.meters.updates import Baseline
+from nfd.nets.resnet import ResNet
+from nfd.training.loop import train
+from nfd.training.losses import cross_entropy
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DEPTHS, WIDTHS, STEPS = (2, 4, 8, 16), (64, 256), 2
+Margin = Callable[[str, float], float]  # of the right output over the others, by feedback and depth
+
+
+def loss(margin: float) -> float:
+    """Cross-entropy in nats where the right one of ten outputs is larger by the margin."""
+    return math.log(1 + 9 * math.exp(-margin))
+
+
+def nearing(feedback: str, depth: float) -> float:
+    """2 at infinite depth, less by 2 / L; with independent feedback less by a half."""
+    return 2 - 2 / depth - (0.5 if feedback == "independent" else 0.0)
+
+
+@cache
+def template() -> Study:
+    return Study(StudyConfig(depths=DEPTHS, widths=WIDTHS, replicates=3, seeds=3, steps=STEPS, batch=4))
+
+
+def right(margin: float, spread: float = 0.0) -> Tensor:
+    """Outputs of three runs that answer right by a margin, at every step; by ``spread`` more or less."""
+    hot = torch.nn.functional.one_hot(template().targets, 10).double()
+    return torch.stack([(margin + spread * k) * hot for k in (-1, 0, 1)])
+
+
+def made(
+    margin: Margin = nearing,
+    *,
+    narrow: float = 0.0,
+    real: Callable[[int, int], float] | None = None,
+    spread: float = 0.0,
+) -> Study:
+    """A study whose limits have these margins, of narrow ones ``narrow`` less; and real networks theirs."""
+    study = template()
+    study.measured = type(study.measured)()
+    for feedback in ("shared", "independent"):
+        for L in DEPTHS:
+            study.measured.limits[feedback, L] = right(margin(feedback, L))  # type: ignore[index]
+        study.measured.narrow[feedback] = right(margin(feedback, DEPTHS[-2]) - narrow)  # type: ignore[index]
+    if real is not None:
+        for L in DEPTHS:
+            for n in WIDTHS:
+                study.measured.real[L, n] = right(real(n, L), spread)
+    return study
+
+
+def named(study: Study, name: str) -> Finding:
+    return next(f for f in findings(study) if f.name == name)
+
+
+def numbers(text: str, before: str) -> list[float]:
+    """The numbers in a sentence that begins like this."""
+    sentence = re.search(re.escape(before) + r".*?(?:\.(?= |$)|$)", text)
+    assert sentence is not None, text
+    return [float(n) for n in re.findall(r"(?<![\w^])[-+]?\d+(?:\.\d+)?", sentence[0].removeprefix(before))]
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+def test_losses_are_those_of_the_margins() -> None:
+    finding = named(made(), "loss-shared")
+    wanted = {f"infinitely wide, depth {L}": loss(2 - 2 / L) for L in DEPTHS} | {"infinitely wide and deep": loss(2.0)}
+    assert {row["series"]: row["loss"] for row in finding.rows} == pytest.approx(wanted)
+    assert f"from loss {loss(2.0):.3f}" in finding.headline
+    other = {row["series"]: row["loss"] for row in named(made(), "loss-independent").rows}
+    assert other["infinitely wide and deep"] == pytest.approx(loss(1.5))
+
+
+@pytest.mark.parametrize(
+    ("deep", "shallow"), [(2.0, 1.0), (2.0, 3.0), (2.0, 2.0)], ids=["depth pays", "depth costs", "depth does nothing"]
+)
+def test_the_share_of_the_shallowest_is_that_of_the_progress(deep: float, shallow: float) -> None:
+    study = made(lambda feedback, L: deep + (shallow - deep) * 2 / L)
+    said = named(study, "loss-shared").reading
+    share = (math.log(10) - loss(shallow)) / (math.log(10) - loss(deep))
+    assert f"depth 2 makes {100 * share:.0f} % [{100 * share:.0f}, {100 * share:.0f}] of its progress" in said
+    assert "No progress" in named(made(lambda feedback, L: -1.0), "loss-shared").reading
+
+
+def test_the_extrapolation_is_compared_with_that_of_half_the_depth() -> None:
+    """``2 - 4 / L^2`` is not linear in 1/L: from 4 and 8 it gives 2 + 1/8, from 8 and 16 it gives 2 + 1/32."""
+    for margin, moved in ((nearing, 0.0), (lambda _, L: 2 - 4 / L**2, loss(2 + 1 / 32) - loss(2 + 1 / 8))):
+        said = named(made(margin), "loss-shared").reading
+        assert numbers(said, "differs, on average over the steps, by ")[0] == pytest.approx(moved, abs=6e-4)
+
+
+@pytest.mark.parametrize("less", [0.2, 0.0, -0.2])
+def test_what_a_finite_width_shifts_is_a_third_of_what_four_times_less_does(less: float) -> None:
+    """``a / n`` from ``f_m - f_n = a (1/m - 1/n)``, m = n / 4."""
+    study = made(narrow=less)
+    at = {feedback: nearing(feedback, 8) for feedback in ("shared", "independent")}
+    bias = {feedback: (loss(margin - less) - loss(margin)) / (NARROW - 1) for feedback, margin in at.items()}
+    for feedback, wanted in bias.items():
+        said = numbers(named(study, f"loss-{feedback}").reading, "in place of infinity shifts the loss by ")
+        assert said[0] == pytest.approx(wanted, abs=6e-4)
+    shift = numbers(named(study, "gap").reading, "in place of infinity shifts it by ")
+    assert shift[0] == pytest.approx(bias["independent"] - bias["shared"], abs=6e-5)
+
+
+def test_real_networks_lie_above_their_own_prediction_or_do_not() -> None:
+    study = made(real=lambda n, L: nearing("shared", L) - (0.3 if n == 64 else 0.0), spread=0.01)
+    said = named(study, "loss-shared").reading
+    margin = nearing("shared", 16)
+    above = re.search(r"by width: 64: (\S+) .*; 256: (\S+) ", said)
+    assert above is not None
+    assert [float(n) for n in above.groups()] == pytest.approx([loss(margin - 0.3) - loss(margin), 0.0], abs=1e-3)
+    assert "(told from zero: width 64)" in said
+    same = named(made(real=lambda n, L: nearing("shared", L), spread=0.01), "loss-shared").reading
+    assert "(none can be told from zero)" in same
+
+
+# ---- the gap ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("apart", "side", "trend"),
+    [
+        (lambda L: 0.5, "above", None),
+        (lambda L: -0.5, "below", None),
+        (lambda L: 1 / L, None, "narrower"),
+        (lambda L: 0.5 - 0.5 / L, "above", "wider"),
+        (lambda L: 0.0, None, "not seen to change"),
+    ],
+    ids=["worse", "better", "closes", "opens", "none"],
+)
+def test_the_gap_is_the_difference_of_the_losses(
+    apart: Callable[[float], float], side: str | None, trend: str | None
+) -> None:
+    def margin(feedback: str, L: float) -> float:
+        return 2.0 - (apart(L) if feedback == "independent" else 0.0)
+
+    finding = named(made(margin), "gap")
+    for row in finding.rows:
+        ends = margin("shared", row["depth"]), margin("independent", row["depth"])
+        gap = loss(ends[1]) - loss(ends[0])
+        assert row["gap"] == pytest.approx(gap, abs=1e-9)
+        assert row["share_of_progress"] == pytest.approx(gap / (math.log(10) - loss(ends[0])), abs=1e-9)
+    assert finding.rows[-1]["depth"] == INFINITE
+    assert f"loss lies {side} the standard one's" in finding.headline if side else "cannot be told" in finding.headline
+    if trend is not None:
+        assert f"From depth 2 to infinite depth the gap gets {trend}" in finding.reading
+
+
+# ---- distances -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", [-0.5, -0.25, 0.0])
+def test_distances_to_the_limit_go_as_they_were_made(power: float) -> None:
+    """Outputs off by ``n^power``: one output in ten, so that the RMS is that over sqrt(10)."""
+    finding = named(made(real=lambda n, L: nearing("shared", L) - n**power), "distance-width")
+    assert [row["slope"] for row in finding.slopes] == pytest.approx([power] * len(DEPTHS), abs=1e-9)
+    for row in finding.rows:
+        assert row["distance"] == pytest.approx(row["width"] ** power / math.sqrt(10))
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_distances_to_infinite_depth_go_as_they_were_made(power: float) -> None:
+    finding = named(made(lambda feedback, L: 2 - L**-power), "distance-depth")
+    end = 2 * (2 - 16**-power) - (2 - 8**-power)  # where the two deepest point to
+    rows = {row["depth"]: row["distance"] for row in finding.rows}
+    assert rows == pytest.approx({L: abs(2 - L**-power - end) / math.sqrt(10) for L in DEPTHS})
+    logs = torch.tensor([[L, rows[L]] for L in DEPTHS[:-1]], dtype=torch.float64).log()
+    x, y = (logs - logs.mean(0)).T
+    assert finding.slopes[-1]["slope"] == pytest.approx(float(x @ y / x.square().sum()))
+    if power == 1.0:
+        assert finding.slopes[-1]["slope"] == pytest.approx(-1.0)
+
+
+def test_the_part_of_width_is_what_depth_does_not_explain() -> None:
+    """Off by 2 / L by depth and by 0.1 by width, in one direction."""
+    said = named(made(real=lambda n, L: nearing("shared", L) - 0.1), "distance-depth").reading
+    assert f"finite width makes {1 - (0.125 / 0.225) ** 2:.0%} of its square" in said
+    none = named(made(real=lambda n, L: nearing("shared", L)), "distance-depth").reading
+    assert "finite width makes" not in none
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+SAID = {-0.5: "COLLAPSES", 0.0: "STABLE", 0.5: "GROWS"}
+
+
+@pytest.mark.parametrize("uniform", SAID)
+@pytest.mark.parametrize("meter", ["inner_update", "function_update_inner"])
+def test_updates_of_blocks_go_as_they_were_made(uniform: float, meter: str) -> None:
+    study = made()
+    powers = {"depth-mup": uniform, "depth-mup-inner": 0.0}
+    for rule in BLOCK_RULES:
+        for L in study.config.block_depths:
+            for index in range(study.config.block_seeds):
+                row = {"rule": rule, "depth": L, "index": index, "steps": STEPS}
+                sizes = dict.fromkeys(
+                    ("inner_update", "stream_update", "function_update", "function_update_inner"), 1.0
+                )
+                study.measured.blocks.append(row | sizes | {meter: 0.1 * L ** powers[rule] * (1 + 0.01 * index)})
+    finding = named(study, "updates-last")
+    found = {(row["rule"], row["meter"]): row for row in finding.slopes}
+    assert found["depth-mup", meter]["slope"] == pytest.approx(uniform, abs=1e-9)
+    assert found["depth-mup", meter]["verdict"] == SAID[uniform]
+    assert found["depth-mup-inner", meter]["verdict"] == "STABLE"
+    other = "function_update_inner" if meter == "inner_update" else "inner_update"
+    assert found["depth-mup", other]["verdict"] == "STABLE"
+
+
+# ---- meters of a run -------------------------------------------------------------------------------------------------
+
+
+def test_the_meter_of_updates_compares_with_the_start() -> None:
+    config = RunConfig(block="two-layer", width=12, depth=2, steps=4, batch=8, every=2, meter="updates")
+    (record,) = train_group([config.model_dump()])
+    dataset = dataset_of(config)
+    net = network(config, dataset)
+    probes = dataset.test_inputs[:PROBES]
+    baseline = Baseline(net, nfd.plan(net, rule=config.rule, optimizer="sgd"), probes)
+    optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule), momentum=config.momentum)
+    for step, (x, y) in enumerate(zip(*dataset.batches(8, 4, config.data_seed), strict=True), start=1):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        if step % 2 == 0:
+            for name, value in baseline.updates(net).items():
+                assert float(record.curves[name][step // 2 - 1]) == pytest.approx(value, rel=1e-4), name
+    assert min(float(record.curves["inner_update"][k]) for k in range(2)) > 0
+
+
+def test_a_network_that_did_not_move_has_no_updates() -> None:
+    net = ResNet(64, 10, 12, 2, block="two-layer")
+    meter = metered("updates")(net, RunConfig(block="two-layer"), torch.ones(3, 64))
+    found = meter.read()
+    assert float(found["activation"]) > 0
+    assert all(float(value) == 0 for name, value in found.items() if name != "activation")
+    with torch.no_grad():
+        before = rms(net(torch.ones(3, 64)))
+        net.V.mul_(2)
+    assert float(meter.read()["function_update"]) == pytest.approx(before)
+    assert float(meter.read()["inner_update"]) == 0
+
+
+def test_the_gap_to_the_decoupled_twin_is_over_the_progress_of_the_standard_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand; and of a twin that is the network itself there is none."""
+    stream = torch.Generator().manual_seed(1)
+    x, y = torch.randn(12, 5, generator=stream), torch.randint(3, (12,), generator=stream)
+
+    def make(width: int, depth: int) -> ResNet:
+        return ResNet(5, 3, width, depth)
+
+    def asked() -> list[dict[str, Any]]:
+        return nfd.check(make, [16], [2, 4], [(x, y)] * 3, eta_c=0.2, seeds=2, gia=True).runs
+
+    for run in asked():
+        net = make(run["width"], run["depth"])
+        nfd.plan(net, rule="depth-mup", sample=x).initialize_(net, derive(run["seed"], "check", net.width, net.depth))
+        ends = []
+        for model in (net, net.decoupled()):
+            optimizer = nfd.SGD(nfd.plan(model, rule="depth-mup", optimizer="sgd").param_groups(model, lr=0.2))
+            losses = [row.loss for row in train(model, optimizer, [(x, y)] * 4, cross_entropy)]
+            ends.append(losses[-1])
+        assert run["gia_gap"] == pytest.approx(abs(ends[0] - ends[1]) / (losses[0] - ends[0]), rel=1e-3)
+        assert run["gia_gap"] > 1e-3
+    monkeypatch.setattr("nfd.meters.runs._decoupled", copy.deepcopy)
+    assert [run["gia_gap"] for run in asked()] == pytest.approx([0.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(1.0, None), (2e-3, None), (900.0, None), (5e-4, "vanish"), (2e3, "explode"), (math.inf, "not finite")],
+)
+def test_gradients_that_vanish_or_explode_are_told(ratio: float, said: str | None) -> None:
+    event = gradient_event(ratio)
+    assert event is None if said is None else said in str(event)
