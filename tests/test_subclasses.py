@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -124,9 +124,9 @@ def test_parameters_without_a_role_are_refused_by_name_wherever_rates_are_made()
         nfd.plan(net)
     with pytest.raises(ValueError, match=said):
         nfd.check(Forgetful, [8, 16], [2], batches(), seeds=2)
-    with pytest.raises(ValueError, match="Renamed has trainable parameters without a role.*'extra'"):
-        other = Renamed(8, 2)
-        other.extra = nn.Parameter(torch.ones(3))
+    other = Renamed(8, 2)
+    other.extra = nn.Parameter(torch.ones(3))
+    with pytest.raises(ValueError, match=r"Renamed has trainable parameters without a role.*'extra'"):
         nfd.plan(torch.nn.parallel.DataParallel(other))  # wherever it is
     for p in (net.bias, *net.gain.parameters()):
         p.requires_grad_(False)
@@ -161,7 +161,7 @@ def test_parameters_with_a_role_train_at_its_rate(optimizer: Any) -> None:
 
 def test_roles_of_nothing_and_unknown_roles_are_refused() -> None:
     class Wrong(Renamed):
-        roles: dict[str, Any] = {"gone": "vector"}
+        roles: ClassVar[dict[str, Any]] = {"gone": "vector"}
 
         def named_roles(self) -> dict[str, Role]:
             return {**super().named_roles(), **self.roles}
@@ -200,7 +200,7 @@ def test_a_stack_refuses_what_it_would_leave_out() -> None:
         Stack([Forgetful(8, 2)])
     hooked = Renamed(8, 2)
     hooked.outer[0].register_forward_hook(lambda _m, _i, out: 2 * out)
-    with pytest.raises(ValueError, match="hooks on 'outer.0'"):
+    with pytest.raises(ValueError, match=r"hooks on 'outer\.0'"):
         Stack([hooked])
     with pytest.raises(ValueError, match="one shape"):
         Stack([Renamed(8, 2), parent(8, 2)])
@@ -219,7 +219,7 @@ def test_a_plan_of_a_network_of_nfd_uses_every_argument_or_refuses_it() -> None:
     for name, value in (("blocks", "outer.*"), ("roles", {"U": "vector"})):
         with pytest.raises(ValueError, match=f"{name} are for other models"):
             nfd.plan(net, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="base must be a network of nfd.nets"):
+    with pytest.raises(ValueError, match=r"base must be a network of nfd\.nets"):
         nfd.plan(net, base=nn.Linear(3, 3))
     with pytest.raises(ValueError, match="Rule 'depth-mup' needs a residual branch"):
         nfd.plan(nfd.MLP(D, C, 16, 4))
