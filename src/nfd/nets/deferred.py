@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from nfd.core.errors import (
     WIDEST,
@@ -25,7 +26,7 @@ from nfd.core.random import Increment, ambient_seed
 from nfd.nets.frame import LEAST_ROOM, tile_shape
 from nfd.nets.guarded import STORED, Guarded
 from nfd.nets.orthogonal import TOLERANCE
-from nfd.nets.query import Query, inside_backward
+from nfd.nets.query import Query, inside_backward, refuse_tracing
 from nfd.nets.revealed import RevealedMatrix
 from nfd.nets.saved import factors, misfit, restore
 
@@ -66,12 +67,14 @@ class DeferredLinear(nn.Module):
         device: where the factors live.
 
     Raises:
-        RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
-            but ``nfd.SGD``.
+        RuntimeError: on double backward, activation checkpointing, transforms of ``torch.func``, tracing and export,
+            and when ``update`` was changed by anything but ``nfd.SGD``. ``torch.compile`` leaves the layer out of its
+            graphs, and refuses it with ``fullgraph=True``.
 
     Source: docs/mathematics/deferred-decisions.md; the layer is no object of the paper.
     """
 
+    is_deferred: ClassVar[bool] = True  # by which plans know it
     update: Guarded
     scale: Guarded
 
@@ -116,6 +119,18 @@ class DeferredLinear(nn.Module):
             raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
             raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+        refuse_tracing()
+        if torch.compiler.is_compiling():
+            return _outside_of_graphs(self, x)
+        return self.answer(x)
+
+    def answer(self, x: Tensor) -> Tensor:
+        """``forward`` of a tensor that fits."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "A DeferredLinear cannot be exported: it grows with what it is asked. Export the network of its "
+                f"complete() weights, or use {STORED}."
+            )
         self._check()
         if torch.is_autocast_enabled(x.device.type):
             raise RuntimeError(
@@ -215,7 +230,10 @@ class DeferredLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DeferredLinear:
         self._check()
         before = self.update.dtype
-        after = fn(self.update.new_empty(0)).dtype
+        example = fn(self.update.new_empty(0))
+        if example.is_meta:
+            raise TypeError("A DeferredLinear holds what it was asked and cannot go to the meta device. Make it anew.")
+        after = example.dtype
         if after not in TOLERANCE:
             raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
         exposed = self.update.exposed, self.scale.exposed
@@ -296,6 +314,12 @@ class DeferredLinear(nn.Module):
             self.update.hold(state["update"].to(self.update, copy=True))
             self.update.generation += 1
         self._accept()
+
+
+@_disable_dynamo
+def _outside_of_graphs(layer: DeferredLinear, x: Tensor) -> Tensor:
+    """The answer of a layer inside a function that is compiled: the graph is broken here."""
+    return layer.answer(x)
 
 
 def _source(seed: int | Increment | None) -> Increment:
