@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from nfd.core.ambient import gradients
 from nfd.core.errors import (
     WIDEST,
     check_choice,
@@ -78,6 +79,7 @@ class DeferredLinear(nn.Module):
     update: Guarded
     scale: Guarded
 
+    @gradients()  # tensors of inference mode could not be trained
     def __init__(
         self,
         in_features: int,
