@@ -57,13 +57,13 @@ def refuse_tracing() -> None:
     """Raise where PyTorch transforms or records a program instead of running it once."""
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(
-            "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): what "
-            f"it answers depends on what it was asked before. Use backward(), batches in place of vmap, or {STORED}."
+            "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
+            f"what it answers depends on what it was asked before. Use backward(), batches in place of vmap, or {STORED}."
         )
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError(
-            "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. Trace "
-            f"the network of its complete() weights, or use {STORED}."
+            "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
+            f"Trace the network of its complete() weights, or use {STORED}."
         )
 
 

@@ -51,8 +51,8 @@ def check_stored(model: nn.Module) -> None:
         more = f" and {len(deferred) - 3} more" if len(deferred) > 3 else ""
         raise ValueError(
             f"A plan is for stored weights; these layers are deferred: {', '.join(map(repr, deferred[:3]))}{more}. "
-            "Plan or check the same model with weights='dense', or with torch.nn.Linear in their place. Train this one by "
-            "nfd.SGD, with the groups of net.param_groups where it is a network of nfd."
+            "Plan or check the same model with weights='dense', or with torch.nn.Linear in their place. Train this one "
+            "by nfd.SGD, with the groups of net.param_groups where it is a network of nfd."
         )
 
 
