@@ -794,7 +794,7 @@ def test_programs_that_are_transformed_or_recorded_are_refused_in_words() -> Non
         with pytest.raises(RuntimeError, match=r"transforms of torch\.func"):
             transformed()
     with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode"):
-        layer(torch.autograd.forward_ad.make_dual(x, x))
+        nfd.DeferredLinear(40, 30)(torch.autograd.forward_ad.make_dual(x, x))
     with pytest.raises(RuntimeError, match="cannot be exported"):
         torch.export.export(layer, (x,), strict=False)
     with warnings.catch_warnings():

@@ -58,8 +58,8 @@ class DeferredLinear(nn.Module):
             ``"static"``: an independent copy that is never updated (feedback alignment).
         seed: of the reveal stream; the same seed and the same queries give the same numbers. None draws one from
             PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are
-            independent of each other, and ``torch.manual_seed`` repeats them. Layers with an ``nfd.core.random.Increment`` each, of
-            one path, are independent, too, and add up to the layers of a coarser cut of it.
+            independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
+            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -254,8 +254,8 @@ class DeferredLinear(nn.Module):
             parameter: Any = getattr(self, name)
             if not isinstance(parameter, Guarded):
                 raise RuntimeError(
-                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate of "
-                    "a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
+                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate "
+                    "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
                     f"device. Leave it to nfd.SGD and load_state_dict, or use {STORED}."
                 )
             parameter.check()

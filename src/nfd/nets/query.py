@@ -58,7 +58,7 @@ def refuse_tracing() -> None:
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
-            f"what it answers depends on what it was asked before. Use backward(), batches in place of vmap, or {STORED}."
+            f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
         )
     if torch._C._get_tracing_state() is not None:
         raise RuntimeError(
