@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import nfd
-from nfd.nets.deferred import predicted_bytes
+from nfd.nets.frame import predicted_bytes
 from nfd.nets.network import Network
 from replay import gap
 
@@ -488,7 +489,7 @@ def test_completions_of_independent_layers_are_independent() -> None:
 def with_gradient(n_in: int = 90, n_out: int = 80, dtype: torch.dtype = F64) -> nfd.DeferredLinear:
     layer = nfd.DeferredLinear(n_in, n_out, seed=1, dtype=dtype)
     for x in batches(2, d=n_in):
-        layer(x.to(dtype)).square().mean().backward()
+        torch.tanh(layer(x.to(dtype))).square().mean().backward()
     return layer
 
 
@@ -532,10 +533,14 @@ def test_an_edit_of_a_gradient_by_entries_is_refused_and_nothing_moves(edit: str
     layer = with_gradient()
     before = layer.update.detach().clone()
     EDITS[edit](layer)
-    with pytest.raises(RuntimeError, match=r"was changed: it is not .* clip_grad_norm_"):
+
+    def go_on() -> None:
         if again and edit != "scale":
             layer(batches(1, d=90)[0]).sum().backward()
         nfd.SGD(layer.parameters(), lr=0.1).step()
+
+    with pytest.raises(RuntimeError, match=r"was changed: it is not .*clip_grad_norm_"):
+        go_on()
     assert torch.equal(layer.update.detach()[: len(before), : before.shape[1]], before)
 
 
@@ -578,7 +583,7 @@ def test_a_gradient_that_is_not_finite_is_a_result_but_not_to_be_mended() -> Non
     layer(torch.full((1, 90), 1.0, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
     layer.update.grad.mul_(math.inf)
     layer(torch.ones(1, 90, dtype=F64)).backward(torch.full((1, 80), 1.0, dtype=F64))
-    torch.nan_to_num_(layer.update.grad)
+    torch.nan_to_num_(layer.update.grad, 0.0, 1.0, -1.0)
     with pytest.raises(RuntimeError, match="was changed"):
         nfd.SGD(layer.parameters(), lr=0.1).step()
     layer.update.grad.zero_()
@@ -623,7 +628,7 @@ def test_looking_at_the_numbers_changes_nothing() -> None:
     layer, twin = with_gradient(), with_gradient()
     for one in (layer, twin):
         optimizer = nfd.SGD(one.parameters(), lr=0.1, momentum=0.9)
-        for x in batches(40, size=2, d=90):
+        for x in batches(35, size=2, d=90):
             if one is layer:
                 assert math.isfinite(float(layer.update.data.norm() + layer.update.detach().numpy().sum()))
             one(x).square().mean().backward()
@@ -751,3 +756,51 @@ def test_the_two_parts_of_a_matrix_are_stepped_alike_or_not_at_all() -> None:
     layer.update.grad = None
     with pytest.raises(RuntimeError, match="two parts of one matrix"):
         nfd.SGD(layer.parameters(), lr=0.1, weight_decay=0.1).step()
+
+
+# ---- programs that PyTorch records instead of running -----------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's, of what it reads itself
+def test_a_compiled_network_leaves_the_layer_out_of_its_graphs_and_is_the_same() -> None:
+    def outputs(compiled: bool) -> Tensor:
+        torch.manual_seed(0)
+        net: nn.Module = nn.Sequential(nn.Linear(5, 40), nfd.DeferredLinear(40, 30), nn.Tanh())
+        run = torch.compile(net, backend="eager") if compiled else net
+        optimizer = nfd.SGD(net.parameters(), lr=0.01)
+        found = []
+        for x in batches(3):
+            optimizer.zero_grad()
+            found.append(run(x.float()))
+            found[-1].square().mean().backward()
+            optimizer.step()
+        return torch.cat(found).detach()
+
+    torch._dynamo.reset()
+    assert torch.equal(outputs(compiled=True), outputs(compiled=False))
+    torch._dynamo.reset()
+    whole = torch.compile(nfd.DeferredLinear(40, 30), backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside_of_graphs"):
+        whole(torch.ones(2, 40))
+
+
+def test_programs_that_are_transformed_or_recorded_are_refused_in_words() -> None:
+    layer, x = nfd.DeferredLinear(40, 30), torch.ones(2, 40)
+    for transformed in (
+        lambda: torch.vmap(layer)(x),
+        lambda: torch.func.grad(lambda x: layer(x).sum())(x),
+        lambda: torch.func.jvp(layer, (x,), (x,)),
+    ):
+        with pytest.raises(RuntimeError, match=r"transforms of torch\.func"):
+            transformed()
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward mode"):
+        nfd.DeferredLinear(40, 30)(torch.autograd.forward_ad.make_dual(x, x))
+    with pytest.raises(RuntimeError, match="cannot be exported"):
+        torch.export.export(layer, (x,), strict=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pytest.raises(RuntimeError, match="cannot be traced"):
+            torch.jit.trace(layer, (x,))
+    with pytest.raises(TypeError, match="meta device"):
+        layer.to("meta")
+    assert layer.rank == (0, 0)

@@ -352,8 +352,28 @@ def test_bad_requests_are_refused(options: dict[str, Any], said: str) -> None:
 def test_a_rule_for_another_multiplier_is_refused() -> None:
     with pytest.raises(ValueError, match="branch_exponent=1"):
         nfd.plan(nfd.ResNet(5, 3, 8, 2), rule="complete-p")
-    with pytest.raises(ValueError, match="weights='deferred'"):
-        nfd.plan(nfd.ResNet(5, 3, 8, 2, weights="deferred"))
+
+
+def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
+    """D, [0, 0] at the start, was planned as a matrix, and drawn by ``initialize_``."""
+
+    def mixed(width: int, depth: int, linear: Callable[[int, int], nn.Module] = nfd.DeferredLinear) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, width), *[linear(width, width) for _ in range(depth)], nn.Linear(width, 3))
+
+    own = nfd.ResNet(5, 3, 8, 2, weights="deferred")
+    for model, names in ((own, "'outer.0', 'outer.1'"), (mixed(8, 4), "'1', '2', '3' and 1 more")):
+        with pytest.raises(ValueError, match=f"these layers are deferred: {names}"):
+            nfd.plan(model, rule="mup", make_model=mixed, base_width=4)
+    with pytest.raises(ValueError, match=r"deferred: '1'\."):
+        nfd.plan(mixed(8, 1, nn.Linear), rule="mup", base=mixed(8, 1))
+    dense = mixed(8, 1, nn.Linear)
+    plan = nfd.plan(dense, rule="mup", base=mixed(4, 1, nn.Linear))
+    layer = mixed(8, 1)
+    for use in (lambda: plan.initialize_(layer), lambda: plan.param_groups(layer, lr=0.1)):
+        with pytest.raises(ValueError, match=r"deferred: '1'\."):
+            use()
+    with pytest.raises(ValueError, match="these layers are deferred"):
+        nfd.check(mixed, [8, 16], [1], [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], rule="mup")
 
 
 # ---- using a plan ------------------------------------------------------------------------------------------------

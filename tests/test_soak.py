@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.names import Feedback
-from nfd.nets.deferred import DeferredLinear, predicted_bytes
+from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
+from nfd.nets.frame import predicted_bytes
 from nfd.nets.network import Network
 from nfd.nets.orthogonal import _SAFE_GAIN, TOLERANCE, Basis
 from replay import completed

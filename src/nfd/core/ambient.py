@@ -1,9 +1,9 @@
 """What PyTorch was told to do around a call of ours, and how our computations stay as they are.
 
 Inside of ``torch.autocast`` products are taken in 16 bits, and the cast of a weight is kept until the context ends: a
-network that is trained inside of one is evaluated with its first weights, whatever its optimizer does. Without gradients
-nothing trains; a default device or type is where tensors of ours would be made. None of this is meant for an answer of
-this library, so every public computation is wrapped by ``undisturbed``, which turns all of it off and back on.
+network that is trained inside of one is evaluated with its first weights, whatever its optimizer does. Without
+gradients nothing trains; a default device or type is where tensors of ours would be made. None of this is meant for an
+answer of this library, so every public computation is wrapped by ``undisturbed``, which turns it off and back on.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_device
 from nfd.core.random import generator
 from nfd.core.statistics import Interval, share, standard_errors
@@ -42,6 +43,7 @@ class Score:
 class KernelFit:
     """Scores of one kernel on one data set."""
 
+    @undisturbed()
     def __init__(self, config: KernelConfig, *, device: str = "cpu", progress: bool = False) -> None:
         self.config, self.device = config, check_device(device)
         self.dataset: Dataset = load(
@@ -54,6 +56,7 @@ class KernelFit:
         one_hot = torch.nn.functional.one_hot(self.y, len(self.dataset.classes)).double()
         self.targets = one_hot - one_hot.mean(0)
 
+    @undisturbed()
     def score(self, horizon: float) -> Score:
         """Likelihood and accuracy at one horizon."""
         weights, likelihood, scale = self._solved(horizon)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from nfd.limits.problem import Problem
-from nfd.nets.deferred import predicted_bytes
+from nfd.nets.frame import predicted_bytes
 
 _FLOAT = 4
 _PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
+from nfd.core.ambient import gradients
 from nfd.core.errors import (
     WIDEST,
     check_choice,
@@ -22,10 +23,9 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, ambient_seed
-from nfd.nets.frame import LEAST_ROOM, tile_shape
 from nfd.nets.guarded import STORED, Guarded
 from nfd.nets.orthogonal import TOLERANCE
-from nfd.nets.query import Query, inside_backward
+from nfd.nets.query import Query, inside_backward, refuse_tracing
 from nfd.nets.revealed import RevealedMatrix
 from nfd.nets.saved import factors, misfit, restore
 
@@ -45,7 +45,7 @@ class DeferredLinear(nn.Module):
     Their ``update.grad`` holds only the part that lies in directions already recorded.
 
     With independent feedback a dense layer holds two parameters and this one a single update, which is what global
-    gradient clipping then sees. The layer is not safe to use from several threads at once.
+    gradient clipping then sees. One thread at a time may use the layer.
 
     ``copy.deepcopy`` copies the matrix, its history and its stream, as it copies the weights of an ``nn.Linear``: asked
     the same, the copy answers the same. Asked differently, the two are neither one matrix nor independent, so let a
@@ -57,24 +57,27 @@ class DeferredLinear(nn.Module):
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
         seed: of the reveal stream; the same seed and the same queries give the same numbers. None draws one from
-            PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are independent
-            of each other, and ``torch.manual_seed`` repeats them. Layers with an ``nfd.core.random.Increment`` each, of
-            one path, are independent, too, and add up to the layers of a coarser cut of it.
+            PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are
+            independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
+            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where the factors live.
 
     Raises:
-        RuntimeError: on double backward, on activation checkpointing, and when ``update`` was changed by anything
-            but ``nfd.SGD``.
+        RuntimeError: on double backward, activation checkpointing, transforms of ``torch.func``, tracing and export,
+            and when ``update`` was changed by anything but ``nfd.SGD``. ``torch.compile`` leaves the layer out of its
+            graphs, and refuses it with ``fullgraph=True``.
 
     Source: docs/mathematics/deferred-decisions.md; the layer is no object of the paper.
     """
 
+    is_deferred: ClassVar[bool] = True  # by which plans know it
     update: Guarded
     scale: Guarded
 
+    @gradients()  # tensors of inference mode could not be trained
     def __init__(
         self,
         in_features: int,
@@ -112,6 +115,18 @@ class DeferredLinear(nn.Module):
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+        refuse_tracing()
+        if torch.compiler.is_compiling():
+            return _outside_of_graphs(self, x)
+        return self.answer(x)
+
+    def answer(self, x: Tensor) -> Tensor:
+        """``forward``, run as it stands."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "A DeferredLinear cannot be exported: it grows with what it is asked. Export the network of its "
+                f"complete() weights, or use {STORED}."
+            )
         if check_dense("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
@@ -139,10 +154,10 @@ class DeferredLinear(nn.Module):
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
         """A dense ``W_0`` [out_features, in_features] drawn given every answer so far.
 
-        What was never asked is drawn from ``seed`` and the layer's own stream, so that layers which are independent
-        have independent completions. With independent or static feedback a pair: the forward matrix and the backward one. Training a dense layer
-        from it repeats this layer's outputs to rounding; a test of the engine, and a way out of it. Memory is
-        O(out_features in_features).
+        What was never asked is drawn from ``seed`` and the layer's own stream, so that independent layers have
+        independent completions. With independent or static feedback a pair: the forward matrix and the backward one.
+        Training a dense layer from it repeats this layer's outputs to rounding; a test of the engine, and a way out of
+        it. Memory is O(out_features in_features).
         """
         forward, backward = self.matrix.complete(seed)
         return forward if self.feedback == "shared" else (forward, backward)
@@ -215,7 +230,10 @@ class DeferredLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DeferredLinear:
         self._check()
         before = self.update.dtype
-        after = fn(self.update.new_empty(0)).dtype
+        example = fn(self.update.new_empty(0))
+        if example.is_meta:
+            raise TypeError("A DeferredLinear holds what it was asked and cannot go to the meta device. Make it anew.")
+        after = example.dtype
         if after not in TOLERANCE:
             raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
         exposed = self.update.exposed, self.scale.exposed
@@ -236,8 +254,8 @@ class DeferredLinear(nn.Module):
             parameter: Any = getattr(self, name)
             if not isinstance(parameter, Guarded):
                 raise RuntimeError(
-                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate of "
-                    "a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
+                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate "
+                    "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
                     f"device. Leave it to nfd.SGD and load_state_dict, or use {STORED}."
                 )
             parameter.check()
@@ -298,20 +316,13 @@ class DeferredLinear(nn.Module):
         self._accept()
 
 
+@_disable_dynamo
+def _outside_of_graphs(layer: DeferredLinear, x: Tensor) -> Tensor:
+    """The answer of a layer inside a function that is compiled: the graph is broken here."""
+    return layer.answer(x)
+
+
 def _source(seed: int | Increment | None) -> Increment:
     if isinstance(seed, Increment):
         return seed
     return Increment(ambient_seed() if seed is None else check_seed(seed))
-
-
-def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
-    """What a layer holds, with momentum, when it has seen ``samples`` and room was reserved for them; at most.
-
-    ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides and sizes those of whole
-    tiles; seven small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as
-    they grow; and the scale with its gradient and momentum.
-    """
-    r, s = min(samples, n_in), min(samples, n_out)
-    wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
-    tiles = math.prod(tile_shape(n_in)) + math.prod(tile_shape(n_out))
-    return itemsize * ((r + s) * tiles + 5 * wide * high + wide**2 + high**2 + 3)

@@ -1,13 +1,13 @@
 """What shows that a small matrix was changed by others: its products with two fixed random vectors.
 
 ``D``, the update of a deferred layer, and its gradient ``G`` stand for matrices ``P D Q'`` and ``P G Q'`` that nobody
-stores. PyTorch counts writes to a tensor, but not those through ``.data``. So a tensor of ours that hands out its memory
-(``Watched``) is noted before it does, and from then on compared by value: ``D v`` for a fixed random v. As long as
-nobody asks, nothing is computed.
+stores. PyTorch counts writes to a tensor, but not those through ``.data``. So a tensor of ours that hands out its
+memory (``Watched``) is noted before it does, and from then on compared by value: ``D v`` for a fixed random v. As
+long as nobody asks, nothing is computed.
 
-``G`` may be scaled by one number, which is exact for the dense matrix too. So when it was written to, it is compared with
-what the layer had added to it, up to a factor: in ``G v``, and in one more product of its first row, since a matrix of
-one row gives a single number and leaves nothing to tell.
+``G`` may be scaled by one number, which is exact for the dense matrix too. So when it was written to, it is compared
+with what the layer had added to it, up to a factor: in ``G v``, and in one more product of its first row, since a
+matrix of one row gives a single number and leaves nothing to tell.
 """
 
 from __future__ import annotations

@@ -118,3 +118,16 @@ class Frame:
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply a change of dtype or device to the storage."""
         self._store = fn(self._store)
+
+
+def predicted_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
+    """What a layer holds, with momentum, when it has seen ``samples`` and room was reserved for them; at most.
+
+    ``(r + s)(n_in + n_out)`` numbers in vectors, r and s being the directions of the two sides and sizes those of whole
+    tiles; seven small matrices (D, its gradient and momentum, two responses, two Gram matrices), whose sides double as
+    they grow; and the scale with its gradient and momentum.
+    """
+    r, s = min(samples, n_in), min(samples, n_out)
+    wide, high = max(2 * r, LEAST_ROOM), max(2 * s, LEAST_ROOM)
+    tiles = math.prod(tile_shape(n_in)) + math.prod(tile_shape(n_out))
+    return itemsize * ((r + s) * tiles + 5 * wide * high + wide**2 + high**2 + 3)

@@ -17,9 +17,9 @@ STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear e
 class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
     """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
 
-    It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its last
-    allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the layer added to
-    the gradient of D, and ``scale`` the other parameter of the same layer, both None before there is a gradient.
+    It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its
+    last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the layer
+    added to the gradient of D, and ``scale`` the other parameter of the same layer, both None before there is one.
     """
 
     accepted: int = 0
@@ -50,7 +50,7 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
         raise RuntimeError(
-            "A DeferredLinear adds up the gradient of its parameters by itself, so a hook on them would never be called. "
+            "A DeferredLinear adds up the gradient of its parameters by itself, so a hook on them is never called. "
             "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does, or register the "
             "hook on the outputs of the layer."
         )
@@ -84,10 +84,10 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
         raise RuntimeError(
-            f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a matrix "
-            "that is not stored, in coordinates of the layer's own, so what acts on its entries (clip_grad_value_, sign, "
-            "noise, a tensor put in its place, an average over processes) does something else than it would to the "
-            "matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, "
+            f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a "
+            "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
+            "sign, noise, a tensor put in its place, an average over processes) does something else than it "
+            "would to the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, "
             f"several calls of backward(). Use these, or {STORED}."
         )
 

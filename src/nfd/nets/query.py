@@ -28,7 +28,12 @@ class Query(torch.autograd.Function):
         return value
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(f"DeferredLinear has no derivatives in forward mode. Use backward(), or {STORED}.")
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        refuse_tracing()
         (g,) = grads
         layer: DeferredLinear = ctx.layer
         if torch.is_grad_enabled():
@@ -46,6 +51,20 @@ class Query(torch.autograd.Function):
         if _asked(ctx.next_functions[1][0]):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def refuse_tracing() -> None:
+    """Raise where PyTorch transforms or records a program instead of running it once."""
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
+            f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
+        )
+    if torch._C._get_tracing_state() is not None:
+        raise RuntimeError(
+            "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
+            f"Trace the network of its complete() weights, or use {STORED}."
+        )
 
 
 def _asked(accumulator: Any) -> bool:

@@ -27,8 +27,8 @@ class SGD(torch.optim.SGD):
     """``torch.optim.SGD`` that also steps ``DeferredLinear`` layers, whose parameters grow.
 
     SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
-    it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused`` choose
-    how, not what.
+    it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused``
+    choose how, not what.
 
     Args:
         params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups hold options of
@@ -38,8 +38,8 @@ class SGD(torch.optim.SGD):
     Raises:
         ValueError, TypeError: for options of other optimizers, in a group or a loaded state; negative rates; and
             ``differentiable``, since a deferred layer cannot be differentiated twice.
-        RuntimeError: by ``step``, before anything moves, when the gradient of a deferred layer was changed by more than a
-            factor, and when D and s of one layer would be stepped differently.
+        RuntimeError: by ``step``, before anything moves, when the gradient of a deferred layer was changed by more than
+            a factor, and when D and s of one layer would be stepped differently.
 
     Source: docs/mathematics/deferred-decisions.md.
     """
@@ -140,8 +140,8 @@ def _check_group(group: Mapping[str, Any], where: str) -> None:
             check_flag(f"{name} of {where}", group[name])
     if group.get("differentiable"):
         raise ValueError(
-            "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use torch.optim.SGD "
-            "with stored weights."
+            "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use "
+            "torch.optim.SGD with stored weights."
         )
     if group.get("nesterov") and "momentum" in group and (not group["momentum"] or group.get("dampening")):
         raise ValueError(f"nesterov of {where} needs a momentum and no dampening.")

@@ -196,10 +196,6 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
 
 def _own(net: SelfScaled) -> Known:
     """A network of ``nfd.nets``: entries are N(0, 1) and every scale is in its forward pass."""
-    if net.weights == "deferred":
-        raise ValueError(
-            "A plan is for stored weights; this network has weights='deferred'. Use net.param_groups and nfd.SGD."
-        )
     roles, kind = net.settled_roles(), type(net)
     source = f"nfd.{kind.__name__}" if kind.__module__.startswith("nfd.") else kind.__name__
     return Known(

@@ -19,7 +19,7 @@ from nfd.scaling.explain import explained
 from nfd.scaling.families import matches
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
-from nfd.scaling.tensors import tensors
+from nfd.scaling.tensors import check_stored, tensors
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
 _FORMAT = 1
@@ -199,8 +199,8 @@ class Plan:
             ValueError: when the model is not the one planned, or is sharded or on the meta device.
         """
         seed = check_seed(seed)
-        infos = tensors(model)
-        for name, p in self._parameters(model).items():
+        named, infos = self._parameters(model), tensors(model)
+        for name, p in named.items():
             if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
                 raise ValueError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
             start = self.entries[name].start
@@ -224,6 +224,7 @@ class Plan:
         return self.explain()
 
     def _parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        check_stored(model)
         found = {name: t.parameter for name, t in tensors(model).items()}
         missing, extra = sorted(self.entries.keys() - found.keys()), sorted(found.keys() - self.entries.keys())
         if missing or extra:

@@ -27,7 +27,7 @@ from nfd.scaling.probe import check_sample
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import OPTIMIZERS, Role, Rule, rule_named
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
-from nfd.scaling.tensors import tensors
+from nfd.scaling.tensors import check_stored, tensors
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
@@ -92,6 +92,9 @@ def plan(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    check_stored(model)
+    if base is not None and isinstance(base, nn.Module):
+        check_stored(base)
     chosen = rule_named(rule)
     optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
     decay = check_choice("decay", decay, DECAYS)

@@ -44,6 +44,18 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def check_stored(model: nn.Module) -> None:
+    """ValueError when matrices of the model are deferred, so that there is no tensor to plan, draw or measure."""
+    deferred = [name for name, module in modules(model).items() if getattr(module, "is_deferred", False) is True]
+    if deferred:
+        more = f" and {len(deferred) - 3} more" if len(deferred) > 3 else ""
+        raise ValueError(
+            f"A plan is for stored weights; these layers are deferred: {', '.join(map(repr, deferred[:3]))}{more}. "
+            "Plan or check the same model with weights='dense', or with torch.nn.Linear in their place. Train this one "
+            "by nfd.SGD, with the groups of net.param_groups where it is a network of nfd."
+        )
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """One parameter: canonical name, owner, and the dimensions that count its inputs and outputs.
