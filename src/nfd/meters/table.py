@@ -126,7 +126,7 @@ def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: i
         "limit": f"{change(now.slope, axis, sizes)}, and comes to a limit: {_limit(now, axis, sizes)}.",
         "noise": f"about {seeds} seeds would settle it.",
         "edge": "near the edge of a verdict: add sizes to settle it.",
-        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: take more steps or larger sizes to tell.",
+        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: more steps, sizes or seeds would tell.",
         "steps": "came to a limit after the first step, and falls no faster since: too few steps to tell.",
         "broken": "zero or not finite in some networks.",
     }
