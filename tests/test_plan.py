@@ -651,26 +651,29 @@ def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
     assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]
 
 
-@pytest.mark.parametrize("sizes", [{"base_width": 8, "base_depth": 2}, {"base_width": 8}, {"base_width": 4, "base_depth": 4}])
+_BASES = [{"base_width": 8, "base_depth": 2}, {"base_width": 8}, {"base_width": 4, "base_depth": 4}]
+
+
+@pytest.mark.parametrize("sizes", _BASES)
 def test_a_constructor_with_swapped_arguments_is_refused(sizes: dict[str, int]) -> None:
     model, sample = Residual(16, 4), torch.zeros(2, 5)
-    assert plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base_width"]  # type: ignore[arg-type]
+    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base_width"]  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"are they \(depth, width\)"):
-        plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)  # type: ignore[arg-type]
+        nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)  # type: ignore[arg-type]
 
 
 def test_a_constructor_of_networks_of_nfd_is_asked_for_their_base() -> None:
     net = nfd.ResNet(5, 3, 16, 4)
-    planned = plan(net, make_model=lambda w, d: nfd.ResNet(5, 3, 2 * w, d), base_width=4, base_depth=2)
+    planned = nfd.plan(net, make_model=lambda w, d: nfd.ResNet(5, 3, 2 * w, d), base_width=4, base_depth=2)
     assert (planned.width, planned.depth) == (2, 2)
     with pytest.raises(ValueError, match="has width 2 and depth 4"):
-        plan(net, make_model=lambda d, w: nfd.ResNet(5, 3, w, d), base_width=4, base_depth=2)
+        nfd.plan(net, make_model=lambda d, w: nfd.ResNet(5, 3, w, d), base_width=4, base_depth=2)
     with pytest.raises(ValueError, match="Build both alike"):
-        plan(net, make_model=Residual, base_width=4, base_depth=2)
+        nfd.plan(net, make_model=Residual, base_width=4, base_depth=2)
 
 
 def test_a_sample_that_is_not_finite_is_refused_wherever_it_stands() -> None:
     bad = torch.full((2, 5), float("nan"))
     for sample in (bad, (bad,), {"x": bad}):
         with pytest.raises(ValueError, match="must be finite"):
-            plan(Residual(16, 4), base=Residual(8, 2), sample=sample)
+            nfd.plan(Residual(16, 4), base=Residual(8, 2), sample=sample)

@@ -64,8 +64,10 @@ class _Points:
 
     def scatter(self) -> float:
         """The widest range of seeds of one size, relative to their largest value."""
-        cells = torch.stack([self.size, self.group]).unique(dim=1, return_inverse=True)[1]
-        return max(_spread(self.value[cells == cell]) for cell in cells.unique())  # type: ignore[no-untyped-call]
+        cells = {
+            (int(n), int(g)): (self.size == n) & (self.group == g) for n, g in zip(self.size, self.group, strict=True)
+        }
+        return max(_spread(self.value[own]) for own in cells.values())
 
 
 def _spread(values: Tensor) -> float:
