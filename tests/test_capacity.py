@@ -17,8 +17,11 @@ from nfd.experiment.runs import run_key
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig
 from nfd.store.rows import Record
+from nfd.store.store import Store
 from nfd.sweep.capacity import capacity, capacity_of, from_records
 from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
+from nfd.sweep.executors.executor import attempt
+from nfd.sweep.executors.inline import Inline
 from nfd.sweep.grid import grid
 from nfd.sweep.sweep import Sweep
 
@@ -112,6 +115,39 @@ def test_the_horizon_is_bought_for_the_network_asked_about() -> None:
     assert value == pytest.approx(0.1, abs=0.02)
     only = capacity(CapacityConfig(replicates=0, horizons=(1.0, 4.0)), cast(Sweep, Known()))
     assert "What T = 2 would buy is not known" in "".join(answers(only, asked))
+
+
+class Backwards(Inline):
+    """Does the last tasks first, and stops after some of them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def run(self, work: Any, tasks: Any, started: Any = None) -> Any:
+        for index in list(reversed(range(len(tasks))))[: self.most]:
+            yield attempt(work, tasks[index], index, 1)
+        if self.most < len(tasks):
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_sweep_says_what_an_uninterrupted_one_says_bit_for_bit(tmp_path: Path) -> None:
+    configs = grid(width=[4, 8, 16], depth=[1, 2, 4], seed=[3, 1, 2], steps=2, batch=4)
+    with Sweep(tmp_path / "whole") as sweep:
+        sweep.run(configs)
+    with Sweep(tmp_path / "resumed", Backwards(4)) as sweep, pytest.raises(KeyboardInterrupt):
+        sweep.run(configs)
+    with Sweep(tmp_path / "resumed") as sweep:
+        sweep.run(configs)
+    answered, stored = [], []
+    for name in ("whole", "resumed"):
+        with Store.read(tmp_path / name) as store:
+            records = store.records()
+        stored.append([record.key for record in records])
+        done = capacity_of(records, CapacityConfig(replicates=0, hold_out=False), cast(Sweep, Known()))
+        answered.append((repr(done.law), list(done.losses.items()), done.base))
+    assert stored[0] != stored[1]
+    assert answered[0] == answered[1]
 
 
 def test_what_is_held_out_is_not_fitted() -> None:

@@ -5,25 +5,34 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tests.models import ConvNet, Residual, Transformer
+from tests.models import ConvNet, Listed, Residual, Transformer
 from torch import Tensor, nn
 
 import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
+from nfd.experiment.checking import check_findings
+from nfd.experiment.settings import CheckConfig
+from nfd.meters import running, table
 from nfd.meters.advice import cause
 from nfd.meters.check import Check
 from nfd.meters.health import dead_units
 from nfd.meters.runs import loss_of
+from nfd.meters.table import METERS
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import seeds_needed, since
+from nfd.report.check import write_check
 from nfd.scaling.planning import plan
+from nfd.scaling.rules import RULES
 
 G = torch.Generator().manual_seed(0)
 TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (4, 8, 7), generator=G)]
@@ -224,17 +233,230 @@ def test_runs_at_a_time_and_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPa
     assert together.runs == one_by_one.runs
 
 
-def test_dropout_is_trained_one_by_one_and_repeats() -> None:
-    class Dropping(Residual):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(nn.functional.dropout(x, 0.5, self.training))
+class Dropping(Residual):
+    """Wide ones draw from PyTorch's, NumPy's or Python's global stream while they train."""
 
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    first = nfd.check(Dropping, [8, 16], [2], vectors(3), rule="mup", seeds=2)
-    assert torch.equal(before, torch.get_rng_state())
-    torch.randn(3)
-    assert nfd.check(Dropping, [8, 16], [2], vectors(3), rule="mup", seeds=2).runs == first.runs
+    def __init__(self, width: int, depth: int, draw: Any) -> None:
+        super().__init__(width, depth)
+        self.draw = draw if width > 8 else lambda: 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * (1.0 + self.draw()) if self.training else x)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.random, random.random])
+def test_networks_that_draw_have_streams_of_their_own(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest network draws nothing, so that others begin side by side; only what they draw tells."""
+
+    def runs() -> list[dict[str, Any]]:
+        return nfd.check(lambda w, d: Dropping(w, d, draw), [8, 16], [2, 4], vectors(3), rule="mup", seeds=2).runs
+
+    one_by_one = runs()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # type: ignore[index]
+    together = runs()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # type: ignore[index]
+    assert before[2] == random.getstate()
+    draw()
+    assert together == one_by_one == runs()
+    wide = [r["loss"] for r in together if r["width"] == 16 and r["depth"] == 2]
+    assert wide[0] != wide[1]
+
+
+def test_side_by_side_networks_are_told_from_those_that_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    together = running._together
+
+    def watched(*arguments: Any) -> Any:
+        found = together(*arguments)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(running, "_together", watched)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    nfd.check(Residual, [8, 16], [2], vectors(2), rule="mup", seeds=2)
+    assert seen == [True, True]
+    seen.clear()
+    nfd.check(lambda w, d: Dropping(w, d, random.random), [8, 16], [2], vectors(2), rule="mup", seeds=2)
+    assert seen == [False]
+
+
+def test_seeds_that_give_one_network_are_refused() -> None:
+    def fixed(width: int, depth: int) -> nn.Module:
+        torch.manual_seed(3)
+        return Residual(width, depth)
+
+    with pytest.raises(ValueError, match=r"make_model\(16, 2\) gives the same network for seeds 0 and 1"):
+        nfd.check(fixed, [8, 16], [2], vectors(2), rule="standard", seeds=2)
+    assert nfd.check(fixed, [8, 16], [2], vectors(2), rule="mup", seeds=2).table  # the rule draws the start anew
+
+
+# ---- limits and transients: judged through the whole measurement --------------------------------------------------
+
+
+def falling(power: float) -> Any:
+    """AdamW with every rate times ``(64 / width)^power``."""
+
+    def make(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        width = max(p.shape[0] for group in groups for p in group["params"]) / 4
+        return torch.optim.AdamW([group | {"lr": group["lr"] * (64 / width) ** power} for group in groups])
+
+    return make
+
+
+def test_a_sound_gpt_does_not_collapse_after_few_steps() -> None:
+    """What inner layers do to the function falls as width^-0.3 to ^-0.4 at first, to a limit."""
+    batches = source_text(3, 8, 16)
+    found = nfd.check(gpt2, [64, 128, 256], [2], batches, rule="complete-p", optimizer="adamw", eta_c=3e-3, seeds=3)
+    row = rows(found)["function_update_inner", "width"]
+    assert row["slope"] < -0.25
+    assert row["high"] < -0.1  # by its slope alone it would collapse
+    assert (row["verdict"], row["reason"]) == ("UNCERTAIN", "sizes")
+    assert found.ok
+
+
+def test_a_collapse_with_width_is_found_at_few_sizes() -> None:
+    g = torch.Generator().manual_seed(0)
+    batches = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (2, 4, 9), generator=g)]
+    found = nfd.check(
+        Transformer, [64, 128, 256], [2], batches, rule="complete-p", optimizer="adamw", eta_c=3e-3, seeds=3,
+        make_optimizer=falling(0.5),
+    )  # fmt: skip
+    row = rows(found)["inner_update", "width"]
+    assert (row["verdict"], row["reason"]) == ("COLLAPSES", "trend")
+    assert row["slope"] == pytest.approx(-0.5, abs=0.1)
+    assert "'complete-p' should keep it" in row["cause"]
+    assert not found.ok
+
+
+def test_a_stream_that_is_not_seen_is_not_measured(tmp_path: Path) -> None:
+    """Blocks that are lists are never called: all that could be hooked lies behind the last norm."""
+    found = nfd.check(Listed, [8, 16], [2, 4], vectors(2), rule="mup", optimizer="adamw", eta_c=1e-3, seeds=2)
+    for key in (("activation", "width"), ("activation_update", "depth"), ("gradient", "depth")):
+        assert rows(found)[key]["verdict"] == "NOT MEASURED"
+        assert rows(found)[key]["reason"] == "unread"
+        assert math.isnan(rows(found)[key]["slope"])
+    assert "not called as modules" in str(found)
+    assert math.isfinite(rows(found)["function_update", "width"]["slope"])
+    config = CheckConfig(widths=(8, 16), depths=(2, 4), rule="mup", optimizer="adamw", eta_c=1e-3, seeds=2)
+    page = write_check(config, "m:make", found, check_findings(config, found, "vectors"), tmp_path, "nfd check")
+    assert "NOT MEASURED" in page.read_text()
+    assert "were not measured" in page.read_text()
+    assert "activation: not measured, the blocks" in (tmp_path / "runs.csv").read_text()
+
+
+def test_what_lies_behind_a_norm_is_not_measured() -> None:
+    def make(width: int, depth: int) -> nn.Module:
+        layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)) for _ in range(depth)]
+        return nn.Sequential(nn.Linear(5, width), nn.Sequential(*layers), nn.Linear(width, 3))
+
+    found = rows(nfd.check(make, [8, 16], [2, 4], vectors(2), rule="standard", seeds=2))
+    assert found["activation", "width"]["verdict"] == "NOT MEASURED"
+    assert "behind a norm" in found["activation", "width"]["cause"]
+    assert math.isfinite(found["activation_update", "width"]["slope"])
+    plain = rows(nfd.check(Residual, [8, 16], [2, 4], vectors(2), rule="standard", seeds=2))
+    assert math.isfinite(plain["activation", "width"]["slope"])
+
+
+def made(law: Any, sizes: list[int], meter: str = "inner_update", scatter: float = 0.04, **more: Any) -> dict[str, Any]:
+    """The row of networks that follow a law of width exactly, but for their scatter."""
+    g, h = torch.Generator().manual_seed(5), torch.Generator().manual_seed(6)
+    runs = [
+        {"width": n, "depth": 2, "seed": s, meter: law(n) * math.exp(scatter * float(torch.randn((), generator=g)))}
+        | {k: {meter: v(n) * math.exp(0.02 * float(torch.randn((), generator=h)))} for k, v in more.items()}
+        for n in sizes
+        for s in range(3)
+    ]
+    (row,) = table.rows(runs, {"width": sizes, "depth": [2]}, "width", 3, "mup")
+    return row
+
+
+def test_limits_and_powers_are_told_apart() -> None:
+    few, many = [64, 128, 256], [32, 64, 128, 256, 512, 1024]
+    words = {
+        "power": made(lambda n: n**-0.5, few),
+        "steep": made(lambda n: n**-1.0, few),
+        "grows": made(lambda n: n**0.5, few),
+        "still": made(lambda n: 1.0, few),
+        "limit": made(lambda n: (1 + 300 / n) ** 0.5, many),
+        "either": made(lambda n: (1 + 300 / n) ** 0.5, few),
+        "rises": made(lambda n: (1 - 25 / n) ** 0.5, many),
+        "slow": made(lambda n: n**-0.35, many, scatter=0.01),
+    }
+    got = {name: (row["verdict"], row["reason"]) for name, row in words.items()}
+    assert got == {
+        "power": ("COLLAPSES", "trend"),
+        "steep": ("COLLAPSES", "trend"),
+        "grows": ("GROWS", "trend"),
+        "still": ("STABLE", "flat"),
+        "limit": ("STABLE", "limit"),
+        "either": ("UNCERTAIN", "sizes"),
+        "rises": ("UNCERTAIN", "sizes"),
+        "slow": ("COLLAPSES", "trend"),
+    }
+    true = (1 / (1 + 300 / 1024)) ** 0.5
+    assert words["limit"]["limit_low"] < true < words["limit"]["limit_high"]
+    assert "comes to a limit" in words["limit"]["cause"]
+
+
+def test_the_first_step_tells_transients_that_noise_hides_later() -> None:
+    """A limit that is sure after the first step stays one, unless the fall has become steeper since."""
+    few = [64, 128, 256]
+
+    def limited(n: int) -> float:
+        return (1 + 120 / n) ** 0.5
+
+    assert made(lambda n: n**-0.45, few)["verdict"] == "COLLAPSES"
+    early = made(lambda n: n**-0.45, few, first=lambda n: (1 + 600 / n) ** 0.5)
+    assert (early["verdict"], early["reason"]) == ("UNCERTAIN", "steps")
+    assert "too few steps" in early["cause"]
+    assert made(lambda n: n**-0.45, few, first=lambda n: n**-0.5)["verdict"] == "COLLAPSES"
+    assert made(lambda n: n**-0.55, few, first=limited)["verdict"] == "COLLAPSES"
+
+
+def test_numbers_without_scatter_have_no_interval() -> None:
+    few = [64, 128, 256]
+    got = {
+        name: made(law, few, scatter=0.0)
+        for name, law in {"same": lambda n: 1 / n, "constant": lambda n: 2.3, "zero": lambda n: 0.0}.items()
+    }
+    assert {name: row["reason"] for name, row in got.items()} == {name: name for name in got}
+    assert all(math.isnan(row["low"]) and math.isnan(row["high"]) for row in got.values())
+    assert got["same"]["verdict"] == got["zero"]["verdict"] == "NOT MEASURED"
+    assert "2.3 in every network" in got["constant"]["cause"]
+
+
+def test_stable_says_how_much() -> None:
+    slow = made(lambda n: n**-0.14, [64, 128, 256, 512], scatter=0.02)
+    assert slow["verdict"] == "STABLE"
+    assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
+    assert made(lambda n: 1.0, [64, 128, 256])["cause"] == "does not depend on width."
+    assert (
+        table.change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
+    )
+    assert table.change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == (
+        "falls by 19 % [15, 22] from depth 4 to 32"
+    )
+
+
+def test_no_advice_names_the_rule_in_use() -> None:
+    """For every meter, axis, verdict and rule: neither the rule nor its kind is the cure."""
+    width = {name for name, rule in RULES.items() if rule.scales_width}
+    kinds = {"a rule of mup's kind": width, "'mup' or a depth rule": width}
+    kinds |= {"a depth rule": {name for name in width if RULES[name].scales_depth}} | {f"'{n}'": {n} for n in RULES}
+    changes = [(m, axis, word) for m in METERS for axis in ("width", "depth") for word in ("COLLAPSES", "GROWS")]
+    for meter, axis, word in changes:
+        if axis == "width" and meter in ("gradient", "gia_gap"):
+            continue
+        for rule in RULES:
+            said = cause(meter, axis, word, rule).replace("instead of 'standard'", "")  # type: ignore[arg-type]
+            cures = [part for part in re.split(r"(?<=[.;]) ", said) if re.search(r"\buse\b", part, re.IGNORECASE)]
+            for kind, names in kinds.items():
+                assert not any(kind in cure and rule in names for cure in cures), (meter, axis, word, rule)
+    assert "Use a rule of mup's kind" in cause("inner_update", "width", "COLLAPSES", "standard")
+    assert "'complete-p' should keep it" in cause("function_update_inner", "width", "COLLAPSES", "complete-p")
 
 
 # ---- faults ------------------------------------------------------------------------------------------------------
@@ -291,9 +513,10 @@ def test_matrices_that_are_not_alone_in_their_module_are_left_out() -> None:
         blocks = nn.Sequential(*[Wrapped(width) for _ in range(depth)])
         return nn.Sequential(nn.Linear(5, width), blocks, nn.Linear(width, 3))
 
-    found = nfd.check(make, [8, 16], [2, 4], vectors(2), rule="depth-mup", seeds=2)
-    assert ("inner_update", "depth") not in rows(found)
-    assert ("function_update_inner", "depth") in rows(found)
+    found = rows(nfd.check(make, [8, 16], [2, 4], vectors(2), rule="depth-mup", seeds=2))
+    assert found["inner_update", "depth"]["verdict"] == "NOT MEASURED"
+    assert "nothing but apply it" in found["inner_update", "depth"]["cause"]
+    assert math.isfinite(found["function_update_inner", "depth"]["slope"])
 
 
 def test_dead_units_of_images_are_channels() -> None:
@@ -352,7 +575,6 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
     assert seeds_needed(Interval(math.nan, math.nan, math.nan, math.nan), 3) is None
     assert since([2, 4, 8, 16], torch.tensor([1.0, 1.0, 0.5, 0.25])) == 4
     assert since([2, 4, 8], torch.tensor([1.0, 2.0, 4.0])) == 2
-    assert cause("loss", "width", "STABLE") == "does not depend on width."
     assert "Use 'complete-p'" in cause("inner_update", "depth", "GROWS", "depth-mup")
     assert "'complete-p' should keep it: check roles" in cause("inner_update", "depth", "GROWS", "complete-p")
     assert "'mup' should keep it" in cause("stream_update", "width", "GROWS", "mup")
@@ -373,6 +595,12 @@ def test_uncertain_slopes_say_how_many_seeds_would_do() -> None:
         ({"make_model": lambda w, d: Residual(8, d)}, "does it use its first argument, width"),
         ({"make_model": lambda w, d: Residual(d, w)}, r"or are they \(depth, width\)"),
         ({"batches": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]}, r"inputs of batches\[0\] must be finite"),
+        (
+            {"batches": [({"x": torch.full((2, 5), math.nan)}, torch.tensor([0, 1]))]},
+            r"batches\[0\]\['x'\] must be fin",
+        ),
+        ({"batches": [((torch.ones(2, 5), [np.array([math.inf])]), torch.tensor([0, 1]))]}, r"\[0\]\[1\]\[0\] must be"),
+        ({"batches": [(torch.ones(2, 5), torch.full((2,), math.nan))]}, r"targets of batches\[0\] must be finite"),
         ({"batches": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"could not be trained on batches\[0\].*\[2, 7\]"),
         ({"batches": [(torch.randn(2, 5), torch.tensor([0, 9]))]}, r"could not be trained on batches\[0\]"),
         ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),

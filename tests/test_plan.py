@@ -675,3 +675,31 @@ def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
         plans.append(nfd.plan(model, rule="mup", make_model=Residual, base_width=8, base_depth=2, sample=sample))
         torch.randn(7)
     assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]
+
+
+_BASES = [{"base_width": 8, "base_depth": 2}, {"base_width": 8}, {"base_width": 4, "base_depth": 4}]
+
+
+@pytest.mark.parametrize("sizes", _BASES)
+def test_a_constructor_with_swapped_arguments_is_refused(sizes: dict[str, int]) -> None:
+    model, sample = Residual(16, 4), torch.zeros(2, 5)
+    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base_width"]  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"are they \(depth, width\)"):
+        nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)  # type: ignore[arg-type]
+
+
+def test_a_constructor_of_networks_of_nfd_is_asked_for_their_base() -> None:
+    net = nfd.ResNet(5, 3, 16, 4)
+    planned = nfd.plan(net, make_model=lambda w, d: nfd.ResNet(5, 3, 2 * w, d), base_width=4, base_depth=2)
+    assert (planned.width, planned.depth) == (2, 2)
+    with pytest.raises(ValueError, match="has width 2 and depth 4"):
+        nfd.plan(net, make_model=lambda d, w: nfd.ResNet(5, 3, w, d), base_width=4, base_depth=2)
+    with pytest.raises(ValueError, match="Build both alike"):
+        nfd.plan(net, make_model=Residual, base_width=4, base_depth=2)
+
+
+def test_a_sample_that_is_not_finite_is_refused_wherever_it_stands() -> None:
+    bad = torch.full((2, 5), float("nan"))
+    for sample in (bad, (bad,), {"x": bad}):
+        with pytest.raises(ValueError, match="must be finite"):
+            nfd.plan(Residual(16, 4), base=Residual(8, 2), sample=sample)

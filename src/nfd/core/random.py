@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,6 +99,7 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
 
 def global_state() -> bytes:
     """Where the global streams of the CPU stand: equal before and after what drew nothing from them."""
-    name, keys, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
     others = repr((name, rest, random.getstate())).encode()
     return hashlib.blake2b(torch.get_rng_state().numpy().tobytes() + keys.tobytes() + others).digest()

@@ -64,8 +64,10 @@ class _Points:
 
     def scatter(self) -> float:
         """The widest range of seeds of one size, relative to their largest value."""
-        cells = torch.stack([self.size, self.group]).unique(dim=1, return_inverse=True)[1]
-        return max(_spread(self.value[cells == cell]) for cell in cells.unique())  # type: ignore[no-untyped-call]
+        cells = {
+            (int(n), int(g)): (self.size == n) & (self.group == g) for n, g in zip(self.size, self.group, strict=True)
+        }
+        return max(_spread(self.value[own]) for own in cells.values())
 
 
 def _spread(values: Tensor) -> float:
@@ -126,7 +128,7 @@ def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: i
         "limit": f"{change(now.slope, axis, sizes)}, and comes to a limit: {_limit(now, axis, sizes)}.",
         "noise": f"about {seeds} seeds would settle it.",
         "edge": "near the edge of a verdict: add sizes to settle it.",
-        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: take more steps or larger sizes to tell.",
+        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: more steps, sizes or seeds would tell.",
         "steps": "came to a limit after the first step, and falls no faster since: too few steps to tell.",
         "broken": "zero or not finite in some networks.",
     }

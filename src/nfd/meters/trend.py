@@ -83,4 +83,5 @@ def _misfits(residuals: Tensor, group: Tensor) -> Tensor:
     """Sums of squares [...] of residuals [..., N] about the means of the groups."""
     own = (group == group.unique()[:, None]).to(residuals)  # type: ignore[no-untyped-call]
     means = residuals @ own.T / own.sum(1)
-    return (residuals - means @ own).square().sum(-1)
+    squares: Tensor = (residuals - means @ own).square()
+    return squares.sum(-1)

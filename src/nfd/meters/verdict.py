@@ -12,7 +12,7 @@ from nfd.core.statistics import Interval
 from nfd.meters.trend import Trend
 
 _SMALL, _CLEAR = 0.1, 0.25
-_QUARTER = 0.25  # of the square at the largest size: a limit of half of what is left there
+_LEAST, _LIKELY, _MOST = 0.04, 0.25, 0.5  # a limit's share of the square at the largest size
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
 )
@@ -58,27 +58,27 @@ def judged(now: Trend, first: Trend | None = None) -> tuple[Verdict, Reason]:
     """The word for a trend, and why, from the trend at the end and, where training went on, after the first step.
 
     By its slope as ``verdict`` says, but a quantity that comes to a limit above zero neither collapses nor grows.
-    ``STABLE``, too, is what the law with a limit fits while the power law is refused, if by it the exponent at the
-    largest size lies within +-0.25. ``COLLAPSES`` needs a best fit whose limit is below half of what is left at the
-    largest size, or a power law that refuses the limit; and, if the fall has not become steeper since the first step,
-    no limit that was resolved there, where networks scatter least.
+    ``STABLE``, too, is what falls as the law with a limit while the power law is refused, if by it the exponent at the
+    largest size lies within +-0.25; what rises so is ``UNCERTAIN``. ``COLLAPSES`` needs a power law that refuses the
+    limit, or a limit that is small beside what is left at the largest size: its square below 1/4 by the best fit, the
+    interval reaching down to 1/25 and not up to 1/2, where the exponent is still -1/4; and, if the fall has not become
+    steeper since the first step, no limit that was sure there, where networks scatter least.
     """
     word = verdict(now.slope)
     if word == "STABLE":
         return word, "flat" if now.slope.low <= 0 <= now.slope.high else "little"
     if now.limit_alone and now.limit.low > 0 and verdict(now.local) == "STABLE":
-        return "STABLE", "limit"
-    if word == "COLLAPSES" and _has_limit(now):
+        return ("STABLE", "limit") if now.slope.value < 0 else ("UNCERTAIN", "sizes")
+    if word == "COLLAPSES" and not now.power_alone and not _vanishes(now.limit):
         return "UNCERTAIN", "sizes"
-    if word == "COLLAPSES" and first is not None and _has_limit(first) and first.limit.low > 0:
+    if word == "COLLAPSES" and first is not None and first.limit.low > _LEAST and not first.power_alone:
         steeper = now.slope.value < first.slope.value - _SMALL
         return (word, "trend") if steeper else ("UNCERTAIN", "steps")
     return word, "edge" if word == "UNCERTAIN" else "trend"
 
 
-def _has_limit(found: Trend) -> bool:
-    """Whether there may be a limit, of half of what is left at the largest size or more."""
-    return not found.power_alone and found.limit.value >= _QUARTER
+def _vanishes(limit: Interval) -> bool:
+    return limit.low <= _LEAST and limit.value < _LIKELY and limit.high < _MOST
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
