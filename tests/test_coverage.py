@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -16,8 +17,12 @@ from benchmarks.coverage_case import Outcome, Row, joined, repeated, row, verdic
 from benchmarks.coverage_page import PAGE, WHY, page
 from scipy import stats
 
+from nfd.claims.measuring import beyond, distance, relative
 from nfd.core import statistics
-from nfd.core.statistics import interval, pooled_slope
+from nfd.core.statistics import Interval, interval, pooled_slope, student
+from nfd.experiment.findings.gap import gap
+from nfd.sweep.capacity import Floor
+from nfd.sweep.capacity_findings import _second
 
 REPETITIONS = 200
 CHEAP = (
@@ -136,7 +141,8 @@ def test_every_part_that_is_there_can_be_called() -> None:
 def drawn(sizes: int, seeds: int, groups: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(sizes)
     x = torch.arange(sizes, dtype=torch.float64).repeat(groups).repeat_interleave(seeds)
-    return x, torch.randn(len(x), generator=g, dtype=torch.float64), torch.arange(groups).repeat_interleave(sizes * seeds)
+    group = torch.arange(groups).repeat_interleave(sizes * seeds)
+    return x, torch.randn(len(x), generator=g, dtype=torch.float64), group
 
 
 def test_the_slope_between_two_sizes_is_welchs_difference() -> None:
@@ -175,3 +181,47 @@ def test_a_slope_whose_noise_cannot_be_told_is_unknown() -> None:
     assert (alone.value, alone.low) == pytest.approx((without.value, without.low))  # a group of one point says nothing
     three = pooled_slope(torch.arange(3.0), torch.tensor([0.0, 1.0, 2.5]), torch.zeros(3))
     assert three.high - three.value == pytest.approx(12.706 * three.stderr, rel=1e-4)  # one degree of freedom
+
+
+# ---- other mends -----------------------------------------------------------------------------------------------
+
+
+def test_a_relative_distance_counts_the_noise_of_its_scale() -> None:
+    """One group is exact: all of the noise is that of the group which is the scale too."""
+
+    def draw(g: torch.Generator) -> Iterator[Outcome]:
+        second = 1 + 0.1 * torch.randn(8, 1, generator=g, dtype=torch.float64).expand(8, 4)
+        groups = distance(torch.full((8, 4), 2.0, dtype=torch.float64), second)
+        yield Outcome("distance", "two groups", groups.low, groups.high, 1.0)
+        pairs = relative(torch.ones(8, 4, dtype=torch.float64), second)
+        yield Outcome("distance", "pairs", pairs.low, pairs.high, 1.0)
+
+    for found in repeated([draw], REPETITIONS, 0):
+        assert found["measured"] * found["count"] >= fewest(found["count"])
+
+
+def test_the_noise_of_a_square_is_counted_by_students_t() -> None:
+    samples = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
+    found = beyond(Interval(0.0, 0.0, 0.0, 0.0), 1.0, samples)
+    assert found.high**2 == pytest.approx(
+        4.3027 * math.sqrt(2) / 3, rel=1e-4
+    )  # squared noise 1/3, 2 degrees of freedom
+
+
+def test_two_floors_differ_beyond_the_intervals_of_both() -> None:
+    """The error of the law has 2 degrees of freedom here, and that of the prediction 7."""
+    law = student(1.0, 0.01, 2)
+    for apart, word in ((0.045, "agree"), (0.06, "differ")):
+        floor = Floor(student(1.0 + apart, 0.01, 7), 512, 8, "")
+        assert word in _second(law, floor)
+
+
+def test_the_shift_of_the_gap_by_width_has_an_interval() -> None:
+    """Nothing shifts it here, and noise is the same for both kinds of feedback: pairs know it to rounding."""
+    study, _ = coverage_study._measured(6, 2, torch.Generator().manual_seed(0))
+    said = gap(study)
+    assert said is not None
+    shift = next(text for text in said.details if "in place of infinity" in text)
+    low, high = map(float, re.findall(r"\[(\S+), (\S+)\]", shift)[0])
+    assert low <= 0 <= high
+    assert high - low < 0.05

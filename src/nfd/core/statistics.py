@@ -212,7 +212,7 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
     if bool((left[weighty] < _NOTHING).any()):
         return UNKNOWN
     parts = (across / spread * (up - value * across)).square() / left.clamp_min(_NOTHING)
-    sizes = [weighty & (x == place) for place in x[weighty].unique().tolist()]
+    sizes = [weighty & (x == place) for place in sorted(set(x[weighty].tolist()))]
     variance, freedom = satterthwaite([(float(parts[size].sum()), float(left[size].sum())) for size in sizes])
     return student(value, math.sqrt(variance), max(1.0, freedom))  # no sum of squares has fewer
 
