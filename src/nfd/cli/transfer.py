@@ -33,6 +33,7 @@ class TransferCommand(SweepOptions, TransferConfig):
 
     def _transfer(self, config: TransferConfig, directory: Path, command: str) -> int:
         from nfd.report.transfer import write_transfer
+        from nfd.sweep.recommendation import recommended
         from nfd.sweep.transfer import data_title, transfer
         from nfd.sweep.transfer_findings import sentence, transfer_findings
 
@@ -43,4 +44,5 @@ class TransferCommand(SweepOptions, TransferConfig):
         for one in found:
             print(f"{one.verdict}  {sentence(one)}")
         print(f"Report: {path}")
+        print(recommended(found))
         return 0

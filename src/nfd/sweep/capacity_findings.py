@@ -61,12 +61,8 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
         return [none] if found.floor is None else [none, found.floor.sentence()]
     said = [f"The law: loss = {law.floor.unsigned} + ({law.a}) / n + ({law.b}) / L; {_fit(law)}"]
     if found.shorter is not None:
-        less = found.shorter
-        said.append(
-            f"Without its smallest width and depth the floor is {less.floor.unsigned}, "
-            f"{less.floor.value - law.floor.value:+.3f} away: terms of higher order bend a floor before they show in "
-            "the misfit."
-        )
+        less, moved = found.shorter.floor.unsigned, found.shorter.floor.value - law.floor.value
+        said.append(f"Without its smallest width and depth the floor is {less}, {moved:+.3f} away.")
     if found.floor is not None:
         said.append(found.floor.beside(law.floor))
     bought = returns(law, n, L)
@@ -88,6 +84,9 @@ def result(found: Capacity, asked: Asked) -> dict[str, Any]:
     """The same as numbers."""
     law = found.law
     fit: dict[str, Any] = {"floor": numbers(law.floor), "a": numbers(law.a), "b": numbers(law.b)}
+    fit["second_order"] = {name: numbers(term) for name, term in zip("cde", law.second, strict=True)} | {
+        "bend": law.bend
+    }
     fit |= {"chi2": law.chi2, "freedom": law.freedom, "p_value": law.p_value, "good": law.good, "note": law.note}
     done: dict[str, Any] = {"fit": fit, "answers": answers(found, asked)}
     if found.shorter is not None:
@@ -156,8 +155,9 @@ def _map(found: Capacity, asked: Asked, caption: str) -> Finding:
     rows.append(_place("your network", asked.width, asked.depth))
     axes = Axes("width", "depth", "width n", "depth L", "map")
     said = " ".join(_best(size, resource, asked.budgets[resource]) for resource, size in best.items())
-    note = f"Lines of equal excess a/n + b/L by the law, which was fitted to widths {_range(law.widths)} and depths "
-    return Finding("map", "How big should it be?", said, rows, axes, f"{note}{_range(law.depths)}. {caption}")
+    sizes = f"widths {_range(law.widths)} and depths {_range(law.depths)}"
+    note = f"Lines of equal excess a/n + b/L, the first order of the law, which was fitted to {sizes}."
+    return Finding("map", "How big should it be?", said, rows, axes, f"{note} {caption}")
 
 
 def _horizons(found: Capacity, caption: str) -> Finding:
@@ -235,7 +235,7 @@ def _depth_within(shape: Shape, resource: Resource, budget: int, n: float) -> fl
 
 def _fit(law: Law) -> str:
     quality = "it holds" if law.good else "it does not hold"
-    said = f"{quality} (chi2 {law.chi2:.1f} of {law.freedom} degrees of freedom, p = {law.p_value:.2g})."
+    said = f"{quality} ({law.test})."
     return f"{said} {law.note}".strip()
 
 

@@ -6,8 +6,8 @@ same over a few seeds, on a grid. A cubic is fitted through the rates around the
 best progress, each with a weight that falls to zero where a fifth is lost: losses rise faster to the right of the best
 rate than to the left, which moves the vertex of a parabola by a fifth of a doubling and more.
 
-The interval holds three errors: of the seeds, by a bootstrap of the whole procedure (a jackknife misses how the choice of
-the rates around the best one jumps from seed to seed); of the curve's form, the distance to the vertex of a parabola; and
+The interval holds three errors: of the seeds, by a bootstrap of the whole procedure (a jackknife misses how the choice
+of the rates around the best one jumps from seed to seed); of the curve's form, the distance to a parabola's vertex; and
 of the grid, where the rate next to the best one has lost a fifth already.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -97,6 +98,12 @@ class Scores:
     def at(self, log2_eta: Tensor) -> Tensor:
         """The typical score at any rate (``at``)."""
         return at(self.log2_eta, self.typical, log2_eta)
+
+
+def rate_of(log2_eta: Interval) -> Interval:
+    """The interval of a rate from that of its logarithm to base 2."""
+    value, low, high = (math.pow(2, v) for v in (log2_eta.value, log2_eta.low, log2_eta.high))
+    return Interval(value, value * math.log(2) * log2_eta.stderr, low, high)
 
 
 def at(grid: Tensor, typical: Tensor, log2_eta: Tensor) -> Tensor:
@@ -182,6 +189,7 @@ def chosen(cells: list[Scores], weights: Tensor) -> Interval:
     return combined(value, [(error, seeds - 1), *((part, math.inf) for part in parts)])
 
 
+@cache
 def resamples(seeds: int) -> Tensor:
     """Weights ``[B, S]`` of the seeds in B samples with replacement."""
     drawn = torch.randint(seeds, (_RESAMPLES, seeds), generator=generator(0, "resamples"))

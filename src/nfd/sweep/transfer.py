@@ -25,7 +25,7 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
-from nfd.sweep.optimum import Scores, chosen, resamples, rounded, vertex
+from nfd.sweep.optimum import Scores, at, chosen, resamples, rounded, vertex
 from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from nfd.core.statistics import Interval, mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.sweep_settings import TransferConfig
+from nfd.sweep.optimum import rate_of
+from nfd.sweep.recommendation import Recommendation
 from nfd.sweep.transfer import TOLERANCE, Size, Transfer
 
 _SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
@@ -79,11 +81,24 @@ def result(found: Sequence[Transfer]) -> list[dict[str, Any]]:
     ]
 
 
+def advice(found: Recommendation) -> dict[str, Any]:
+    """The recommendation as numbers."""
+    return {
+        "kind": found.kind,
+        "rule": found.rule,
+        "eta_c": numbers(found.eta_c),
+        "small": {"width": found.small[0], "depth": found.small[1]},
+        "large": {"width": found.large[0], "depth": found.large[1]},
+        "regret_share": numbers(found.share),
+        "sentence": str(found),
+    }
+
+
 def _drift(config: TransferConfig, found: Sequence[Transfer], axis: Literal["width", "depth"], caption: str) -> Finding:
     """The best rate along one axis, the other at its largest."""
     held, at = ("width", config.widths[-1]) if axis == "depth" else ("depth", config.depths[-1])
     rows = [
-        {"series": one.rule, axis: size} | columns("eta_c", _exponential(one.cells[_at(axis, size, at)].optimum()))
+        {"series": one.rule, axis: size} | columns("eta_c", rate_of(one.cells[_at(axis, size, at)].optimum()))
         for one in found
         for size in _along(config, axis)
     ]
@@ -127,13 +142,8 @@ def _caption(config: TransferConfig, data: str) -> str:
     )
 
 
-def _exponential(log2: Interval) -> Interval:
-    value, low, high = (math.pow(2, v) for v in (log2.value, log2.low, log2.high))
-    return Interval(value, value * math.log(2) * log2.stderr, low, high)
-
-
 def _rate(log2: Interval) -> str:
-    found = _exponential(log2)
+    found = rate_of(log2)
     return f"{found.value:.2g} [{found.low:.2g}, {found.high:.2g}]"
 
 
