@@ -21,9 +21,9 @@ import nfd
 from nfd.core.activations import activation
 from nfd.core.names import Feedback, RuleName
 from nfd.core.random import Increment
-from nfd.core.statistics import rms, student
+from nfd.core.statistics import Size, rms, student
 from nfd.core.variances import variances
-from nfd.limits.depth import DEPTHS, extrapolated
+from nfd.limits.depth import DEPTHS, _growth, extrapolated
 from nfd.meters.verdict import verdict
 from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM
@@ -274,6 +274,13 @@ def test_a_third_of_the_last_move_is_left() -> None:
     first, second = extrapolated(f[0], f[1]), extrapolated(f[1], f[2])
     left = nfd.kernel(np.ones((1, 2)), kind="ntk")[0, 0] - second
     assert math.isclose(float((second - first) / left), 3, rel_tol=0.05)
+
+
+def test_the_growth_of_changes_is_an_exponent_in_depth() -> None:
+    """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as L^(1/2)."""
+    for power in (-1.0, 0.5):
+        assert _growth([Size(2 ** (power * k), 0.0) for k in range(4)]) == pytest.approx(power)
+    assert _growth([Size(1.0, 0.0)]) is None
 
 
 def test_constants_of_the_first_step_of_two_layer_blocks(one_thread: None) -> None:

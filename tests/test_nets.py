@@ -11,6 +11,7 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
+from nfd.nets.dense import DenseLinear
 from nfd.nets.network import Network
 
 F64 = torch.float64
@@ -104,6 +105,20 @@ def test_deferred_streams_are_those_of_the_completed_network(block: str) -> None
 def test_delta_before_backward_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"after loss\.backward"):
         _ = nfd.ResNet(5, 3, 8, 2, dtype=F64).streams(data()).delta
+
+
+def test_the_gradient_of_a_layer_does_not_depend_on_its_feedback() -> None:
+    """Only what goes further back does."""
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    found = {}
+    for feedback in ("shared", "independent", "static"):
+        layer = DenseLinear(5, 4, feedback=feedback, seed=1, dtype=torch.float64)
+        torch.sin(layer(x)).sum().backward()
+        found[feedback] = layer.weight.grad, x.grad
+        x.grad = None
+    for feedback in ("independent", "static"):
+        torch.testing.assert_close(found[feedback][0], found["shared"][0])
+        assert not torch.allclose(found[feedback][1], found["shared"][1])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -17,6 +17,7 @@ import nfd
 from nfd.core.activations import activation
 from nfd.core.statistics import stderr
 from nfd.limits import particles
+from nfd.limits.growing_cholesky import GrowingCholesky
 from nfd.limits.kernel import gram_matrix
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
@@ -211,3 +212,15 @@ def test_slopes_of_losses_are_their_derivatives(y: float) -> None:
         for name, loss in losses.items():
             (slope,) = torch.autograd.grad(loss, f, retain_graph=True)
             assert particles._LOSSES[name](value, y) == pytest.approx(float(slope))
+
+
+def test_the_growing_factor_is_that_of_the_whole_covariance() -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.cat([x, x[:1] + x[1:2]])  # the last adds nothing
+    C, growing = x @ x.T, GrowingCholesky(5)
+    rows = [growing.extend(C[k, : k + 1].numpy()) for k in range(5)]
+    for k, row in enumerate(rows[:4]):
+        torch.testing.assert_close(row, torch.linalg.cholesky(C[:4, :4])[k, : k + 1])
+    for j in range(4):
+        assert float(rows[4][: j + 1] @ rows[j]) == pytest.approx(float(C[4, j]))
+    assert (growing.kept, growing.dropped) == ([0, 1, 2, 3], 1)

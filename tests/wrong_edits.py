@@ -31,7 +31,10 @@ LIST = ROOT / "tests/wrong_edits.toml"
 RESULTS = ROOT / "out/wrong-edits.json"
 PAGE = ROOT / "docs/wrong-edits.md"
 
+SUITE = ("tests", "--ignore=tests/test_wrong_edits.py")  # which holds the list against the code, so that any edit fails
+
 Verdict = Literal["noticed", "noticed by the suite", "survived", "not tested"]
+_LONGEST = 3600.0  # seconds of one call of pytest: an edit may make a loop endless
 _PASSED, _FAILED, _BROKEN = 0, 1, 2  # exit codes of pytest; 2: tests could not even be collected
 
 
@@ -109,11 +112,13 @@ def run_tests(root: Path, tests: Sequence[str], only: str = "") -> tuple[int, st
     command += ["-k", only] if only else []
     data = os.environ.get("NFD_DATA", str(ROOT.parent / "shared/data"))
     own = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "NFD_DATA": data}
-    own |= {
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }  # edits of one second are not mixed up
-    done = subprocess.run(command, cwd=root, env={**os.environ, **own}, capture_output=True, text=True)
+    own |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no code of an earlier edit is left
+    try:
+        done = subprocess.run(
+            command, cwd=root, env={**os.environ, **own}, capture_output=True, text=True, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        return _FAILED, "no test: none ended in time"
     if done.returncode not in (_PASSED, _FAILED, _BROKEN):
         raise RuntimeError(f"pytest could not run {' '.join(tests)} {only}:\n{done.stdout}{done.stderr}")
     failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", done.stdout, flags=re.MULTILINE)
@@ -211,28 +216,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(missing: list[Edit], results: dict[str, dict[str, Any]], asked: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="wrong-edits-") as place:
-        roots: SimpleQueue[Path] = SimpleQueue()
         copies = [copied(ROOT, Path(place) / str(k)) for k in range(min(asked.workers, len(missing)))]
-        tests = sorted({f"tests/{test}" for edit in missing for test in edit.tests})
-        code, by = run_tests(copies[0], tests)
-        if code != _PASSED:
-            raise SystemExit(f"Without any edit {by or 'a test'} fails already: mend that first.")
-        for root in copies:
+        _require_passing(copies[0], sorted({f"tests/{test}" for edit in missing for test in edit.tests}))
+        left = _outcomes(missing, copies, results, asked.results, suite=False)
+        if left and not asked.named_only:
+            _require_passing(copies[0], SUITE)
+            _outcomes(left, copies, results, asked.results, suite=True)
+
+
+def _require_passing(root: Path, tests: Sequence[str]) -> None:
+    """A test that fails without any edit notices nothing."""
+    code, by = run_tests(root, tests)
+    if code != _PASSED:
+        raise SystemExit(f"Without any edit {by or 'a test'} fails already: mend that first.")
+
+
+def _outcomes(
+    wanted: list[Edit], copies: list[Path], results: dict[str, dict[str, Any]], kept: Path, *, suite: bool
+) -> list[Edit]:
+    """Run edits, a copy for each worker; those that their tests did not notice."""
+    roots: SimpleQueue[Path] = SimpleQueue()
+    for root in copies:
+        roots.put(root)
+
+    def one(edit: Edit) -> Outcome:
+        root = roots.get()
+        try:
+            return judged(root, edit, suite=suite)
+        finally:
             roots.put(root)
 
-        def one(edit: Edit) -> tuple[Edit, Outcome]:
-            root = roots.get()
-            try:
-                return edit, judged(root, edit, suite=not asked.named_only)
-            finally:
-                roots.put(root)
-
-        with ThreadPoolExecutor(len(copies)) as pool:
-            for edit, outcome in pool.map(one, missing):
-                results[edit.name] = {"key": key_of(edit), **asdict(outcome)}
-                asked.results.parent.mkdir(parents=True, exist_ok=True)
-                asked.results.write_text(json.dumps(results, indent=1))
-                print(f"{edit.name}: {outcome.verdict} {outcome.by} ({outcome.seconds:.0f} s)", flush=True)
+    with ThreadPoolExecutor(len(copies)) as pool:
+        for edit, outcome in zip(wanted, pool.map(one, wanted), strict=True):
+            results[edit.name] = {"key": key_of(edit), **asdict(outcome)}
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(results, indent=1))
+            print(f"{edit.name}: {outcome.verdict} {outcome.by} ({outcome.seconds:.0f} s)", flush=True)
+    return [edit for edit in wanted if results[edit.name]["verdict"] == "not tested"]
 
 
 if __name__ == "__main__":
