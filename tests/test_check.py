@@ -653,7 +653,9 @@ def test_the_command_says_writes_and_exits(
     assert (tmp_path / "out/check/depth.png").stat().st_size > 5000
     assert "<script" in (tmp_path / "out/check/report.html").read_text()
     assert len((tmp_path / "out/check/runs.csv").read_text().splitlines()) == 13
-    assert main([*arguments, "--batches", "mymodels:batches", "--config", "out/check/config.toml"]) in (0, 1)
+    assert main([*arguments, "--batches", "mymodels:batches"]) in (0, 1)
+    assert main([*arguments, "--batches", "mymodels:batches", "--steps", "3"]) == 2
+    assert "brings its own data and steps; got steps=3" in capsys.readouterr().err
     for bad, said in (
         ([], "needs a constructor"),
         (["mymodels"], "package.module:name"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
 
     def walk(module: nn.Module, name: str) -> None:
-        inner = next((_WRAPPED[kind] for kind in _kinds(module) if kind in _WRAPPED), None)
+        inner = next((_WRAPPED[kind] for kind in _kinds(type(module)) if kind in _WRAPPED), None)
         if inner is not None and inner in module._modules:
             walk(getattr(module, inner), name)
             return
@@ -148,12 +149,13 @@ def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] 
 
 def is_conv1d(owner: nn.Module) -> bool:
     """Whether a module is Hugging Face's linear layer, or a subclass of it, whose weight is [in, out]."""
-    return "Conv1D" in _kinds(owner) and hasattr(owner, "nf")
+    return "Conv1D" in _kinds(type(owner)) and hasattr(owner, "nf")
 
 
-def _kinds(module: nn.Module) -> list[str]:
-    """The names of a module's class and of its bases: of classes that are imported only where they are in use."""
-    return [kind.__name__ for kind in type(module).__mro__]
+@lru_cache(maxsize=1024)
+def _kinds(kind: type[nn.Module]) -> tuple[str, ...]:
+    """The names of a class and of its bases: of classes that are imported only where they are in use."""
+    return tuple(base.__name__ for base in kind.__mro__)
 
 
 def groups(t: TensorInfo) -> int:
