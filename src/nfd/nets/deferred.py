@@ -59,7 +59,8 @@ class DeferredLinear(nn.Module):
         seed: of the reveal stream; the same seed and the same queries give the same numbers. None draws one from
             PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are
             independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
-            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser cut of it.
+            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
+            cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.

@@ -86,9 +86,9 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
         raise RuntimeError(
             f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a "
             "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
-            "sign, noise, a tensor put in its place, an average over processes) does something else than it "
-            "would to the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, "
-            f"several calls of backward(). Use these, or {STORED}."
+            "sign, noise, a tensor put in its place, an average over processes) does something else than it would to "
+            "the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), "
+            f"zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
