@@ -190,7 +190,7 @@ class DeferredLinear(nn.Module):
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
         answer = self.matrix.ask(
-            self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record
+            self.matrix.forward, x, scale=self.scale.numbers, update=self.update.numbers, record=record
         )
         self._grow()
         return answer.value, answer.products
@@ -201,8 +201,8 @@ class DeferredLinear(nn.Module):
         answer = self.matrix.ask(
             self.matrix.backward,
             g,
-            scale=1.0 if static else self.scale.values,
-            update=None if static else self.update.values.T,
+            scale=1.0 if static else self.scale.numbers,
+            update=None if static else self.update.numbers.T,
             record=record,
         )
         self._grow()
@@ -270,8 +270,8 @@ class DeferredLinear(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
         destination[prefix + "identity"] = self._identity()
-        destination[prefix + "scale"] = self.scale.values.clone()
-        destination[prefix + "update"] = self.update.values.clone()
+        destination[prefix + "scale"] = self.scale.numbers.clone()
+        destination[prefix + "update"] = self.update.numbers.clone()
         destination.update({prefix + key: tensor for key, tensor in factors(self.matrix).items()})
 
     def _load_from_state_dict(

@@ -38,17 +38,17 @@ class Watched(torch.Tensor):
     """A tensor that knows whether its memory was handed out, so that it may be written to unseen."""
 
     exposed: bool = False
-    __torch_function__ = torch._C._disabled_torch_function_impl  # as nn.Parameter: results are plain tensors
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as nn.Parameter
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
         """The same memory, watched."""
-        return cast(Self, torch.Tensor._make_subclass(cls, tensor))
+        return torch.Tensor._make_subclass(cls, tensor)
 
     @property
-    def values(self) -> Tensor:
+    def numbers(self) -> Tensor:
         """What ``.data`` is elsewhere, for ourselves."""
-        return cast(Tensor, torch.Tensor.data.__get__(self))
+        return cast(Tensor, torch.Tensor.data.__get__(self))  # type: ignore[attr-defined]
 
     def expose(self) -> None:
         """Called before the memory is handed out."""
@@ -58,12 +58,12 @@ class Watched(torch.Tensor):
     def data(self) -> Tensor:
         """The numbers, behind the back of autograd and of PyTorch's count of writes."""
         self.expose()
-        return self.values
+        return self.numbers
 
     @data.setter
     def data(self, tensor: Tensor) -> None:
         self.expose()
-        torch.Tensor.data.__set__(self, tensor)
+        torch.Tensor.data.__set__(self, tensor)  # type: ignore[attr-defined]
 
     def detach(self) -> Tensor:
         self.expose()
@@ -133,7 +133,7 @@ class Ledger:
         """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
         if self._written is None or self._written[0]() is not G:
             return False
-        return G._version == self._written[1] and not cast(Watched, G).exposed
+        return G._version == self._written[1] and not G.exposed
 
     def scale(self, factor: float) -> None:
         """Note that everything so far was multiplied by a number."""

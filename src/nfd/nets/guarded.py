@@ -30,12 +30,12 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.values.clone(), self.requires_grad)
+        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), self.requires_grad)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.values, self.requires_grad)
+        return _rebuilt, (self.numbers, self.requires_grad)
 
     def expose(self) -> None:
         """Note the value before its memory is handed out."""
@@ -94,7 +94,7 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
         if self.grad is None:
-            self.grad, self.ledger = Watched.of(torch.zeros_like(self.values)), Ledger()
+            self.grad, self.ledger = Watched.of(torch.zeros_like(self.numbers)), Ledger()
         elif self.ledger is None or not self.ledger.is_signed(self.grad):
             factor = self.check_gradient()
             self.grad, self.ledger = Watched.of(self.grad), self.ledger or Ledger()
@@ -105,7 +105,7 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
 
     def make_room(self, rows: int, columns: int) -> None:
         """Give D and its gradient room for at least so many directions."""
-        values = self.values
+        values = self.numbers
         roomy = with_room(values, rows, columns)
         if roomy is values:
             return
@@ -129,11 +129,11 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
         return 1.0 if self.ledger.is_signed(grad) else self.ledger.factor(grad)
 
     def _note(self) -> Note | float:
-        return float(self.values.item()) if self.dim() == 0 else Note.of(self.values)
+        return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
 
     def _is_as_noted(self) -> bool:
         if isinstance(self.noted, Note):
-            return self.noted.fits(self.values)
+            return self.noted.fits(self.numbers)
         now, then = self._note(), self.noted
         return now == then or (now != now and then != then)  # not-a-number both
 
