@@ -117,7 +117,7 @@ class Ledger:
         self._product: Array = np.zeros((0,))
         self._size = 0.0
         self._factors: list[tuple[Tensor, Tensor]] = []
-        self._written: tuple[ReferenceType[Watched], int] | None = None
+        self._written: tuple[ReferenceType[Tensor], int] | None = None
 
     def add(self, left: Tensor, right: Tensor) -> None:
         """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was added."""
@@ -125,7 +125,7 @@ class Ledger:
             self._fold()
         self._factors.append((left, right))
 
-    def sign(self, G: Watched) -> None:
+    def sign(self, G: Tensor) -> None:
         """Note that G, as it is now, holds what was added."""
         self._written = ref(G), G._version
 
@@ -133,7 +133,7 @@ class Ledger:
         """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
         if self._written is None or self._written[0]() is not G:
             return False
-        return G._version == self._written[1] and not G.exposed
+        return G._version == self._written[1] and not cast(Watched, G).exposed
 
     def scale(self, factor: float) -> None:
         """Note that everything so far was multiplied by a number."""

@@ -14,7 +14,7 @@ from nfd.nets.frame import with_room
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 
 
-class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
+class Guarded(Watched, nn.Parameter):
     """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
 
     It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its
@@ -93,15 +93,17 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
-        if self.grad is None:
-            self.grad, self.ledger = Watched.of(torch.zeros_like(self.numbers)), Ledger()
-        elif self.ledger is None or not self.ledger.is_signed(self.grad):
+        grad, ledger = self.grad, self.ledger
+        if grad is None:
+            grad, ledger = Watched.of(torch.zeros_like(self.numbers)), Ledger()
+        elif ledger is None or not ledger.is_signed(grad):
             factor = self.check_gradient()
-            self.grad, self.ledger = Watched.of(self.grad), self.ledger or Ledger()
-            self.ledger.scale(factor)
-        self.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
-        self.ledger.add(left, right)
-        self.ledger.sign(self.grad)
+            grad, ledger = Watched.of(grad), ledger or Ledger()
+            ledger.scale(factor)
+        self.grad, self.ledger = grad, ledger
+        grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        ledger.add(left, right)
+        ledger.sign(grad)
 
     def make_room(self, rows: int, columns: int) -> None:
         """Give D and its gradient room for at least so many directions."""
