@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.ambient import undisturbed
-from nfd.data.digits import digits
 from nfd.experiment.runs import train_group
 from nfd.experiment.settings import RunConfig, StudyConfig
 from nfd.experiment.study import Study
@@ -131,7 +130,6 @@ COMPUTATIONS: dict[str, Callable[[], Any]] = {
     "stacked runs": trained,
     "runs with deferred weights": lambda: trained(weights="deferred"),
     "runs with a meter": lambda: trained(meter="updates", block="two-layer", every=1),
-    "digits": lambda: [digits().train.pixels, digits().train.labels],
 }
 
 
@@ -163,6 +161,8 @@ def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str)
     forget()
     expected = numbers(COMPUTATIONS[name]())
     for mode, entered in MODES.items():
+        if name == "study" and mode != "autocast":  # it is one wrapper around what the others compute
+            continue
         forget()
         with entered():
             found = numbers(COMPUTATIONS[name]())

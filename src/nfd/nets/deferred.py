@@ -59,7 +59,8 @@ class DeferredLinear(nn.Module):
         seed: of the reveal stream; the same seed and the same queries give the same numbers. None draws one from
             PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are
             independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
-            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser cut of it.
+            ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
+            cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -189,7 +190,7 @@ class DeferredLinear(nn.Module):
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
         answer = self.matrix.ask(
-            self.matrix.forward, x, scale=self.scale.values, update=self.update.values, record=record
+            self.matrix.forward, x, scale=self.scale.numbers, update=self.update.numbers, record=record
         )
         self._grow()
         return answer.value, answer.products
@@ -200,8 +201,8 @@ class DeferredLinear(nn.Module):
         answer = self.matrix.ask(
             self.matrix.backward,
             g,
-            scale=1.0 if static else self.scale.values,
-            update=None if static else self.update.values.T,
+            scale=1.0 if static else self.scale.numbers,
+            update=None if static else self.update.numbers.T,
             record=record,
         )
         self._grow()
@@ -269,8 +270,8 @@ class DeferredLinear(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()
         destination[prefix + "identity"] = self._identity()
-        destination[prefix + "scale"] = self.scale.values.clone()
-        destination[prefix + "update"] = self.update.values.clone()
+        destination[prefix + "scale"] = self.scale.numbers.clone()
+        destination[prefix + "update"] = self.update.numbers.clone()
         destination.update({prefix + key: tensor for key, tensor in factors(self.matrix).items()})
 
     def _load_from_state_dict(

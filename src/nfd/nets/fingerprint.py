@@ -38,17 +38,17 @@ class Watched(torch.Tensor):
     """A tensor that knows whether its memory was handed out, so that it may be written to unseen."""
 
     exposed: bool = False
-    __torch_function__ = torch._C._disabled_torch_function_impl  # as nn.Parameter: results are plain tensors
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as nn.Parameter
 
     @classmethod
     def of(cls, tensor: Tensor) -> Self:
         """The same memory, watched."""
-        return cast(Self, torch.Tensor._make_subclass(cls, tensor))
+        return torch.Tensor._make_subclass(cls, tensor)
 
     @property
-    def values(self) -> Tensor:
+    def numbers(self) -> Tensor:
         """What ``.data`` is elsewhere, for ourselves."""
-        return cast(Tensor, torch.Tensor.data.__get__(self))
+        return cast(Tensor, torch.Tensor.data.__get__(self))  # type: ignore[attr-defined]
 
     def expose(self) -> None:
         """Called before the memory is handed out."""
@@ -58,12 +58,12 @@ class Watched(torch.Tensor):
     def data(self) -> Tensor:
         """The numbers, behind the back of autograd and of PyTorch's count of writes."""
         self.expose()
-        return self.values
+        return self.numbers
 
     @data.setter
     def data(self, tensor: Tensor) -> None:
         self.expose()
-        torch.Tensor.data.__set__(self, tensor)
+        torch.Tensor.data.__set__(self, tensor)  # type: ignore[attr-defined]
 
     def detach(self) -> Tensor:
         self.expose()
@@ -117,7 +117,7 @@ class Ledger:
         self._product: Array = np.zeros((0,))
         self._size = 0.0
         self._factors: list[tuple[Tensor, Tensor]] = []
-        self._written: tuple[ReferenceType[Watched], int] | None = None
+        self._written: tuple[ReferenceType[Tensor], int] | None = None
 
     def add(self, left: Tensor, right: Tensor) -> None:
         """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was added."""
@@ -125,7 +125,7 @@ class Ledger:
             self._fold()
         self._factors.append((left, right))
 
-    def sign(self, G: Watched) -> None:
+    def sign(self, G: Tensor) -> None:
         """Note that G, as it is now, holds what was added."""
         self._written = ref(G), G._version
 

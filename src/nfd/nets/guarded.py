@@ -14,7 +14,7 @@ from nfd.nets.frame import with_room
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 
 
-class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
+class Guarded(Watched, nn.Parameter):
     """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
 
     It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its
@@ -30,12 +30,12 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.values.clone(), self.requires_grad)
+        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), self.requires_grad)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.values, self.requires_grad)
+        return _rebuilt, (self.numbers, self.requires_grad)
 
     def expose(self) -> None:
         """Note the value before its memory is handed out."""
@@ -86,26 +86,28 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
         raise RuntimeError(
             f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a "
             "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
-            "sign, noise, a tensor put in its place, an average over processes) does something else than it "
-            "would to the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), zero_grad, "
-            f"several calls of backward(). Use these, or {STORED}."
+            "sign, noise, a tensor put in its place, an average over processes) does something else than it would to "
+            "the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), "
+            f"zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
-        if self.grad is None:
-            self.grad, self.ledger = Watched.of(torch.zeros_like(self.values)), Ledger()
-        elif self.ledger is None or not self.ledger.is_signed(self.grad):
+        grad, ledger = self.grad, self.ledger
+        if grad is None:
+            grad, ledger = Watched.of(torch.zeros_like(self.numbers)), Ledger()
+        elif ledger is None or not ledger.is_signed(grad):
             factor = self.check_gradient()
-            self.grad, self.ledger = Watched.of(self.grad), self.ledger or Ledger()
-            self.ledger.scale(factor)
-        self.grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
-        self.ledger.add(left, right)
-        self.ledger.sign(self.grad)
+            grad, ledger = Watched.of(grad), ledger or Ledger()
+            ledger.scale(factor)
+        self.grad, self.ledger = grad, ledger
+        grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        ledger.add(left, right)
+        ledger.sign(grad)
 
     def make_room(self, rows: int, columns: int) -> None:
         """Give D and its gradient room for at least so many directions."""
-        values = self.values
+        values = self.numbers
         roomy = with_room(values, rows, columns)
         if roomy is values:
             return
@@ -129,11 +131,11 @@ class Guarded(Watched, nn.Parameter):  # type: ignore[misc]
         return 1.0 if self.ledger.is_signed(grad) else self.ledger.factor(grad)
 
     def _note(self) -> Note | float:
-        return float(self.values.item()) if self.dim() == 0 else Note.of(self.values)
+        return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
 
     def _is_as_noted(self) -> bool:
         if isinstance(self.noted, Note):
-            return self.noted.fits(self.values)
+            return self.noted.fits(self.numbers)
         now, then = self._note(), self.noted
         return now == then or (now != now and then != then)  # not-a-number both
 

@@ -89,7 +89,7 @@ class SGD(torch.optim.SGD):
         for index, group in enumerate(state_dict["param_groups"]):
             _check_group(group, f"group {index} of the saved state")
         self._check_momenta(state_dict)
-        super().load_state_dict(state_dict)
+        super().load_state_dict(dict(state_dict))
         for p, state in self.state.items():
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
@@ -154,7 +154,7 @@ def _check_layers(guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         if D.dim() == 0 or D.grad is None:
             continue
         s = D.scale
-        if s in guarded and s.grad is not None:
+        if s is not None and s in guarded and s.grad is not None:
             alone.discard(s)
             settings = [[g[name] for name in _OF_ONE_MATRIX] for g in (group, guarded[s])]
             if settings[0] != settings[1] and any(g["weight_decay"] or g["momentum"] for g in (group, guarded[s])):
