@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nfd.core.statistics import Interval
 from nfd.sweep.law_fit import fit_law
 from nfd.sweep.optimum import Scores
-from nfd.sweep.transfer import Regret, drift, halves, procedure, rates_of
+from nfd.sweep.transfer import Regret, drift, folds, procedure, rates_of
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]
@@ -228,10 +228,10 @@ def regret(curve: Curve, random: Random, apart: float, count: int = 8) -> Interv
     seeds = Seeds.drawn(random, count)
     small, large = sweep(curve, Seeds.drawn(random, count), random, apart), sweep(curve, seeds, random)
     scores, rates = np.empty((count, 2)), []
-    for by, on in halves(count):
+    for by, on in folds(count):
         pair = rates_of(small, large, by)
-        half = Seeds(seeds.shift[on], seeds.level[on], seeds.edge[on])
-        scores[on] = np.minimum(curve.losses(np.log2(pair)[None], random, half), GUESS)
+        scored = Seeds(seeds.shift[on], seeds.level[on], seeds.edge[on])
+        scores[on] = np.minimum(curve.losses(np.log2(pair)[None], random, scored), GUESS)
         rates.append(pair)
     foreign, own = zip(*rates, strict=True)
     columns = torch.tensor(scores)

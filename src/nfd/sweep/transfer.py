@@ -2,9 +2,8 @@
 
 For each rule the best ``eta_c`` is found at every width and depth. Its *drift* is the exponent of
 ``best eta_c ~ L**p n**q``, in doublings per doubling. Its *regret* is what the largest network loses when it is trained
-at the smallest one's best rate instead of its own: both are trained, on the same batches from the same starts. Both
-rates are chosen by half of the seeds, and the networks of the other half are trained at them, both ways round: a rate
-looks better than it is on the seeds that chose it.
+at the smallest one's best rate instead of its own: both are trained, on the same batches from the same starts. For
+each seed both rates are chosen by the other seeds: a rate looks better than it is on the seeds that chose it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Place = tuple[RuleName, Size]
 class Regret:
     """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this.
 
-    The rates of each half of the seeds, ``foreign_eta`` and ``own_eta``, were chosen by the other half (``halves``).
+    The rates of each seed, ``foreign_eta`` and ``own_eta``, were chosen by the others (``folds``).
     ``guess`` is log C, from which progress counts. ``spread`` is the error of the whole procedure (``procedure``).
     """
 
@@ -158,7 +157,7 @@ class _Question:
 
     def _regrets(self, cells: dict[Place, Scores]) -> dict[RuleName, Regret]:
         small, large = self.sizes[0], self.sizes[-1]
-        parts = halves(self.config.seeds)
+        parts = folds(self.config.seeds)
         rates = {r: [rates_of(cells[r, small], cells[r, large], by) for by, _ in parts] for r in self.config.rules}
         plan = [
             config
@@ -201,10 +200,10 @@ class _Question:
         return [config for seed in some for eta_c in rates for config in grid(**shared | _point(seed, eta_c))]
 
 
-def halves(seeds: int) -> list[tuple[Tensor, Tensor]]:
-    """Places of the seeds that choose and of those that score, both ways round."""
-    first, second = torch.arange(seeds // 2), torch.arange(seeds // 2, seeds)
-    return [(second, first), (first, second)]
+def folds(seeds: int) -> list[tuple[Tensor, Tensor]]:
+    """Places of the seeds that choose rates, and of the one that is scored at them: each in turn, by all others."""
+    places = torch.arange(seeds)
+    return [(places[places != one], places[one : one + 1]) for one in range(seeds)]
 
 
 def rates_of(small: Scores, large: Scores, seeds: Tensor) -> list[float]:
