@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from nfd.core.errors import InputError, InputTypeError
+
 try:
     import fcntl
 except ImportError:  # not on Windows
@@ -33,27 +35,27 @@ _PATIENCE, _PAUSE = 2.0, 0.005  # seconds
 def expanded(path: str | Path) -> Path:
     """The path with the home of ``~`` in it, where there is one; TypeError for what is no path."""
     if not isinstance(path, str | Path):
-        raise TypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
+        raise InputTypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
     if "\0" in str(path):
-        raise ValueError(f"a path cannot hold a zero byte; got {str(path)!r}.")
+        raise InputError(f"a path cannot hold a zero byte; got {str(path)!r}.")
     return Path(os.path.expanduser(path))
 
 
 def prepare_directory(path: str | Path) -> Path:
     """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
     if not str(path).strip():
-        raise ValueError("out must name a directory; got an empty string.")
+        raise InputError("out must name a directory; got an empty string.")
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
+        raise InputError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
     directory = expanded(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"0")
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
             "Choose another with --out DIR."
         ) from error

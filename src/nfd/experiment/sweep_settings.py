@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.errors import MAX_SEED
+from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.files import expanded
 from nfd.core.names import Activation, Block, Data, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
@@ -37,7 +37,7 @@ class SweepConfig(DataConfig):
     @model_validator(mode="after")
     def _check_length(self) -> Self:
         if not is_partial() and self.epochs is not None and self.changed("steps"):
-            raise ValueError(
+            raise InputError(
                 f"epochs stand in place of steps; got epochs={self.epochs:g} and steps={self.steps}. Drop one."
             )
         return self
@@ -92,12 +92,12 @@ class TransferConfig(SweepConfig):
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
         if not is_partial() and len(self.widths) * len(self.depths) < 2:
-            raise ValueError(
+            raise InputError(
                 f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
                 f"{list(self.widths)} and depths={list(self.depths)}."
             )
         if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
-            raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
+            raise InputError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
         if not is_partial() and "ntk" in self.rules:
             check_optimizer(self.optimizer, rule="ntk")
         return self
@@ -143,17 +143,17 @@ class CapacityConfig(SweepConfig):
         if is_partial():
             return self
         if self.replicates == 1:
-            raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
+            raise InputError("replicates must be two or more, for a standard error, or 0; got 1.")
         if self.held_out is not None and not self.hold_out:
-            raise ValueError(
+            raise InputError(
                 f"held_out is the size to hold out; got {list(self.held_out)} and hold_out=False. Drop one."
             )
         if self.replicates == 0 and self.changed("limit_width"):
-            raise ValueError(
+            raise InputError(
                 f"limit_width is that of the replicates; got limit_width={self.limit_width} and replicates=0. Drop one."
             )
         if self.block == "one-layer" and self.rule == "depth-mup-inner":
-            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         return self
 
 
@@ -177,7 +177,7 @@ class FigureConfig(DataConfig):
 def _kind_of(path: Path) -> str:
     """Folders without a name of CIFAR-10's are folders of images."""
     if not path.exists():
-        raise ValueError(
+        raise InputError(
             f"data_dir {str(path)!r} does not exist. Point it at CIFAR-10's binary files or at a folder of images per "
             "class."
         )

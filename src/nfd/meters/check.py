@@ -16,6 +16,7 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import (
     MOST,
     WIDEST,
+    InputError,
     check_callable,
     check_choice,
     check_count,
@@ -148,7 +149,7 @@ def check(
     check_callable("make_model", make_model, "a function of (width, depth)")
     sizes = {"width": _sizes("widths", widths, WIDEST), "depth": _sizes("depths", depths, MOST)}
     if all(len(s) < 2 for s in sizes.values()):
-        raise ValueError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
+        raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     place = None if device is None else check_device(device)
     pairs = _pairs(batches, place)
     rule_named(rule)
@@ -186,7 +187,7 @@ def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> li
     """The batches as a list of tensors, on ``place`` if there is one; ValueError that names what is not."""
     found = check_several("batches", batches, "(inputs, targets), one per step")
     if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
-        raise ValueError("batches must be a list of (inputs, targets), one per step.")
+        raise InputError("batches must be a list of (inputs, targets), one per step.")
     pairs = [(_tensors(x), _tensors(y)) for x, y in found]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of batches[{step}]", x)
@@ -208,7 +209,7 @@ def _tensors(value: Any) -> Any:
 def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
     found = [check_count(argument, size, maximum=most) for size in check_several(argument, sizes, "sizes")]
     if not found or found != sorted(set(found)):
-        raise ValueError(f"{argument} must be ascending; got {list(sizes)}.")
+        raise InputError(f"{argument} must be ascending; got {list(sizes)}.")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import first_line
+from nfd.core.errors import InputError, first_line
 from nfd.core.machine import threads
 from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
@@ -42,7 +42,7 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
             found, alone = _alone(job, smallest, starts)
         except (RuntimeError, IndexError, AttributeError, TypeError) as error:
             x, y = job.batches[0]
-            raise ValueError(
+            raise InputError(
                 f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
                 f"targets {_shape(y)}: {first_line(error)}"
             ) from error
@@ -99,7 +99,7 @@ class _Starts:
             print_ = zlib.crc32(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), print_)
         other = self._seeds.setdefault((width, depth, print_), seed)
         if other != seed:
-            raise ValueError(
+            raise InputError(
                 f"make_model({width}, {depth}) gives the same network for seeds {other} and {seed}, so that no "
                 "interval can be had: intervals come from how seeds differ. Does it set a seed of its own, or load "
                 "weights? Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."

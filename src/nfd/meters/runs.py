@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import plain
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.core.random import derive, global_streams
 from nfd.core.statistics import rms
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
@@ -211,7 +211,7 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
         return out
     if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
         return out.movedim(1, -1)
-    raise ValueError(
+    raise InputError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
         f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
     )
@@ -219,14 +219,14 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
 
 def _decoupled(model: nn.Module) -> nn.Module:
     if not isinstance(model, Network) or model.feedback != "shared":
-        raise ValueError("gia=True compares networks of nfd.nets with feedback='shared' with their decoupled twins.")
+        raise InputError("gia=True compares networks of nfd.nets with feedback='shared' with their decoupled twins.")
     return model.decoupled()
 
 
 def _insert(model: nn.Module, name: str, factor: float) -> None:
     module = model.get_submodule(name)
     if not isinstance(module, nn.Linear):
-        raise ValueError(
+        raise InputError(
             f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
             "be inserted. Let make_model keep the head size and grow the number of heads."
         )

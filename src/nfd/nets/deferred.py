@@ -13,6 +13,9 @@ from torch._compile import _disable_dynamo
 from nfd.core.ambient import gradients
 from nfd.core.errors import (
     WIDEST,
+    InputError,
+    InputTypeError,
+    StateError,
     check_choice,
     check_count,
     check_dense,
@@ -115,7 +118,7 @@ class DeferredLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+            raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
         refuse_tracing()
         if torch.compiler.is_compiling():
             return _outside_of_graphs(self, x)
@@ -124,23 +127,23 @@ class DeferredLinear(nn.Module):
     def answer(self, x: Tensor) -> Tensor:
         """``forward``, run as it stands."""
         if torch.compiler.is_compiling():
-            raise RuntimeError(
+            raise StateError(
                 "A DeferredLinear cannot be exported: it grows with what it is asked. Export the network of its "
                 f"complete() weights, or use {STORED}."
             )
         if check_dense("x", x).dim() == 0 or x.shape[-1] != self.in_features:
-            raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
+            raise InputError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
-            raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+            raise InputTypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
         self._check()
         if torch.is_autocast_enabled(x.device.type):
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support autocast: its directions must be orthonormal to full precision. "
                 "Leave it outside, under torch.autocast(..., enabled=False)."
             )
         record = self.training and torch.is_grad_enabled()
         if record and inside_backward():
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support activation checkpointing: recomputing a forward pass would ask the "
                 "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
             )
@@ -233,10 +236,12 @@ class DeferredLinear(nn.Module):
         before = self.update.dtype
         example = fn(self.update.new_empty(0))
         if example.is_meta:
-            raise TypeError("A DeferredLinear holds what it was asked and cannot go to the meta device. Make it anew.")
+            raise InputTypeError(
+                "A DeferredLinear holds what it was asked and cannot go to the meta device. Make it anew."
+            )
         after = example.dtype
         if after not in TOLERANCE:
-            raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
+            raise InputTypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
         exposed = self.update.exposed, self.scale.exposed
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.update.exposed, self.scale.exposed = exposed  # PyTorch's look at them is no danger
@@ -254,7 +259,7 @@ class DeferredLinear(nn.Module):
         for name in ("update", "scale"):
             parameter: Any = getattr(self, name)
             if not isinstance(parameter, Guarded):
-                raise RuntimeError(
+                raise StateError(
                     f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate "
                     "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
                     f"device. Leave it to nfd.SGD and load_state_dict, or use {STORED}."

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from nfd.core.errors import StateError
 from nfd.nets.fingerprint import Ledger, Note, Watched
 from nfd.nets.frame import with_room
 
@@ -49,7 +50,7 @@ class Guarded(Watched, nn.Parameter):
 
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
-        raise RuntimeError(
+        raise StateError(
             "A DeferredLinear adds up the gradient of its parameters by itself, so a hook on them is never called. "
             "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does, or register the "
             "hook on the outputs of the layer."
@@ -69,7 +70,7 @@ class Guarded(Watched, nn.Parameter):
         """Raise if something else changed the value."""
         if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
             return
-        raise RuntimeError(
+        raise StateError(
             "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
             "only through the products it was asked for, so only rules that act on the matrix as a whole "
             "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
@@ -83,7 +84,7 @@ class Guarded(Watched, nn.Parameter):
         if factor is not None:
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
-        raise RuntimeError(
+        raise StateError(
             f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a "
             "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
             "sign, noise, a tensor put in its place, an average over processes) does something else than it would to "

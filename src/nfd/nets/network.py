@@ -14,6 +14,8 @@ from nfd.core import activations
 from nfd.core.errors import (
     MOST,
     WIDEST,
+    InputError,
+    InputTypeError,
     check_choice,
     check_count,
     check_device,
@@ -110,7 +112,7 @@ class Network(SelfScaled):
         finally:
             del self.__dict__["run"]
         if len(passes) != 1:
-            raise ValueError(
+            raise InputError(
                 f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
                 f"{len(passes)}. Call super().forward(x) once in it."
             )
@@ -182,16 +184,16 @@ class Network(SelfScaled):
         """ValueError when a rule is made for another regime, residual multiplier or block."""
         chosen = rule_named(rule)
         if rule == "ntk" and self.regime != "kernel":
-            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
+            raise InputError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
         if chosen.scales_depth and not self.block_names():
-            raise ValueError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
+            raise InputError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
-            raise ValueError(
+            raise InputError(
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
                 f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
             )
         if chosen.boosts_inner and not self._roles().get("inner"):
-            raise ValueError(
+            raise InputError(
                 f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
                 "Build the network with block='two-layer' or use rule='depth-mup'."
             )
@@ -209,7 +211,7 @@ class Network(SelfScaled):
         twin.feedback = "independent"
         for name, layer in twin.named_modules():
             if isinstance(layer, DeferredLinear):
-                raise ValueError(
+                raise InputError(
                     "A decoupled copy needs stored weights; build this network with feedback='independent'."
                 )
             if isinstance(layer, DenseLinear):
@@ -271,11 +273,11 @@ class Network(SelfScaled):
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+            raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
         if x.dim() != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
+            raise InputError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
         if x.dtype != self.U.dtype:
-            raise TypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
+            raise InputTypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
         return check_finite("x", x)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nfd.core.errors import StateError
 from nfd.nets.guarded import STORED, Guarded
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Query(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(f"DeferredLinear has no derivatives in forward mode. Use backward(), or {STORED}.")
+        raise StateError(f"DeferredLinear has no derivatives in forward mode. Use backward(), or {STORED}.")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
@@ -37,12 +38,12 @@ class Query(torch.autograd.Function):
         (g,) = grads
         layer: DeferredLinear = ctx.layer
         if torch.is_grad_enabled():
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
                 f"query of the matrix and is not differentiable. For second derivatives use {STORED}."
             )
         if _state(layer.update) != ctx.state:
-            raise RuntimeError(
+            raise StateError(
                 "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
@@ -56,12 +57,12 @@ class Query(torch.autograd.Function):
 def refuse_tracing() -> None:
     """Raise where PyTorch transforms or records a program instead of running it once."""
     if torch._C._are_functorch_transforms_active():
-        raise RuntimeError(
+        raise StateError(
             "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
             f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
         )
     if torch._C._get_tracing_state() is not None:
-        raise RuntimeError(
+        raise StateError(
             "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
             f"Trace the network of its complete() weights, or use {STORED}."
         )
@@ -74,7 +75,7 @@ def _asked(accumulator: Any) -> bool:
     try:
         return bool(torch._C._will_engine_execute_node(accumulator))
     except RuntimeError:  # PyTorch's, of a leaf among what torch.autograd.grad is asked for
-        raise RuntimeError(
+        raise StateError(
             "DeferredLinear gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
             "backward(), which adds it to .grad, or leave the update out of what you ask for."
         ) from None

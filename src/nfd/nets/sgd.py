@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import check_flag, check_real, check_several
+from nfd.core.errors import InputError, InputTypeError, StateError, check_flag, check_real, check_several
 from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
 from nfd.scaling.rules import MAX_ETA_C
@@ -83,7 +83,7 @@ class SGD(torch.optim.SGD):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load a saved state; it belongs to the layers as they are now, so load theirs first."""
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-            raise TypeError(
+            raise InputTypeError(
                 f"state_dict must be what state_dict() of nfd.SGD returned; got {type(state_dict).__name__}."
             )
         for index, group in enumerate(state_dict["param_groups"]):
@@ -104,7 +104,7 @@ class SGD(torch.optim.SGD):
                 momentum.dim() == p.dim() and all(a <= b for a, b in zip(momentum.shape, p.shape, strict=True))
             )
             if isinstance(p, Guarded) and not fits:
-                raise ValueError(
+                raise InputError(
                     f"The saved momentum is {list(momentum.shape)}, that of the deferred layer in its place at most "
                     f"{list(p.shape)}. Load the state of the layers first, or save it by nfd.SGD of the same network."
                 )
@@ -115,7 +115,7 @@ class SGD(torch.optim.SGD):
         if momentum is None:
             return
         if state["generation"] != p.generation:
-            raise RuntimeError(
+            raise StateError(
                 "A DeferredLinear was loaded or converted after this optimizer gathered momentum, which refers to the "
                 "directions it had before. Load the optimizer's state too, or build a new nfd.SGD."
             )
@@ -127,7 +127,7 @@ def _check_group(group: Mapping[str, Any], where: str) -> None:
     """Raise unless the settings of a group are those of SGD, in their ranges."""
     foreign = sorted(map(str, group.keys() - _OPTIONS - _SCHEDULES - _NAMES))
     if foreign:
-        raise ValueError(
+        raise InputError(
             f"nfd.SGD has no {', '.join(map(repr, foreign))}, which {where} holds: its options are "
             f"{', '.join(sorted(_OPTIONS))}. Groups of another optimizer need that optimizer; those of SGD come from "
             "net.param_groups(eta_c) or nfd.plan(..., optimizer='sgd')."
@@ -139,12 +139,12 @@ def _check_group(group: Mapping[str, Any], where: str) -> None:
         if name in group:
             check_flag(f"{name} of {where}", group[name])
     if group.get("differentiable"):
-        raise ValueError(
+        raise InputError(
             "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use "
             "torch.optim.SGD with stored weights."
         )
     if group.get("nesterov") and "momentum" in group and (not group["momentum"] or group.get("dampening")):
-        raise ValueError(f"nesterov of {where} needs a momentum and no dampening.")
+        raise InputError(f"nesterov of {where} needs a momentum and no dampening.")
 
 
 def _check_layers(guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
@@ -158,11 +158,11 @@ def _check_layers(guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
             alone.discard(s)
             settings = [[g[name] for name in _OF_ONE_MATRIX] for g in (group, guarded[s])]
             if settings[0] != settings[1] and any(g["weight_decay"] or g["momentum"] for g in (group, guarded[s])):
-                raise RuntimeError(_DIFFERENT)
+                raise StateError(_DIFFERENT)
         elif group["weight_decay"]:
-            raise RuntimeError(_DIFFERENT)
+            raise StateError(_DIFFERENT)
     if any(guarded[s]["weight_decay"] for s in alone):
-        raise RuntimeError(_DIFFERENT)
+        raise StateError(_DIFFERENT)
 
 
 _DIFFERENT = (

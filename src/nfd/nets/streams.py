@@ -8,6 +8,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from nfd.core.errors import StateError
+
 
 @dataclass
 class Streams:
@@ -36,7 +38,7 @@ class Streams:
     def delta(self) -> Tensor:
         """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
         if any(h.grad is None for h in self.layers):
-            raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
+            raise StateError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
 
 

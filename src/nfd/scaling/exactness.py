@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nfd.core.errors import InputError
+
 
 def check_optimizer(
     optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, deferred: bool = False
@@ -18,16 +20,16 @@ def check_optimizer(
     if optimizer == "sgd":
         return
     if rule == "ntk":
-        raise ValueError(f"rule='ntk' has no rates for optimizer={optimizer!r}; use 'sgd' or another rule.")
+        raise InputError(f"rule='ntk' has no rates for optimizer={optimizer!r}; use 'sgd' or another rule.")
     if momentum:
-        raise ValueError(f"momentum is for optimizer='sgd'; got optimizer={optimizer!r}. Drop it.")
+        raise InputError(f"momentum is for optimizer='sgd'; got optimizer={optimizer!r}. Drop it.")
     if deferred:
-        raise ValueError(
+        raise InputError(
             f"weights='deferred' is for optimizer='sgd'; got optimizer={optimizer!r}, which acts on every entry of a "
             "matrix by itself. Use 'sgd', or dense weights."
         )
     if weight_decay and optimizer == "adam":
-        raise ValueError(
+        raise InputError(
             "weight_decay of optimizer='adam' goes through its normaliser and has no form free of width and depth; "
             f"got weight_decay={weight_decay:g}. Use optimizer='adamw'."
         )

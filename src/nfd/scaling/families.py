@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from nfd.core.errors import InputError
 from nfd.scaling.rules import Power, Role
 from nfd.scaling.self_scaled import SelfScaled
 from nfd.scaling.tensors import modules, tensors
@@ -161,7 +162,7 @@ def known(model: nn.Module) -> Known:
     for prefix, module in modules(model).items():
         if isinstance(module, SelfScaled):
             if prefix:
-                raise ValueError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
+                raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
             return _own(module)
     return found
 

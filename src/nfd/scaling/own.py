@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from nfd.core.errors import InputError
 from nfd.scaling.entries import Parts
 from nfd.scaling.families import Known, known
 from nfd.scaling.plan import Entry
@@ -19,7 +20,7 @@ from nfd.scaling.tensors import tensors
 def check_nothing_said(blocks: str | Sequence[str] | None, roles: Mapping[str, str]) -> None:
     for name, value in (("blocks", blocks), ("roles", roles)):
         if value:
-            raise ValueError(
+            raise InputError(
                 f"{name} are for other models: a network of nfd.nets knows its own; got {name}={value!r}. Drop it, or "
                 "override named_roles() in a subclass."
             )
@@ -41,7 +42,7 @@ def parts_of_own(
         wanted = base_width, base_depth or net.depth
         made = _own_base(instance(make_model, *wanted, seed=0))
         if (made.depth, made.width) == wanted and made.width != made.depth:
-            raise ValueError(
+            raise InputError(
                 f"make_model{wanted} has width {made.width} and depth {made.depth}: its arguments must be "
                 "(width, depth), in this order."
             )
@@ -57,7 +58,7 @@ def parts_of_own(
 def _own_base(base: nn.Module) -> SelfScaled:
     found = known(base).network
     if found is None:
-        raise ValueError(
+        raise InputError(
             f"base must be a network of nfd.nets, as the model is; got {type(base).__name__}, whose scales are others."
         )
     return found

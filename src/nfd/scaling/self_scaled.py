@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import nn
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.scaling.rules import ROLES, Power, Role
 
 
@@ -52,7 +52,7 @@ class SelfScaled(nn.Module):
         given = {name: check_choice(f"named_roles()[{name!r}]", r, ROLES) for name, r in self.named_roles().items()}
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise ValueError(
+            raise InputError(
                 f"named_roles() must name parameters of the network; {type(self).__name__} has no "
                 f"{', '.join(map(repr, unknown))}."
             )
@@ -64,7 +64,7 @@ class SelfScaled(nn.Module):
                 found[name] = cast(Role, role)
         missing = [name for name, p in self.named_parameters() if p.requires_grad and name not in found]
         if missing:
-            raise ValueError(_no_role(type(self).__name__, missing))
+            raise InputError(_no_role(type(self).__name__, missing))
         return found
 
 

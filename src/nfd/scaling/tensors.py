@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from nfd.core.errors import InputError
+
 _WRAPPED = {  # classes that put another name between a model and its parameters
     "OptimizedModule": "_orig_mod",
     "DistributedDataParallel": "module",
@@ -50,7 +52,7 @@ def check_stored(model: nn.Module) -> None:
     deferred = [name for name, module in modules(model).items() if getattr(module, "is_deferred", False) is True]
     if deferred:
         more = f" and {len(deferred) - 3} more" if len(deferred) > 3 else ""
-        raise ValueError(
+        raise InputError(
             f"A plan is for stored weights; these layers are deferred: {', '.join(map(repr, deferred[:3]))}{more}. "
             "Plan or check the same model with weights='dense', or with torch.nn.Linear in their place. Train this one "
             "by nfd.SGD, with the groups of net.param_groups where it is a network of nfd."

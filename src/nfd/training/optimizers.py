@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.nets.guarded import Guarded
 from nfd.nets.sgd import SGD
 from nfd.nets.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
@@ -29,7 +29,7 @@ _STACKED: Mapping[str, Callable[[Groups, float], StackedOptimizer]] = {
 def check_made(name: str) -> None:
     """ValueError for the name of an optimizer that a plan knows and nothing here makes."""
     if name not in _SINGLE:
-        raise ValueError(f"optimizer={name!r} is not built here; pass make_optimizer=, a function of parameter groups.")
+        raise InputError(f"optimizer={name!r} is not built here; pass make_optimizer=, a function of parameter groups.")
 
 
 def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torch.optim.Optimizer:

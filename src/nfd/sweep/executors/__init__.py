@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.core.names import ExecutorName
 from nfd.sweep.executors.executor import Executor, Outcome
 
@@ -38,7 +38,7 @@ def executor_named(
     check_choice("executor", name, EXECUTORS)
     _check_options(name, {"workers": ("processes", workers), "address": ("ray", address), "gpus": ("ray", gpus)})
     if name == "inline" and attempts is not None:
-        raise ValueError(
+        raise InputError(
             f"attempts is for executors with workers; got attempts={attempts!r} for 'inline'. Leave it out."
         )
     attempts = 3 if attempts is None else attempts
@@ -58,7 +58,7 @@ def executor_named(
 def _check_options(name: str, options: dict[str, tuple[str, object]]) -> None:
     for option, (owner, value) in options.items():
         if value and name != owner:
-            raise ValueError(
+            raise InputError(
                 f"{option} is an option of the executor {owner!r}; got {option}={value!r} for {name!r}. "
                 f"Leave it out, or use {owner!r}."
             )
