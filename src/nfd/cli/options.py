@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import tyro
 
 from nfd import experiment
-from nfd.core.errors import UsageError, nearest
+from nfd.core.errors import InputError, UsageError, nearest
 from nfd.experiment.config import Config
 
 C = TypeVar("C", bound=Config)
@@ -20,13 +22,15 @@ class Options(Config):
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
-        except ValueError as error:
+        except InputError as error:
             raise UsageError(str(error)) from None
 
     out: str
     """directory for the results"""
     config: str | None = None
     """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
+    traceback: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """print the traceback of any error"""
 
     ready: ClassVar[str] = ""  # folder of the ready-made configurations that --config takes by name
 
@@ -47,7 +51,7 @@ class Options(Config):
             return cls()
         try:
             settings = cls.settings_type().load(_ready(cls.ready, path), partial=True)
-        except ValueError as error:
+        except InputError as error:
             names = [file.stem for file in _presets(cls.ready)]
             raise UsageError(f"{error}{nearest(path, names)}") from None
         # nothing is checked here: options to come may complete what the file says

@@ -17,12 +17,55 @@ WIDEST = 2**26  # a network of this width with one hidden matrix of numbers woul
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense; the message says why."""
+    """What was asked for cannot be done, by no fault of the program; the message says why, and what to do.
+
+    The mark of every error that is about the user's input, files or code. Python's users catch its children as the
+    errors of Python that they are, the command line ends with exit code 2. An error without the mark is our mistake.
+    """
+
+
+class InputError(UsageError, ValueError):
+    """A value that was given is none that can be used."""
+
+
+class InputTypeError(UsageError, TypeError):
+    """What was given is of a type that cannot be used."""
+
+
+class RangeError(UsageError, ArithmeticError):
+    """With these settings numbers leave the range of numbers."""
+
+
+class StateError(UsageError, RuntimeError):
+    """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
+
+
+class MissingError(UsageError, ImportError):
+    """An optional package is not installed."""
+
+
+class FileError(UsageError, OSError):
+    """A file or directory of the user's cannot be used as it is."""
+
+
+class NoFileError(UsageError, FileNotFoundError):
+    """A file that is needed is not there."""
+
+
+class BusyError(UsageError, BlockingIOError):
+    """Another process is at work there."""
 
 
 def first_line(error: BaseException) -> str:
     """What an error of another library says, without its traces; its kind where it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's error, PyTorch's of an accelerator, or its error on the CPU, which has no type."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    on_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or on_the_cpu
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
@@ -36,7 +79,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
     options = list(choices)
     if isinstance(value, str) and value in options:
         return value
-    raise ValueError(
+    raise InputError(
         f"{argument} must be one of {', '.join(map(repr, options))}; got {value!r}.{nearest(value, options)}"
     )
 
@@ -48,12 +91,14 @@ def check_count(argument: str, value: SupportsIndex, minimum: int = 1, maximum: 
             raise TypeError
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}.") from None
+        raise InputTypeError(
+            f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}."
+        ) from None
     if count < minimum:
-        raise ValueError(f"{argument} must be at least {minimum}; got {count}.")
+        raise InputError(f"{argument} must be at least {minimum}; got {count}.")
     if count > maximum:
         got = count if count.bit_length() < 1000 else f"a number of {count.bit_length()} bits"
-        raise ValueError(f"{argument} must be at most {maximum}; got {got}.")
+        raise InputError(f"{argument} must be at most {maximum}; got {got}.")
     return count
 
 
@@ -66,14 +111,14 @@ def check_flag(argument: str, value: object) -> bool:
     """Return ``value`` if it is True or False, Python's or NumPy's."""
     numpys = str(getattr(value, "dtype", "")) == "bool" and not getattr(value, "shape", ())
     if not isinstance(value, bool) and not numpys:
-        raise TypeError(f"{argument} must be True or False; got {value!r}.")
+        raise InputTypeError(f"{argument} must be True or False; got {value!r}.")
     return bool(value)
 
 
 def check_callable(argument: str, value: Any, what: str) -> Callable[..., Any]:
     """Return ``value`` if it can be called; ``what`` says what it should be."""
     if not callable(value):
-        raise TypeError(f"{argument} must be {what}; got {type(value).__name__}.")
+        raise InputTypeError(f"{argument} must be {what}; got {type(value).__name__}.")
     return value  # type: ignore[no-any-return]
 
 
@@ -84,7 +129,7 @@ def check_several(argument: str, value: Any, what: str) -> list[Any]:
             raise TypeError
         return list(value)
     except TypeError:
-        raise TypeError(f"{argument} must be a list of {what}; got {value!r} of {type(value).__name__}.") from None
+        raise InputTypeError(f"{argument} must be a list of {what}; got {value!r} of {type(value).__name__}.") from None
 
 
 def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | list[str] | None:
@@ -93,7 +138,7 @@ def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | li
         return value
     found = check_several(argument, value, "texts, or one text")
     if not all(isinstance(one, str) for one in found):
-        raise TypeError(f"{argument} must be a text or a list of texts; got {value!r}.")
+        raise InputTypeError(f"{argument} must be a text or a list of texts; got {value!r}.")
     return found
 
 
@@ -107,24 +152,24 @@ def check_real(
             raise TypeError
         number = float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # PyTorch's, of several numbers
-        raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
+        raise InputTypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
     except OverflowError:
-        raise ValueError(f"{argument} must be finite; got a whole number of more than 300 digits.") from None
+        raise InputError(f"{argument} must be finite; got a whole number of more than 300 digits.") from None
     if not math.isfinite(number):
-        raise ValueError(f"{argument} must be finite; got {number}.")
+        raise InputError(f"{argument} must be finite; got {number}.")
     if above is not None and number <= above:
-        raise ValueError(f"{argument} must be greater than {above:g}; got {number:g}.")
+        raise InputError(f"{argument} must be greater than {above:g}; got {number:g}.")
     if least is not None and number < least:
-        raise ValueError(f"{argument} must be at least {least:g}; got {number:g}.")
+        raise InputError(f"{argument} must be at least {least:g}; got {number:g}.")
     if below is not None and number >= below:
-        raise ValueError(f"{argument} must be less than {below:g}; got {number:g}.")
+        raise InputError(f"{argument} must be less than {below:g}; got {number:g}.")
     return number
 
 
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
     if isinstance(value, str):
-        raise TypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
+        raise InputTypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
     kind = str(getattr(value, "dtype", type(value).__name__))
     infinite = "float" in kind and not getattr(value, "shape", ()) and float(value) == math.inf
     return math.inf if infinite else check_count("depth", value, maximum=MOST)
@@ -135,7 +180,7 @@ def check_dtype(value: Any) -> torch.dtype:
     import torch
 
     if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32 or torch.float64; got {value!r}.")
+        raise InputError(f"dtype must be torch.float32 or torch.float64; got {value!r}.")
     return value
 
 
@@ -148,11 +193,11 @@ def check_device(device: torch.device | str) -> torch.device:
         torch.zeros((), device=place).item()
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         if str(device).startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(
+            raise InputError(
                 f"device={str(device)!r} was asked for, but PyTorch sees no CUDA device; use device='cpu', or a "
                 "machine with one and a build of PyTorch for its driver."
             ) from None
-        raise ValueError(
+        raise InputError(
             f"device must be one that PyTorch can use here; got {device!r} ({first_line(error)})."
         ) from None
     return place
@@ -165,21 +210,21 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
 
     if isinstance(value, torch.Tensor):
         if value.is_complex():
-            raise TypeError(f"{argument} must be real; got {value.dtype}.")
+            raise InputTypeError(f"{argument} must be real; got {value.dtype}.")
         return value.detach()
     try:
         array = np.array(value)
         if not np.iscomplexobj(array):
             return torch.from_numpy(array.astype(np.float64))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # PyTorch's, of tensors in a list
-        raise TypeError(f"{argument} must be an array of numbers; got {type(value).__name__} ({error}).") from None
-    raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
+        raise InputTypeError(f"{argument} must be an array of numbers; got {type(value).__name__} ({error}).") from None
+    raise InputTypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
 
 
 def check_dense(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if it holds its numbers: neither sparse nor on the meta device."""
     if tensor.is_meta or "strided" not in str(tensor.layout):
-        raise TypeError(
+        raise InputTypeError(
             f"{argument} must be a dense tensor with numbers in it; got {tensor.layout} on {tensor.device}."
         )
     return tensor
@@ -192,7 +237,7 @@ def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     where = tuple((~finite).nonzero()[0].tolist())
     value = tensor[where].item() if where else tensor.item()
-    raise ValueError(
+    raise InputError(
         f"{argument} must be finite; entry {list(where)} is {value} "
         f"({int((~finite).sum())} of {tensor.numel()} entries are bad). Remove or impute them first."
     )

@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
+
+from nfd.core.errors import FileError, InputError, InputTypeError
 
 try:
     import fcntl
@@ -33,27 +34,27 @@ _PATIENCE, _PAUSE = 2.0, 0.005  # seconds
 def expanded(path: str | Path) -> Path:
     """The path with the home of ``~`` in it, where there is one; TypeError for what is no path."""
     if not isinstance(path, str | Path):
-        raise TypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
+        raise InputTypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
     if "\0" in str(path):
-        raise ValueError(f"a path cannot hold a zero byte; got {str(path)!r}.")
+        raise InputError(f"a path cannot hold a zero byte; got {str(path)!r}.")
     return Path(os.path.expanduser(path))
 
 
 def prepare_directory(path: str | Path) -> Path:
     """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
     if not str(path).strip():
-        raise ValueError("out must name a directory; got an empty string.")
+        raise InputError("out must name a directory; got an empty string.")
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
+        raise InputError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
     directory = expanded(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"0")
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
             "Choose another with --out DIR."
         ) from error
@@ -142,25 +143,30 @@ def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
     moved: set[str] = set()
     blocked = [path.name for path in folder.iterdir() if (directory / path.name).is_dir()]
     if blocked:
-        raise OSError(f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it.")
+        raise FileError(
+            f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it."
+        )
     with uninterrupted():
         _rename(folder, directory, replaced, moved)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """An interruption waits for the end of the block."""
+    """An interruption, by Ctrl-C or SIGTERM, waits for the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    waiting: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: waiting.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if waiting and callable(before):
-            before(*waiting[0])
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 def _rename(folder: Path, directory: Path, replaced: Iterable[str], moved: set[str]) -> None:
