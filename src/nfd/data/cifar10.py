@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nfd.core.errors import InputError
 from nfd.core.files import expanded
 from nfd.data.dataset import Dataset, Images
 
@@ -51,7 +52,7 @@ def cifar10(path: str | Path) -> Dataset:
     """
     place = expanded(path)
     if not place.exists():
-        raise ValueError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
+        raise InputError(f"data_dir {str(place)!r} does not exist. Point it at CIFAR-10's binary version. {_WHERE}")
     archive, folder = _find(place)
     if archive is not None:
         with ThreadPoolExecutor(1) as pool:
@@ -80,14 +81,14 @@ def _dataset(files: Mapping[str, Bytes], place: Path, source: str, official: boo
 def _images(content: Bytes, where: str) -> Images:
     count, rest = divmod(len(content), _RECORD)
     if rest or not count:
-        raise ValueError(
+        raise InputError(
             f"{where}: record {count} at offset {count * _RECORD:,} is cut short: {rest:,} of {_RECORD:,} bytes. "
             f"Download the file again. {_WHERE}"
         )
     records = content.reshape(count, _RECORD)
     wrong = np.flatnonzero(records[:, 0] >= len(CLASSES))
     if len(wrong):
-        raise ValueError(
+        raise InputError(
             f"{where}: label {records[wrong[0], 0]} at offset {int(wrong[0]) * _RECORD:,} (record {wrong[0]}) is not "
             f"in 0..9 ({len(wrong)} such records): this is not a CIFAR-10 file. {_WHERE}"
         )
@@ -111,11 +112,11 @@ def _find(place: Path) -> tuple[Path | None, Path]:
     if any(name in names for name in _PYTHON):
         raise _python_version(place)
     shown = ", ".join(sorted(names)[:5]) or "nothing"
-    raise ValueError(f"data_dir {str(place)!r} holds no CIFAR-10 (binary version); found {shown}. {_WHERE}")
+    raise InputError(f"data_dir {str(place)!r} holds no CIFAR-10 (binary version); found {shown}. {_WHERE}")
 
 
 def _python_version(place: Path) -> ValueError:
-    return ValueError(
+    return InputError(
         f"{place} is the python version of CIFAR-10. It is stored as pickles, which can run code when opened, and is "
         f"not read. Use the binary version instead. {_WHERE}"
     )
@@ -124,14 +125,14 @@ def _python_version(place: Path) -> ValueError:
 def _all_present(folder: Path) -> tuple[str, ...]:
     missing = [name for name in (*TRAIN, TEST) if not (folder / name).is_file()]
     if missing:
-        raise ValueError(f"{folder} lacks {', '.join(missing)}. Unpack the archive again. {_WHERE}")
+        raise InputError(f"{folder} lacks {', '.join(missing)}. Unpack the archive again. {_WHERE}")
     return (*TRAIN, TEST)
 
 
 def _read(path: Path) -> Bytes:
     size = path.stat().st_size
     if size > _RECORDS * _RECORD:
-        raise ValueError(f"{path}: {size:,} bytes, more than the {_RECORDS * _RECORD:,} of a CIFAR-10 file. {_WHERE}")
+        raise InputError(f"{path}: {size:,} bytes, more than the {_RECORDS * _RECORD:,} of a CIFAR-10 file. {_WHERE}")
     return np.fromfile(path, np.uint8)
 
 
@@ -158,34 +159,34 @@ def _from_archive(archive: Path) -> dict[str, Bytes]:
             with tarfile.open(fileobj=unzipped, mode="r|", bufsize=1 << 20) as tar:
                 for name, file in _members(tar, archive):
                     if name in files:
-                        raise ValueError(f"{archive}: holds {name} twice.")
+                        raise InputError(f"{archive}: holds {name} twice.")
                     files[name] = np.frombuffer(file.read(), np.uint8)
             if len(unzipped.read(_PADDING + 1)) > _PADDING:  # reading to the end is what checks the checksum of gzip
-                raise ValueError(f"{archive}: holds more after the end of the archive; this is not CIFAR-10. {_WHERE}")
+                raise InputError(f"{archive}: holds more after the end of the archive; this is not CIFAR-10. {_WHERE}")
         except (tarfile.TarError, EOFError, zlib.error, OSError, RecursionError) as error:
-            raise ValueError(
+            raise InputError(
                 f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}). Download it again. {_WHERE}"
             ) from None
     missing = [name for name in (*TRAIN, TEST) if name not in files]
     if missing:
-        raise ValueError(f"{archive} lacks {', '.join(missing)}. {_WHERE}")
+        raise InputError(f"{archive} lacks {', '.join(missing)}. {_WHERE}")
     return files
 
 
 def _members(tar: tarfile.TarFile, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     for count, member in enumerate(tar):
         if count >= _MOST_MEMBERS:
-            raise ValueError(f"{archive}: holds more than {_MOST_MEMBERS} entries; this is not CIFAR-10. {_WHERE}")
+            raise InputError(f"{archive}: holds more than {_MOST_MEMBERS} entries; this is not CIFAR-10. {_WHERE}")
         path = PurePosixPath(member.name)
         name = path.name
         if name in _PYTHON and member.isfile():
             raise _python_version(archive)
         if member.size > _RECORDS * _RECORD:
-            raise ValueError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
+            raise InputError(f"{archive}, {name}: {member.size:,} bytes, more than a CIFAR-10 file has.")
         if name not in (*TRAIN, TEST):
             continue
         if not member.isfile() or path.is_absolute() or ".." in path.parts:
-            raise ValueError(
+            raise InputError(
                 f"{archive}: its entry {member.name!r} is a link, a device or a path out of the archive, not a file in "
                 f"it; this is not CIFAR-10. {_WHERE}"
             )

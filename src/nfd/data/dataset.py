@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_count
+from nfd.core.errors import InputError, check_count
 from nfd.core.random import generator
 
 _LEVELS = 256
@@ -92,7 +92,7 @@ class Dataset:
         mean, std = self.statistics
         if not bool((std > 0).all()):
             constant = (~(std > 0)).nonzero().flatten().tolist()
-            raise ValueError(
+            raise InputError(
                 f"{self.name}: every training pixel of channel {constant[0]} is the same; nothing to learn."
             )
         scaled = (pixels.double() - mean[:, None, None]) / std[:, None, None]
@@ -130,7 +130,7 @@ class Dataset:
         """Which training samples ``batches`` returns, ``[steps, size]``."""
         size, steps = check_count("batch size", size), check_count("steps", steps)
         if size > len(self.train):
-            raise ValueError(f"batch size must be at most the {len(self.train)} training samples; got {size}.")
+            raise InputError(f"batch size must be at most the {len(self.train)} training samples; got {size}.")
         return torch.stack([b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)])
 
     def _shuffled(self, size: int, seed: int) -> Iterator[Tensor]:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from nfd.core.errors import InputError
 from nfd.core.files import expanded
 from nfd.core.progress import bar
 from nfd.data.cache import Cache
@@ -79,7 +80,7 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
 
 def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
     if not root.is_dir():
-        raise ValueError(
+        raise InputError(
             f"data_dir {str(root)!r} is not a directory. Give one that holds a folder of images per class."
         )
     parts = _parts(root)
@@ -93,7 +94,7 @@ def _listed(root: Path) -> tuple[list[_File], tuple[str, ...]]:
                 others.append(os.path.relpath(path, root))
     if not files:
         found = ", ".join(sorted(p.name for p in root.iterdir())[:5]) or "nothing"
-        raise ValueError(f"data_dir {str(root)!r} holds no images in class folders; found {found}.")
+        raise InputError(f"data_dir {str(root)!r} holds no images in class folders; found {found}.")
     _check_classes(files, root)
     notes = (f"{len(others)} files that are no images were left out, such as {others[0]}.",) if others else ()
     return files, notes
@@ -108,7 +109,7 @@ def _parts(root: Path) -> dict[str, Path]:
     tests = [name for name in names if name.lower() in _TEST_NAMES]
     rest = [name for name in names if name not in (training[0], *tests)]
     if len(tests) != 1 or rest:
-        raise ValueError(
+        raise InputError(
             f"data_dir {str(root)!r} mixes layouts: beside 'train' there must be exactly one of "
             f"{', '.join(_TEST_NAMES)}, and nothing else; found {', '.join(names)}."
         )
@@ -120,7 +121,7 @@ def _class_files(folder: Path) -> Iterator[tuple[str, str, str]]:
     entries = _entries(folder)
     loose = [e.name for e in entries if _is(e.is_file) and e.name.lower().endswith(_SUFFIXES)]
     if loose:
-        raise ValueError(
+        raise InputError(
             f"{folder} holds {len(loose)} images that are in no class folder, such as {loose[0]}. Move each into the "
             "folder of its class."
         )
@@ -136,7 +137,7 @@ def _check_link(entry: os.DirEntry[str], folder: Path) -> None:
     if entry.is_symlink():
         inside, target = folder.resolve(), Path(entry.path).resolve()
         if inside == target or inside in target.parents or target in inside.parents:
-            raise ValueError(
+            raise InputError(
                 f"{entry.path} is a link to {target}, which holds this folder or lies in it: its images would be of "
                 "two classes. Remove the link."
             )
@@ -171,11 +172,11 @@ def _check_classes(files: Sequence[_File], root: Path) -> None:
     known = {f.label for f in files if f.part != "test"}
     unknown = sorted({f.label for f in files if f.part == "test"} - known)
     if unknown:
-        raise ValueError(f"{root}: the test part has a class without training images: {', '.join(unknown)}.")
+        raise InputError(f"{root}: the test part has a class without training images: {', '.join(unknown)}.")
     if len(known) < 2:
-        raise ValueError(f"{root}: two classes are needed at least; found {', '.join(sorted(known)) or 'none'}.")
+        raise InputError(f"{root}: two classes are needed at least; found {', '.join(sorted(known)) or 'none'}.")
     if any(f.part == "train" for f in files) and not any(f.part == "test" for f in files):
-        raise ValueError(f"{root}: the test part holds no images.")
+        raise InputError(f"{root}: the test part holds no images.")
 
 
 # ---- decoding ------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
             raise
     if bad:
         more = f" (and {len(bad) - 3:,} more)" if len(bad) > 3 else ""
-        raise ValueError(f"{len(bad):,} of {len(files):,} images cannot be used: {'; '.join(bad[:3])}{more}.")
+        raise InputError(f"{len(bad):,} of {len(files):,} images cannot be used: {'; '.join(bad[:3])}{more}.")
     if any(a.ndim == 3 for a in arrays):
         arrays = [a if a.ndim == 3 else np.repeat(a[:, :, None], 3, 2) for a in arrays]
     pixels = torch.from_numpy(np.stack(arrays))
@@ -214,7 +215,7 @@ def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.
 
 
 def _too_large(count: int, width: int, height: int) -> ValueError:
-    return ValueError(
+    return InputError(
         f"{count:,} images of {width} x {height} pixels would need {3 * count * width * height / 2**30:.0f} GiB "
         "of memory. Make them smaller with --image-size."
     )
@@ -247,4 +248,4 @@ def _read(path: str, size: int | None) -> Bytes:
     except _UnusableError:
         raise
     except Exception as error:  # Pillow raises many kinds for damaged files
-        raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error})") from None
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error})") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Data
 from nfd.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset
@@ -28,7 +28,7 @@ def load(
     if name == "digits":
         return digits(seed)
     if directory is None:
-        raise ValueError(f"data={name!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
+        raise InputError(f"data={name!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
     if name == "cifar10":
         return cifar10(directory)
     return image_folders(directory, size=image_size, seed=seed, progress=progress)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import check_device
+from nfd.core.errors import InputError, check_device
 from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
@@ -29,18 +29,18 @@ def named(path: str, what: str) -> Any:
     """The object called ``package.module:name``; ValueError that says what is missing."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ValueError(f"{what} must be like package.module:name; got {path!r}.")
+        raise InputError(f"{what} must be like package.module:name; got {path!r}.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         here = os.getcwd()
-        raise ValueError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from None
+        raise InputError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from None
     try:
         return getattr(module, name)
     except AttributeError:
-        raise ValueError(f"{what}: module {module_name!r} has no {name!r}.") from None
+        raise InputError(f"{what}: module {module_name!r} has no {name!r}.") from None
 
 
 def batches_of(config: CheckConfig) -> tuple[list[tuple[Any, Any]], str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nfd.core.errors import MAX_SEED, MOST, WIDEST, nearest
+from nfd.core.errors import MAX_SEED, MOST, WIDEST, InputError, nearest
 from nfd.scaling.rules import MAX_ETA_C
 
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
@@ -40,7 +40,7 @@ class Config(BaseModel):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise ValueError(_message(error, list(type(self).model_fields))) from None
+            raise InputError(_message(error, list(type(self).model_fields))) from None
 
     @classmethod
     def load(cls, path: str | Path, *, partial: bool = False) -> Self:
@@ -53,7 +53,7 @@ class Config(BaseModel):
         try:
             return cls(**settings)
         except ValueError as error:
-            raise ValueError(f"config {str(path)!r}: {error}") from None
+            raise InputError(f"config {str(path)!r}: {error}") from None
         finally:
             _PARTIAL.reset(before)
 
@@ -67,9 +67,9 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ValueError(f"{what} {str(path)!r} cannot be read ({error.strerror}).") from None
+        raise InputError(f"{what} {str(path)!r} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what} {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+        raise InputError(f"{what} {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def _message(error: ValidationError, names: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator
 
+from nfd.core.errors import InputError
 from nfd.experiment.config import Count
 
 N = TypeVar("N", int, float)
@@ -18,50 +19,50 @@ _WIDEST_DENSE = 16384
 
 def ascending(values: tuple[N, ...]) -> tuple[N, ...]:
     if len(values) < 2 or list(values) != sorted(set(values)):
-        raise ValueError(f"must be two or more ascending numbers; got {list(values)}.")
+        raise InputError(f"must be two or more ascending numbers; got {list(values)}.")
     return values
 
 
 def distinct(values: tuple[int, ...]) -> tuple[int, ...]:
     if not values or list(values) != sorted(set(values)):
-        raise ValueError(f"must be ascending numbers; got {list(values)}.")
+        raise InputError(f"must be ascending numbers; got {list(values)}.")
     return values
 
 
 def different(values: tuple[str, ...]) -> tuple[str, ...]:
     if not values or len(set(values)) != len(values):
-        raise ValueError(f"must be one or more different names; got {list(values)}.")
+        raise InputError(f"must be one or more different names; got {list(values)}.")
     return values
 
 
 def rates(values: tuple[float, ...]) -> tuple[float, ...]:
     ratios = [later / earlier for earlier, later in itertools.pairwise(values)]
     if len(values) < 3 or min(ratios) < 1.05 or max(ratios) > 1.05 * min(ratios):
-        raise ValueError(f"must be three or more numbers that ascend by one factor; got {list(values)}.")
+        raise InputError(f"must be three or more numbers that ascend by one factor; got {list(values)}.")
     return values
 
 
 def doubling(values: tuple[int, ...]) -> tuple[int, ...]:
     if values[-1] != 2 * values[-2]:
-        raise ValueError(f"must end in L and 2L, from which infinite depth is extrapolated; got {list(values)}.")
+        raise InputError(f"must end in L and 2L, from which infinite depth is extrapolated; got {list(values)}.")
     return values
 
 
 def holdable(values: tuple[int, ...]) -> tuple[int, ...]:
     if values[-1] > _WIDEST_DENSE:
-        raise ValueError(f"must be at most {_WIDEST_DENSE}, as these networks hold dense weights; got {values[-1]}.")
+        raise InputError(f"must be at most {_WIDEST_DENSE}, as these networks hold dense weights; got {values[-1]}.")
     return values
 
 
 def whole_or_infinite(value: float) -> float:
     if value != math.inf and not (value >= 1 and value.is_integer()):
-        raise ValueError(f"must be a whole number of at least 1, or inf; got {value:g}.")
+        raise InputError(f"must be a whole number of at least 1, or inf; got {value:g}.")
     return value
 
 
 def count_or_auto(value: int | str) -> int | str:
     if value != "auto" and (isinstance(value, bool | str) or value < 1):
-        raise ValueError(f"must be a whole number of at least 1, or 'auto'; got {value!r}.")
+        raise InputError(f"must be a whole number of at least 1, or 'auto'; got {value!r}.")
     return value
 
 
@@ -69,7 +70,7 @@ def utf8(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"must be a name in UTF-8; got {os.fsencode(value)!r}.") from None
+        raise InputError(f"must be a name in UTF-8; got {os.fsencode(value)!r}.") from None
     return value
 
 

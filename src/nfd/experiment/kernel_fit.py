@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
-from nfd.core.errors import check_device
+from nfd.core.errors import InputError, RangeError, check_device
 from nfd.core.random import generator
 from nfd.core.statistics import Interval, share
 from nfd.data.dataset import Dataset, Images
@@ -50,7 +50,7 @@ class KernelFit:
         self.x, self.y = self._part("train", self.dataset.train, config.train)
         self.test_x, self.test_y = self._part("test", self.dataset.test, config.test)
         if bool((self.y == self.y[0]).all()):
-            raise ValueError(f"The {len(self.y)} training images are all of one class. Raise train (--train).")
+            raise InputError(f"The {len(self.y)} training images are all of one class. Raise train (--train).")
         one_hot = torch.nn.functional.one_hot(self.y, len(self.dataset.classes)).double()
         self.targets = one_hot - one_hot.mean(0)
 
@@ -90,7 +90,7 @@ class KernelFit:
         N, C = len(self.targets), self.targets.shape[1] - 1  # independent outputs
         factor, failed = torch.linalg.cholesky_ex(K / scale + self.config.noise * torch.eye(N).to(K))
         if int(failed):
-            raise ArithmeticError(f"The kernel at horizon {horizon:g} is singular to rounding. Raise noise (--noise).")
+            raise RangeError(f"The kernel at horizon {horizon:g} is singular to rounding. Raise noise (--noise).")
         weights = torch.cholesky_solve(self.targets, factor)
         variance = float((self.targets * weights).sum()) / (N * C)
         determinant = 2 * float(factor.diagonal().log().sum())

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from nfd.core.errors import InputError
 from nfd.core.names import (
     Activation,
     Architecture,
@@ -52,14 +53,14 @@ class DataConfig(Config):
             return self
         kind = self.data or "digits"  # a configuration may leave it open
         if kind == "digits" and self.data_dir is not None:
-            raise ValueError(
+            raise InputError(
                 f"data_dir is for data='cifar10' and data='images'; got data='digits' and data_dir={self.data_dir!r}. "
                 "Drop it or name the data set with --data."
             )
         if kind != "digits" and not (self.data_dir or "").strip():
-            raise ValueError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
+            raise InputError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
         if self.image_size is not None and kind != "images":
-            raise ValueError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
+            raise InputError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
         return self
 
 
@@ -118,35 +119,35 @@ class RunConfig(TrainingConfig):
     def _check_run(self) -> Self:
         self._check_network()
         if self.rule == "depth-mup-inner" and self.block != "two-layer":
-            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         if self.order == "post" and self.block == "two-layer":
-            raise ValueError("order='post' is defined for block='one-layer'; got block='two-layer'.")
+            raise InputError("order='post' is defined for block='one-layer'; got block='two-layer'.")
         if self.optimizer == "adam" and self.rule == "ntk":
-            raise ValueError("rule='ntk' has no rates for optimizer='adam'; use 'sgd' or another rule.")
+            raise InputError("rule='ntk' has no rates for optimizer='adam'; use 'sgd' or another rule.")
         if self.optimizer != "sgd" and (self.momentum or self.weights == "deferred"):
             what = "momentum" if self.momentum else "weights='deferred'"
-            raise ValueError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
+            raise InputError(f"{what} is for optimizer='sgd'; got optimizer={self.optimizer!r}.")
         return self
 
     def _check_network(self) -> None:
         plain = (self.block, self.order, self.horizon, self.coupled) == ("one-layer", "pre", 1.0, False)
         if self.network == "mlp" and not (plain and self.rule in ("mup", "ntk", "standard")):
-            raise ValueError(
+            raise InputError(
                 "network='mlp' has no residual branch: it takes rule='mup', 'ntk' or 'standard', block='one-layer', "
                 f"order='pre', horizon=1 and coupled=false; got rule={self.rule!r}, block={self.block!r}, "
                 f"order={self.order!r}, horizon={self.horizon:g} and coupled={str(self.coupled).lower()}."
             )
         if self.coupled and self.block == "two-layer":
-            raise ValueError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
+            raise InputError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
         if self.meter not in ("none", "outputs") and (self.weights != "dense" or self.optimizer != "sgd"):
-            raise ValueError(
+            raise InputError(
                 f"meter={self.meter!r} needs weights='dense' and optimizer='sgd'; got {self.weights!r} and "
                 f"{self.optimizer!r}."
             )
         if self.meter == "updates" and self.rule == "ntk":
-            raise ValueError("meter='updates' is of the feature regime; got rule='ntk', the kernel regime.")
+            raise InputError("meter='updates' is of the feature regime; got rule='ntk', the kernel regime.")
         if self.meter == "spectra" and self.batch != 1:
-            raise ValueError(f"meter='spectra' is of steps of one sample: it needs batch=1; got batch={self.batch}.")
+            raise InputError(f"meter='spectra' is of steps of one sample: it needs batch=1; got batch={self.batch}.")
 
 
 class StudyConfig(TrainingConfig):
@@ -172,7 +173,7 @@ class StudyConfig(TrainingConfig):
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
         if not is_partial() and self.limit_width < 2 * self.widths[-1]:
-            raise ValueError(
+            raise InputError(
                 f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
                 f"got {self.limit_width}."
             )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import nfd
-from nfd.core.errors import check_device
+from nfd.core.errors import InputError, check_device
 from nfd.core.machine import peak_memory
 from nfd.core.names import Block, Feedback, RuleName
 from nfd.core.progress import Bar, bar
@@ -105,7 +105,7 @@ class Study:
         c = self.config
         way = within(self._limit_problem("shared"), c.limit_width, c.depths[-1], _MEMORY)
         if way is None:
-            raise MemoryError(
+            raise InputError(
                 f"limit_width={c.limit_width} at depth {c.depths[-1]} needs more than 8 GiB. Lower limit_width, "
                 "depths, steps or batch."
             )

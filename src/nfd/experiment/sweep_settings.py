@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nfd.core.errors import MAX_SEED
+from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.files import expanded
 from nfd.core.names import Activation, Block, Data, RuleName, Size
 from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
@@ -83,12 +83,12 @@ class TransferConfig(SweepConfig):
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
         if not is_partial() and len(self.widths) * len(self.depths) < 2:
-            raise ValueError(
+            raise InputError(
                 f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
                 f"{list(self.widths)} and depths={list(self.depths)}."
             )
         if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
-            raise ValueError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
+            raise InputError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
         return self
 
 
@@ -132,9 +132,9 @@ class CapacityConfig(SweepConfig):
         if is_partial():
             return self
         if self.replicates == 1:
-            raise ValueError("replicates must be two or more, for a standard error, or 0; got 1.")
+            raise InputError("replicates must be two or more, for a standard error, or 0; got 1.")
         if self.block == "one-layer" and self.rule == "depth-mup-inner":
-            raise ValueError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
         return self
 
 
@@ -158,7 +158,7 @@ class FigureConfig(DataConfig):
 def _kind_of(path: Path) -> str:
     """Folders without a name of CIFAR-10's are folders of images."""
     if not path.exists():
-        raise ValueError(
+        raise InputError(
             f"data_dir {str(path)!r} does not exist. Point it at CIFAR-10's binary files or at a folder of images per "
             "class."
         )

@@ -10,6 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from nfd.core.errors import InputError
 from nfd.limits.problem import Problem
 from nfd.nets.deferred import predicted_bytes
 
@@ -26,10 +27,10 @@ def bytes_of(memory: str | int | float) -> int:
     """``"4 GiB"``, ``"500 MB"`` or a number of bytes, as bytes."""
     match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
     if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
-        raise ValueError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
+        raise InputError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
     size = float(match[1]) * _UNITS[match[2].upper()]
     if not 1 <= size < 2**63:
-        raise ValueError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
+        raise InputError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
     return int(size)
 
 

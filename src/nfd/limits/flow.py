@@ -24,6 +24,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from nfd.core.activations import Activation
+from nfd.core.errors import RangeError
 from nfd.core.names import Kind
 from nfd.core.quadrature import hermite_functions
 
@@ -68,7 +69,7 @@ def _solved(rate: Callable[[Tensor], Tensor], start: Array, scale: Array, horizo
     with np.errstate(over="ignore", invalid="ignore"):
         found = solve_ivp(f, (0.0, horizon), start, method="DOP853", rtol=_RTOL, atol=_ATOL * scale, t_eval=[horizon])
     if not found.success or not np.isfinite(found.y).all():
-        raise ArithmeticError(
+        raise RangeError(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
             "Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
@@ -146,7 +147,7 @@ class _HermiteNodes:
             if bool((tail <= _SERIES_TAIL * h.square().sum(1)).all()):
                 return h
             if self.degree >= _MOST_DEGREES:
-                raise ArithmeticError(
+                raise RangeError(
                     f"The tanh kernel meets hidden variances of {float(a.max()):.3g}, where its Hermite series "
                     f"needs more than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the "
                     "horizon, or use 'erf'."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.errors import check_choice, check_depth, check_device, check_finite, check_numbers
+from nfd.core.errors import InputError, RangeError, check_choice, check_depth, check_device, check_finite, check_numbers
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
 
@@ -85,7 +85,7 @@ def gram_matrix(
     horizon = check_horizon(horizon)
     depth = check_depth(depth)
     if X2 is not None and X2.shape[1] != X.shape[1]:
-        raise ValueError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
+        raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
     norms, norms2 = _norms(X), None if X2 is None else _norms(X2)
     low, high = _range(norms if norms2 is None else torch.cat([norms, norms2]))
     tabled, factor = _TABLED[kind]
@@ -93,7 +93,7 @@ def gram_matrix(
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     found = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
     if not all(each.numel() == 0 or bool(torch.stack(each.aminmax()).isfinite().all()) for each in found):
-        raise ArithmeticError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
+        raise RangeError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return found[0], found[1] if slopes else None, made.error
 
 
@@ -172,14 +172,14 @@ def checked_inputs(name: str, value: Any, device: torch.device | str | None = No
     place = None if device is None else check_device(device)
     x = check_numbers(name, value)
     if x.dim() != 2 or not x.shape[1]:
-        raise ValueError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
+        raise InputError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
     return check_finite(name, x.to(place, torch.float64))
 
 
 def _norms(X: Tensor) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(X, dim=1)
     if len(X) and not float(length.max()) < _LARGEST:
-        raise ValueError(f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them down.")
+        raise InputError(f"inputs must have norms below {_LARGEST:g}; got {float(length.max()):g}. Scale them down.")
     return length / math.sqrt(X.shape[1])
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from nfd.core import activations
 from nfd.core.errors import (
     MOST,
+    InputError,
     check_choice,
     check_count,
     check_device,
@@ -119,7 +120,7 @@ def solve_nfd(
     x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))
     eq5_term, sampling = check_flag("eq5_term", eq5_term), check_choice("sampling", sampling, _SAMPLINGS)
     if sampling == "sobol" and x.shape[1] >= qmc.Sobol.MAXDIM:
-        raise ValueError(
+        raise InputError(
             f"sampling='sobol' takes up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Use 'plain'."
         )
     particles, grid = check_count("particles", particles), check_count("grid", grid)
@@ -163,22 +164,22 @@ def _mean(finished: Sequence[tuple[Tensor, ...]]) -> Solution:
 def _samples(inputs: Any, targets: Any, loss: str) -> tuple[Tensor, Tensor]:
     x, y = _numbers("inputs", inputs), _numbers("targets", targets)
     if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise ValueError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
+        raise InputError(f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}.")
     if loss == "logistic" and not bool((y.abs() == 1).all()):
-        raise ValueError("targets for loss='logistic' must be +1 or -1.")
+        raise InputError("targets for loss='logistic' must be +1 or -1.")
     return x, y
 
 
 def _check_particles(K: int, L: int, M: int, eq5: bool, memory: str | int) -> None:
     """Enough for the covariances of the samples, and not more than memory holds."""
     if K >= M:
-        raise ValueError(
+        raise InputError(
             f"particles must be more than the {K} samples, whose covariances they estimate; got {M}. Raise "
             "particles, or use nfd.predict(feedback='independent'), whose deferred networks have no such bound."
         )
     needed = _bytes(K, L, M, eq5)
     if needed > bytes_of(memory):
-        raise ValueError(
+        raise InputError(
             f"{K} samples, {L} grid steps and {M} particles need {needed / 2**30:.2g} GiB, more than "
             f"memory={memory!r}. Raise it, lower particles or grid, or use nfd.predict(feedback='independent'), whose "
             "deferred networks need far less."

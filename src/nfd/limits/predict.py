@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import MOST, WIDEST, check_count, check_depth, check_real, check_seed
+from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_depth, check_real, check_seed
 from nfd.core.progress import bar
 from nfd.core.statistics import jackknife, rms, stderr
 from nfd.limits.cost import bytes_of
@@ -216,5 +216,5 @@ def _width(value: int | str) -> int | None:
     if isinstance(value, str) and value == "auto":
         return None
     if isinstance(value, str):
-        raise TypeError(f"width must be a whole number or 'auto'; got {value!r}.")
+        raise InputTypeError(f"width must be a whole number or 'auto'; got {value!r}.")
     return check_count("width", value, maximum=WIDEST)

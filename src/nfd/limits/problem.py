@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.errors import check_choice, check_count, check_device, check_finite, check_real
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    check_choice,
+    check_count,
+    check_device,
+    check_finite,
+    check_real,
+)
 from nfd.core.names import Block
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
@@ -76,7 +84,7 @@ class Problem:
     def eval_loss(self, outputs: Tensor) -> Tensor:
         """The mean loss ``[...]`` of evaluation outputs ``[..., n_eval, C]``, where there are evaluation targets."""
         if self.eval_targets is None:
-            raise ValueError("eval_loss needs eval_targets; got None. Pass eval_inputs and eval_targets.")
+            raise InputError("eval_loss needs eval_targets; got None. Pass eval_inputs and eval_targets.")
         return loss_named(self.loss)(outputs, self.eval_targets)
 
 
@@ -129,11 +137,11 @@ def _tensor(argument: str, value: Any) -> Tensor:
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value).copy())
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
+        raise InputTypeError(
             f"{argument} must be a tensor or a rectangular array of numbers; got {type(value).__name__} ({error})."
         ) from None
     if tensor.is_complex() or tensor.layout != torch.strided:
-        raise TypeError(f"{argument} must be a dense array of real numbers; got {tensor.dtype}, {tensor.layout}.")
+        raise InputTypeError(f"{argument} must be a dense array of real numbers; got {tensor.dtype}, {tensor.layout}.")
     return tensor
 
 
@@ -141,9 +149,9 @@ def _with_batches(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if x.dim() == 2:
         x, y = x[:, None], y[:, None] if y.dim() == 1 else y
     if x.dim() != 3 or 0 in x.shape:
-        raise ValueError(f"inputs must be [steps, batch, d] or [steps, d], none of them 0; got {list(x.shape)}.")
+        raise InputError(f"inputs must be [steps, batch, d] or [steps, d], none of them 0; got {list(x.shape)}.")
     if y.shape != x.shape[:2]:
-        raise ValueError(
+        raise InputError(
             f"targets must be {list(x.shape[:2])}, one for every sample of inputs; got shape {list(y.shape)}."
         )
     return x, y
@@ -154,7 +162,7 @@ def _eval(value: Any, d: int, place: torch.device) -> Tensor | None:
         return None
     x = _tensor("eval_inputs", value).float()
     if x.dim() != 2 or x.shape[1] != d or not len(x):
-        raise ValueError(f"eval_inputs must be [n_eval, {d}], n_eval of at least 1; got shape {list(x.shape)}.")
+        raise InputError(f"eval_inputs must be [n_eval, {d}], n_eval of at least 1; got shape {list(x.shape)}.")
     return check_finite("eval_inputs", x).to(place)
 
 
@@ -166,10 +174,10 @@ def _eval_targets(value: Any, inputs: Tensor | None, loss: str, classes: int) ->
     if value is None:
         return None
     if inputs is None:
-        raise ValueError("eval_targets are the targets of eval_inputs; got eval_inputs=None. Pass both.")
+        raise InputError("eval_targets are the targets of eval_inputs; got eval_inputs=None. Pass both.")
     y, expected = _tensor("eval_targets", value), list(inputs.shape[:1])
     if list(y.shape) != expected or 0 in expected:
-        raise ValueError(
+        raise InputError(
             f"eval_targets must be {expected}, one for every row of eval_inputs and at least one; got {list(y.shape)}."
         )
     try:
@@ -184,6 +192,6 @@ def _rates(eta_c: float | Sequence[float], steps: int) -> tuple[float, ...]:
         return (check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),) * steps
     values = _tensor("eta_c", eta_c)
     if values.shape not in ((), (steps,)):
-        raise ValueError(f"eta_c must be a number or one per step, [{steps}]; got shape {list(values.shape)}.")
+        raise InputError(f"eta_c must be a number or one per step, [{steps}]; got shape {list(values.shape)}.")
     each = values.expand(steps).tolist()
     return tuple(check_real(f"eta_c[{k}]", v, least=0.0, below=MAX_ETA_C) for k, v in enumerate(each))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from nfd.core.errors import InputError
 from nfd.core.progress import Bar
 from nfd.core.statistics import Size, rms, size, stderr
 from nfd.limits.cost import power_of_two, widest, within
@@ -74,12 +75,12 @@ class Sampler:
 
     def _require_memory(self, deepest: int, widest_here: int) -> None:
         if self.width and not self.fits(deepest):
-            raise ValueError(
+            raise InputError(
                 f"width={self.width} at depth {deepest} does not fit into memory; {widest_here} does. "
                 "Raise memory, or lower width, batch or steps."
             )
         if not self.width and widest_here < 2 * _NARROWEST:
-            raise ValueError(
+            raise InputError(
                 f"memory allows no network of width {2 * _NARROWEST} at depth {deepest}. Raise memory, or lower "
                 "batch or steps."
             )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
+from nfd.core.errors import InputError
 from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
 
 Array = NDArray[np.float64]
@@ -55,7 +56,7 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
         """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or 1]``."""
         if eval_gradient and Y is not None:
-            raise ValueError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
+            raise InputError("eval_gradient is for Y=None: the gradient is that of the Gram matrix of X.")
         second = None if Y is None else checked_inputs("Y", Y, self.device)
         K, slope, _ = gram_matrix(checked_inputs("X", X, self.device), second, slopes=eval_gradient, **self._choice())
         if not eval_gradient:

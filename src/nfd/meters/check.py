@@ -15,6 +15,7 @@ from torch import Tensor
 from nfd.core.errors import (
     MOST,
     WIDEST,
+    InputError,
     check_callable,
     check_choice,
     check_count,
@@ -139,7 +140,7 @@ def check(
     check_callable("make_model", make_model, "a function of (width, depth)")
     sizes = {"width": _sizes("widths", widths, WIDEST), "depth": _sizes("depths", depths, MOST)}
     if all(len(s) < 2 for s in sizes.values()):
-        raise ValueError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
+        raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     place = None if device is None else check_device(device)
     pairs = _pairs(batches, place)
     rule_named(rule)
@@ -172,7 +173,7 @@ def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> li
     """The batches as a list of tensors, on ``place`` if there is one; ValueError that names what is not."""
     found = check_several("batches", batches, "(inputs, targets), one per step")
     if not found or any(not isinstance(b, tuple | list) or len(b) != 2 for b in found):
-        raise ValueError("batches must be a list of (inputs, targets), one per step.")
+        raise InputError("batches must be a list of (inputs, targets), one per step.")
     pairs = [tuple(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in pair) for pair in found]
     for step, (x, _) in enumerate(pairs):
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -186,7 +187,7 @@ def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[in
     if len(widths) > 1:
         wide = instance(make_model, widths[1], depths[0])
         if not any(any(grown) for grown in growing(small, wide).values()):
-            raise ValueError(
+            raise InputError(
                 f"make_model({widths[0]}, {depths[0]}) and make_model({widths[1]}, {depths[0]}) have the same shapes: "
                 "does it use its first argument, width, or are they (depth, width)?"
             )
@@ -194,7 +195,7 @@ def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[in
         deep = instance(make_model, widths[0], depths[1])
         same = len(list(small.parameters())) == len(list(deep.parameters()))
         if same or any(any(grown) for grown in growing(small, deep).values()):
-            raise ValueError(
+            raise InputError(
                 f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
                 "and the same shapes in those they share: are its arguments (width, depth), in this order?"
             )
@@ -203,7 +204,7 @@ def _check_constructor(make_model: MakeModel, widths: list[int], depths: list[in
 def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
     found = [check_count(argument, size, maximum=most) for size in check_several(argument, sizes, "sizes")]
     if not found or found != sorted(set(found)):
-        raise ValueError(f"{argument} must be ascending; got {list(sizes)}.")
+        raise InputError(f"{argument} must be ascending; got {list(sizes)}.")
     return found
 
 

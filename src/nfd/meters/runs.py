@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, first_line
+from nfd.core.errors import InputError, check_choice, first_line
 from nfd.core.machine import threads
 from nfd.core.progress import Bar
 from nfd.core.random import derive
@@ -55,7 +55,7 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
             found = {smallest: one(smallest)}
         except (RuntimeError, IndexError, AttributeError, TypeError) as error:
             x, y = job.batches[0]
-            raise ValueError(
+            raise InputError(
                 f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
                 f"targets {_shape(y)}: {first_line(error)}"
             ) from error
@@ -238,7 +238,7 @@ class Job:
             "adamw": torch.optim.AdamW,
         }
         if self.optimizer not in kinds:
-            raise ValueError(
+            raise InputError(
                 f"optimizer={self.optimizer!r} is not built here; pass make_optimizer=, a function of parameter groups."
             )
         return kinds[self.optimizer](groups)
@@ -267,7 +267,7 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
         return out
     if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
         return out.movedim(1, -1)
-    raise ValueError(
+    raise InputError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
         f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
     )
@@ -275,14 +275,14 @@ def _classes_last(out: Tensor, y: Tensor) -> Tensor:
 
 def _decoupled(model: nn.Module) -> nn.Module:
     if not isinstance(model, Network) or model.feedback != "shared":
-        raise ValueError("gia=True compares networks of nfd.nets with feedback='shared' with their decoupled twins.")
+        raise InputError("gia=True compares networks of nfd.nets with feedback='shared' with their decoupled twins.")
     return model.decoupled()
 
 
 def _insert(model: nn.Module, name: str, factor: float) -> None:
     module = model.get_submodule(name)
     if not isinstance(module, nn.Linear):
-        raise ValueError(
+        raise InputError(
             f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
             "be inserted. Let make_model keep the head size and grow the number of heads."
         )

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from nfd.core.errors import InputTypeError
 from nfd.core.statistics import rms
 from nfd.nets.dense import DenseLinear
 from nfd.nets.network import Network
@@ -57,7 +58,9 @@ def outputs_of(result: Any) -> Tensor:
         elif isinstance(result, tuple | list) and result:
             result = result[0]
         else:
-            raise TypeError(f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}.")
+            raise InputTypeError(
+                f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}."
+            )
     return result
 
 

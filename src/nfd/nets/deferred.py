@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from nfd.core.errors import (
     WIDEST,
+    InputError,
+    InputTypeError,
+    StateError,
     check_choice,
     check_count,
     check_dense,
@@ -105,20 +108,20 @@ class DeferredLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+            raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
         if check_dense("x", x).dim() == 0 or x.shape[-1] != self.in_features:
-            raise ValueError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
+            raise InputError(f"x must have {self.in_features} features in its last axis; got shape {list(x.shape)}.")
         if x.dtype != self.update.dtype:
-            raise TypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
+            raise InputTypeError(f"x must be {self.update.dtype}, the dtype of the layer; got {x.dtype}.")
         self._check()
         if torch.is_autocast_enabled(x.device.type):
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support autocast: its directions must be orthonormal to full precision. "
                 "Leave it outside, under torch.autocast(..., enabled=False)."
             )
         record = self.training and torch.is_grad_enabled()
         if record and inside_backward():
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support activation checkpointing: recomputing a forward pass would ask the "
                 "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
             )
@@ -212,7 +215,7 @@ class DeferredLinear(nn.Module):
         before = self.update.dtype
         after = fn(self.update.new_empty(0)).dtype
         if after not in TOLERANCE:
-            raise TypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
+            raise InputTypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.matrix.map(fn)
         if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nfd.core.errors import StateError
+
 
 class Guarded(nn.Parameter):
     """A parameter that only ``nfd.SGD`` may step; ``accepted`` is the version of its last allowed state."""
@@ -29,7 +31,7 @@ class Guarded(nn.Parameter):
     def check(self) -> None:
         """Raise if something else changed the value."""
         if self._version != self.accepted:
-            raise RuntimeError(
+            raise StateError(
                 "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
                 "only through the products it was asked for, so only rules that act on the matrix as a whole "
                 "are exact; elementwise ones (Adam, sign) are not. Use nfd.SGD, which takes the options of "

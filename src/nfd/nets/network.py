@@ -15,6 +15,9 @@ from nfd.core import activations
 from nfd.core.errors import (
     MOST,
     WIDEST,
+    InputError,
+    InputTypeError,
+    StateError,
     check_choice,
     check_count,
     check_device,
@@ -61,7 +64,7 @@ class Streams:
     def delta(self) -> Tensor:
         """sqrt(n)/alpha dLoss/dh, [L+1, b, n]."""
         if any(h.grad is None for h in self.layers):
-            raise RuntimeError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
+            raise StateError("delta exists after loss.backward() on a loss of these outputs; it was not called yet.")
         return self.gradient_scale * torch.stack([cast(Tensor, h.grad) for h in self.layers])
 
 
@@ -206,7 +209,7 @@ class Network(nn.Module):
         twin.feedback = "independent"
         for name, layer in twin.named_modules():
             if isinstance(layer, DeferredLinear):
-                raise ValueError(
+                raise InputError(
                     "A decoupled copy needs stored weights; build this network with feedback='independent'."
                 )
             if isinstance(layer, DenseLinear):
@@ -267,24 +270,24 @@ class Network(nn.Module):
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a tensor; got {type(x).__name__}.")
+            raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
         if x.dim() != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
+            raise InputError(f"x must be [batch, {self.in_features}]; got shape {list(x.shape)}.")
         if x.dtype != self.U.dtype:
-            raise TypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
+            raise InputTypeError(f"x must be {self.U.dtype}, the dtype of the network; got {x.dtype}.")
         return check_finite("x", x)
 
     def _check_rule(self, rule: str) -> None:
         chosen = rule_named(rule)
         if rule == "ntk" and self.regime != "kernel":
-            raise ValueError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
+            raise InputError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
-            raise ValueError(
+            raise InputError(
                 f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
                 f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
             )
         if chosen.boosts_inner and not self._roles().get("inner"):
-            raise ValueError(
+            raise InputError(
                 f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
                 "Build the network with block='two-layer' or use rule='depth-mup'."
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nfd.core.errors import StateError
 from nfd.nets.guarded import Guarded
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class Query(torch.autograd.Function):
         (g,) = grads
         layer: DeferredLinear = ctx.layer
         if torch.is_grad_enabled():
-            raise RuntimeError(
+            raise StateError(
                 "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
                 "query of the matrix and is not differentiable. Use weights='dense' for second derivatives."
             )
         if _state(layer.update) != ctx.state:
-            raise RuntimeError(
+            raise StateError(
                 "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
@@ -55,7 +56,7 @@ def _asked(accumulator: Any) -> bool:
     try:
         return bool(torch._C._will_engine_execute_node(accumulator))
     except RuntimeError:  # PyTorch's, of a leaf among what torch.autograd.grad is asked for
-        raise RuntimeError(
+        raise StateError(
             "DeferredLinear gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
             "backward(), which adds it to .grad, or leave the update out of what you ask for."
         ) from None

@@ -8,7 +8,7 @@ from typing import cast, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_flag, check_real
+from nfd.core.errors import InputError, check_choice, check_flag, check_real
 from nfd.core.names import Block, Feedback, Order, Regime, Weights
 from nfd.nets.network import Arithmetic, Network, trainable
 from nfd.scaling.rules import Role
@@ -92,12 +92,12 @@ class ResNet(Network):
         self.order = cast(Order, check_choice("order", order, get_args(Order)))
         self.branch_exponent = check_real("branch_exponent", branch_exponent)
         if abs(self.branch_exponent) * math.log(self.depth) > _FURTHEST:
-            raise ValueError(
+            raise InputError(
                 f"branch_exponent must leave depth**-branch_exponent a number; got {self.branch_exponent:g} at depth "
                 f"{self.depth}. Choose one between 0 and 1."
             )
         if self.order == "post" and self.block == "two-layer":
-            raise ValueError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
+            raise InputError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
         self.coupled = check_flag("coupled", coupled)
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import check_flag, check_real, check_several
+from nfd.core.errors import StateError, check_flag, check_real, check_several
 from nfd.nets.frame import with_room
 from nfd.nets.guarded import Guarded
 from nfd.scaling.rules import MAX_ETA_C
@@ -66,7 +66,7 @@ class SGD(torch.optim.SGD):
         if momentum is None:
             return
         if state["generation"] != p.generation:
-            raise RuntimeError(
+            raise StateError(
                 "A DeferredLinear was loaded or converted after this optimizer gathered momentum, which refers to the "
                 "directions it had before. Load the optimizer's state too, or build a new nfd.SGD."
             )

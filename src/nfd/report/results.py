@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nfd.core.errors import InputError
 from nfd.experiment.findings.finding import Finding
 
 FILE = "result.json"
@@ -67,7 +68,7 @@ def replaceable(out: Path) -> bool:
 def _files(directory: Path) -> Iterator[Path]:
     """Those of a directory before those of its folders; hidden folders, such as unfinished ones, are left out."""
     if not directory.is_dir():
-        raise ValueError(f"report needs a directory that exists; got {str(directory)!r}. Give one that holds results.")
+        raise InputError(f"report needs a directory that exists; got {str(directory)!r}. Give one that holds results.")
     for folder, below, names in os.walk(directory):
         below[:] = sorted(name for name in below if not name.startswith("."))
         if FILE in names:
@@ -77,16 +78,16 @@ def _files(directory: Path) -> Iterator[Path]:
 def _content(path: Path) -> dict[str, Any]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
-            raise ValueError("is no regular file.")
+            raise InputError("is no regular file.")
         text = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror}).") from None
+        raise InputError(f"cannot be read ({error.strerror}).") from None
     try:
         content = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is damaged: no JSON ({str(error).splitlines()[0]}). Make it anew.") from None
+        raise InputError(f"is damaged: no JSON ({str(error).splitlines()[0]}). Make it anew.") from None
     if not isinstance(content, dict) or not isinstance(content.get("command"), str):
-        raise ValueError("was not written by nfd: it names no command.")
+        raise InputError("was not written by nfd: it names no command.")
     return content
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from nfd.core.errors import InputError
 from nfd.scaling.families import Known, known
 from nfd.scaling.plan import Entry
 from nfd.scaling.roles import Anatomy
@@ -57,7 +58,7 @@ def stream_width(found: Anatomy, settled: Settled) -> int:
         sizes = {t.shape[axis] for t in writers for axis in (t.outs or ())[:1]}
         if len(sizes) == 1:
             return sizes.pop()
-    raise ValueError(
+    raise InputError(
         "The width of the model could not be found, to compare with base_width. Pass make_model=, or base=, the tuned "
         "model itself."
     )

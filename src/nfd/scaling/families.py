@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from nfd.core.errors import InputError
 from nfd.scaling.rules import Power, Role
 from nfd.scaling.tensors import modules, tensors
 
@@ -162,7 +163,7 @@ def known(model: nn.Module) -> Known:
     for prefix, module in modules(model).items():
         if _class_name(module) in ("nfd.nets.resnet.ResNet", "nfd.nets.mlp.MLP"):
             if prefix:
-                raise ValueError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
+                raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
             return _own(cast(Any, module))
     return found
 
@@ -198,7 +199,7 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
 def _own(net: Any) -> Known:
     """A network of ``nfd.nets``: entries are N(0, 1) and every scale is in its forward pass."""
     if net.weights == "deferred":
-        raise ValueError(
+        raise InputError(
             "A plan is for stored weights; this network has weights='deferred'. Use net.param_groups and nfd.SGD."
         )
     roles = net.named_roles()

@@ -12,7 +12,15 @@ from typing import Any, Self, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_choice, check_count, check_patterns, check_real, check_seed
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    check_choice,
+    check_count,
+    check_patterns,
+    check_real,
+    check_seed,
+)
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
 from nfd.scaling.explain import explained
@@ -153,7 +161,7 @@ class Plan:
         patterns = check_patterns("no_decay", no_decay) or []
         patterns = [patterns] if isinstance(patterns, str) else patterns
         if self.optimizer == "adam" and weight_decay and self.decay != "raw":
-            raise ValueError(
+            raise InputError(
                 "The decay of Adam goes through its normaliser and has no form free of width and depth. Plan with "
                 "optimizer='adamw', or with decay='raw' to pass the number on as it is."
             )
@@ -174,7 +182,7 @@ class Plan:
         decay = weight_decay * self.weight_decay(name)
         if self.decay == "independent" and weight_decay:
             if not lr:
-                raise ValueError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
+                raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
             decay = decay / lr
         settings: dict[str, Any] = {"lr": lr * self.rate(name), "weight_decay": decay}
         if self.optimizer in ("adam", "adamw"):
@@ -198,7 +206,7 @@ class Plan:
         infos = tensors(model)
         for name, p in self._parameters(model).items():
             if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
-                raise ValueError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
+                raise InputError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
             start = self.entries[name].start
             if start.kept or not p.requires_grad:
                 continue
@@ -222,14 +230,14 @@ class Plan:
         found = {name: t.parameter for name, t in tensors(model).items()}
         missing, extra = sorted(self.entries.keys() - found.keys()), sorted(found.keys() - self.entries.keys())
         if missing or extra:
-            raise ValueError(
+            raise InputError(
                 f"The model is not the one planned: {_several('missing', missing)}{_several('not planned', extra)}"
                 "Plan it again, or build the model that was planned."
             )
         for name, p in found.items():
             shape = self.entries[name].shape
             if tuple(p.shape) != shape and not hasattr(p, "placements"):
-                raise ValueError(f"{name!r} was planned as {list(shape)}; the model's is {list(p.shape)}. Plan again.")
+                raise InputError(f"{name!r} was planned as {list(shape)}; the model's is {list(p.shape)}. Plan again.")
         return found
 
     # ---- storing it ------------------------------------------------------------------------------------------
@@ -243,7 +251,7 @@ class Plan:
         """The plan that ``to_dict`` wrote; ValueError when it is not one."""
         if not isinstance(stored, Mapping) or stored.get("format") != _FORMAT:
             got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
-            raise ValueError(f"This is not a plan of format {_FORMAT}; got {got!r}. Plan the model again.")
+            raise InputError(f"This is not a plan of format {_FORMAT}; got {got!r}. Plan the model again.")
         try:
             entries = {str(name): _entry(name, e) for name, e in stored["entries"].items()}
             found = cls(
@@ -261,7 +269,7 @@ class Plan:
                 found._check_numbers(name)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             said = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"The stored plan is damaged ({said}). Plan the model again.") from None
+            raise InputError(f"The stored plan is damaged ({said}). Plan the model again.") from None
         return found
 
     def _check_numbers(self, name: str) -> None:
@@ -271,7 +279,7 @@ class Plan:
         except ArithmeticError:
             numbers = [math.inf]
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"{name!r} has ratios or powers beyond all numbers: {self.entries[name]}")
+            raise InputError(f"{name!r} has ratios or powers beyond all numbers: {self.entries[name]}")
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
@@ -281,18 +289,18 @@ class Plan:
     def load(cls, path: str | Path) -> Self:
         """Read what ``save`` wrote; ValueError when it is not a plan."""
         if not isinstance(path, str | Path):
-            raise TypeError(f"path must be a text or a Path; got {path!r}.")
+            raise InputTypeError(f"path must be a text or a Path; got {path!r}.")
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} is not a plan: {error}.") from None
+            raise InputError(f"{str(path)!r} is not a plan: {error}.") from None
         return cls.from_dict(stored)
 
 
 def _entry(name: str, stored: Mapping[str, Any]) -> Entry:
     start, ratios = stored["start"], stored["ratios"]
     if not isinstance(start["kept"], bool):
-        raise TypeError(f"kept of {name!r} must be true or false; got {start['kept']!r}")
+        raise InputTypeError(f"kept of {name!r} must be true or false; got {start['kept']!r}")
     return Entry(
         shape=tuple(check_count(f"shape of {name!r}", size, minimum=0) for size in stored["shape"]),
         role=cast(Role, check_choice("role", stored["role"], ROLES)),
@@ -310,7 +318,7 @@ def _entry(name: str, stored: Mapping[str, Any]) -> Entry:
 
 def _texts(name: str, stored: Any) -> tuple[str, ...]:
     if not isinstance(stored, list | tuple) or not all(isinstance(text, str) for text in stored):
-        raise TypeError(f"{name} must be text; got {stored!r}")
+        raise InputTypeError(f"{name} must be text; got {stored!r}")
     return tuple(stored)
 
 

@@ -9,7 +9,17 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from nfd.core.errors import MOST, WIDEST, check_callable, check_choice, check_count, check_finite, check_patterns
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_choice,
+    check_count,
+    check_finite,
+    check_patterns,
+)
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
 from nfd.scaling.entries import (
@@ -88,12 +98,12 @@ def plan(
     Source: sections 2 and 4.2, Eq. 8; Yang et al., Tensor Programs V and VI; Dey et al. (CompleteP).
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     chosen = rule_named(rule)
     optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
     decay = check_choice("decay", decay, DECAYS)
     if rule == "ntk":
-        raise ValueError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
+        raise InputError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     base_width = None if base_width is None else check_count("base_width", base_width, maximum=WIDEST)
     base_depth = None if base_depth is None else check_count("base_depth", base_depth, maximum=MOST)
     blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
@@ -137,12 +147,12 @@ def _of_own(
     """A network of nfd.nets: it knows its roles, its size and its multipliers."""
     net = cast(Any, model)
     if family.blocks and rule_named(rule).exponent not in (None, net.branch_exponent):
-        raise ValueError(
+        raise InputError(
             f"Rule {rule!r} is made for branch_exponent={exponent_of(rule):g}; this network has "
             f"{net.branch_exponent:g}. Build it with branch_exponent={exponent_of(rule):g} or choose another rule."
         )
     if rule_named(rule).boosts_inner and "inner" not in family.roles.values():
-        raise ValueError(f"Rule {rule!r} needs inner and outer roles; build the network with block='two-layer'.")
+        raise InputError(f"Rule {rule!r} needs inner and outer roles; build the network with block='two-layer'.")
     if base is not None:
         small = known(base)
         base_width, base_depth = small.width, small.depth
@@ -192,7 +202,9 @@ def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
     if roles is None:
         return {}
     if not isinstance(roles, Mapping) or not all(isinstance(pattern, str) for pattern in roles):
-        raise TypeError(f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}.")
+        raise InputTypeError(
+            f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}."
+        )
     return roles
 
 
@@ -205,16 +217,16 @@ def _check_sizes(
     make_model: MakeModel | None,
 ) -> None:
     if base is not None and not isinstance(base, nn.Module):
-        raise TypeError(f"base must be a torch.nn.Module; got {type(base).__name__}.")
+        raise InputTypeError(f"base must be a torch.nn.Module; got {type(base).__name__}.")
     if base is not None and (base_width, base_depth, make_model) != (None, None, None):
-        raise ValueError("base is the tuned model itself: pass it alone, without base_width, base_depth or make_model.")
+        raise InputError("base is the tuned model itself: pass it alone, without base_width, base_depth or make_model.")
     if make_model is not None and base_width is None:
-        raise ValueError("make_model needs base_width, the width at which you tuned (and base_depth, its depth).")
+        raise InputError("make_model needs base_width, the width at which you tuned (and base_depth, its depth).")
     if make_model is not None:
         check_callable("make_model", make_model, "a function of (width, depth)")
     nothing = base is None and base_width is None and base_depth is None
     if nothing and family.width is None and rule != "standard":
-        raise ValueError(
+        raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."
         )
@@ -259,15 +271,15 @@ def _settled(found: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, s
             for n, d in decisions.items()
         }
     if chosen.scales_depth and found.known.post_norm:
-        raise ValueError(
+        raise InputError(
             f"Rule {rule!r} needs a pre-norm residual stream; {found.known.post_norm[0]} normalises after adding. Use "
             "rule='mup', or build the model with norm_first=True."
         )
     open_ones = {n: d.why for n, d in decisions.items() if d.role is None}
     if open_ones:
-        raise ValueError(_open_question(open_ones))
+        raise InputError(_open_question(open_ones))
     if chosen.scales_depth and not found.blocks:
-        raise ValueError(f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*'.")
+        raise InputError(f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*'.")
     return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
 
 

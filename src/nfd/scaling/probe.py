@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from nfd.core.errors import InputTypeError
 from nfd.core.random import generator
 from nfd.scaling.tensors import TensorInfo, tensors
 
@@ -48,7 +49,7 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
             call_with(model, sample)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        raise TypeError(
+        raise InputTypeError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
             f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
         ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.scaling.blocks import block_of, blocks_of
 from nfd.scaling.families import Known, known, matches
 from nfd.scaling.probe import Call, Probed, probe, recorded_calls
@@ -75,7 +75,7 @@ def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) ->
         checked: Role = check_choice(f"roles[{pattern!r}]", role, ROLES)  # type: ignore[assignment]
         fitting = [name for name, t in all_tensors.items() if any(matches(n, pattern) for n in t.names)]
         if not fitting:
-            raise ValueError(
+            raise InputError(
                 f"roles must name tensors of the model; nothing fits {pattern!r}. Names look like "
                 f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from nfd.core.errors import check_real
+from nfd.core.errors import InputTypeError, check_real
 
 
 class Scaled(nn.Module):
@@ -23,7 +23,7 @@ class Scaled(nn.Module):
     def __init__(self, module: nn.Module, factor: float) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):
-            raise TypeError(f"module must be a torch.nn.Module; got {type(module).__name__}.")
+            raise InputTypeError(f"module must be a torch.nn.Module; got {type(module).__name__}.")
         self.scaled_module = module
         self.factor = check_real("factor", factor)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import check_count
+from nfd.core.errors import InputError, InputTypeError, check_count
 from nfd.scaling.blocks import block_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
 from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
@@ -43,7 +43,7 @@ def start_of(values: Sequence[Tensor]) -> Start:
     """Of tensors that begin alike, taken together."""
     first = values[0].detach()
     if first.is_meta:
-        raise ValueError("The model must hold numbers to tell how it begins; it is on the meta device.")
+        raise InputError("The model must hold numbers to tell how it begins; it is on the meta device.")
     value = float(first.flatten()[0]) if first.numel() else 0.0
     if all(bool((v == value).all()) for v in values):
         return Start(0.0, value)
@@ -67,10 +67,10 @@ class Base:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
         name = in_base(t.name, blocks, self.blocks, self.tensors)
         if name not in self.tensors:
-            raise ValueError(f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike.")
+            raise InputError(f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike.")
         other = self.tensors[name]
         if len(other.shape) != len(t.shape):
-            raise ValueError(f"{t.name!r} is {list(t.shape)} in the model and {list(other.shape)} in the base.")
+            raise InputError(f"{t.name!r} is {list(t.shape)} in the model and {list(other.shape)} in the base.")
         return other
 
     def start(self, t: TensorInfo, blocks: Sequence[str]) -> Start:
@@ -111,7 +111,7 @@ def ratios(t: TensorInfo, other: TensorInfo, role: Role) -> Ratios:
         return Ratios(ratio(t.shape, other.shape, (1,)), ratio(t.shape, other.shape, (0,)))
     last = [t.shape[k] / other.shape[k] for k in (-2, -1)]
     if last[0] != last[1] or whole != last[0] * last[1]:
-        raise ValueError(
+        raise InputError(
             f"{t.name!r} grew from {list(other.shape)} to {list(t.shape)}: which of its dimensions are inputs? Pass "
             f"roles={{{t.name!r}: 'vector'}} if it adds up none of them, or make it an nn.Linear."
         )
@@ -135,7 +135,7 @@ def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = N
             torch.manual_seed(seed)
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
-        raise TypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
+        raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
     return made
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nfd.core.errors import InputError
+
 if TYPE_CHECKING:  # listing a sweep does not need PyTorch
     import torch
 
@@ -32,18 +34,18 @@ def pack(name: str, values: NDArray[Any] | torch.Tensor) -> bytes:
 def unpack(name: str, blob: bytes) -> NDArray[Any]:
     """The curve that was packed; ValueError if a bit of it changed since."""
     if not isinstance(blob, bytes):
-        raise ValueError(
+        raise InputError(
             f"Curve {name!r} is damaged: expected bytes, got {type(blob).__name__}. Restore it from a copy."
         )
     body = blob[_SUM.size :]
     if len(body) < _HEADER.size or _SUM.unpack_from(blob)[0] != zlib.crc32(body):
-        raise ValueError(
+        raise InputError(
             f"Curve {name!r} is damaged: its {len(blob)} bytes do not match their checksum. "
             "Restore the file from a copy, or forget the run and train it again."
         )
     magic, code, length = _HEADER.unpack_from(body)
     if magic != _MAGIC or code not in _KINDS:
-        raise ValueError(f"Curve {name!r} has the layout {magic + code!r}; expected {_MAGIC!r} and f or d. Update nfd.")
+        raise InputError(f"Curve {name!r} has the layout {magic + code!r}; expected {_MAGIC!r} and f or d. Update nfd.")
     kind = _KINDS[code]
     planes = np.frombuffer(zlib.decompress(body[_HEADER.size :]), dtype=np.uint8)
     flat = planes.reshape(kind.itemsize, length).T.copy().view(kind).reshape(length)

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from nfd.core.errors import InputError
 from nfd.store import identity
 from nfd.store.faults import transaction, translated
 from nfd.store.identity import APPLICATION_ID, beside, connect, examine, has_log
@@ -25,7 +26,7 @@ _SCHEMA = (
 def create(path: Path) -> None:
     """A database without runs: written beside, through to the disk, then renamed."""
     if has_log(path):
-        raise ValueError(
+        raise InputError(
             f"{beside(path, '-wal')} holds runs of a database that is gone. Put {path.name} back, or move it away."
         )
     draft = beside(path, ".new")
@@ -63,7 +64,7 @@ def for_reader(path: Path) -> sqlite3.Connection:
     """Open to read beside a driver. Where nothing can be written, a file without a log is read as it is now."""
     version = examine(path)
     if version < identity.VERSION:
-        raise ValueError(
+        raise InputError(
             f"{path} was written by version {version} of the store; this nfd reads version {identity.VERSION}. "
             "Open it once to write (resume the sweep), and it is brought up to date."
         )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nfd.core.errors import InputError
+
 _SAFE = "nothing of this was added or removed, what was committed before is safe"
 _FAULTS = {
     sqlite3.SQLITE_FULL: (errno.ENOSPC, f"the disk is full; {_SAFE}. Free space and resume the sweep"),
@@ -43,7 +45,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def damaged(path: Path, why: str) -> ValueError:
     """The error for a file whose content contradicts itself."""
-    return ValueError(
+    return InputError(
         f"{path} is damaged ({why}). It was not changed. Restore it from a copy, or choose another directory."
     )
 

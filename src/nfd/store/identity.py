@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from nfd.core.errors import InputError
 from nfd.store.faults import damaged, translated
 
 APPLICATION_ID = int.from_bytes(b"nfds", "big")
@@ -20,14 +21,14 @@ _WAIT = 10.0  # seconds for a reader that meets a checkpoint, or for another pro
 def identify(path: Path) -> None:
     """ValueError unless the file begins like a database of ours; reads 100 bytes and leaves no trace."""
     if not path.is_file():
-        raise ValueError(f"{path} must be a file with the runs of a sweep; it is something else. {_MOVE}")
+        raise InputError(f"{path} must be a file with the runs of a sweep; it is something else. {_MOVE}")
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise ValueError(f"{path} is no database, or a damaged one: it begins with {header[:16]!r}. {_MOVE}")
+        raise InputError(f"{path} is no database, or a damaged one: it begins with {header[:16]!r}. {_MOVE}")
     found = int.from_bytes(header[68:72], "big")
     if found != APPLICATION_ID:
-        raise ValueError(
+        raise InputError(
             f"{path} is a database of another program: its application_id is {found:#x}, not {APPLICATION_ID:#x}. "
             f"{_MOVE}"
         )
@@ -80,7 +81,7 @@ def _examine(path: Path, mode: str) -> int:
 
 def _check_version(path: Path, version: int) -> None:
     if version > VERSION or any(v not in MIGRATIONS for v in range(version, VERSION)):
-        raise ValueError(
+        raise InputError(
             f"{path} was written by version {version} of the store; this nfd reads version {VERSION}. It was not "
             f"changed. Use {'a newer' if version > VERSION else 'the'} nfd that wrote it, or choose another directory."
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from nfd.core.errors import BusyError
 from nfd.core.files import write_text
 
 
@@ -31,7 +32,7 @@ class DriverLock:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise BlockingIOError(
+            raise BusyError(
                 f"Another sweep is writing to {str(directory)!r}: {self._holder()}. Wait until it ends or stop it, or "
                 "choose another directory; reading is possible meanwhile."
             ) from None

@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nfd.core.errors import check_choice, check_real, nearest
+from nfd.core.errors import InputError, check_choice, check_real, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ def checksum(row: Sequence[Any]) -> int:
 def decode(row: Sequence[Any], file: Path) -> Record:
     """The record of a row whose last column is its checksum; ValueError if they do not match."""
     if checksum(row[:-1]) != row[-1]:
-        raise ValueError(
+        raise InputError(
             f"Run {row[0]!r} in {file} is damaged: its row does not match its checksum. Restore the file from a copy, "
             "or choose another directory and train again."
         )
@@ -87,7 +87,7 @@ def matching(records: list[Record], where: Mapping[str, Any]) -> list[Record]:
     known = {name for record in records for name in record.config}
     for name in where if records else ():
         if name not in known:
-            raise ValueError(f"where must name fields of config; got {name!r}.{nearest(name, known)}")
+            raise InputError(f"where must name fields of config; got {name!r}.{nearest(name, known)}")
     wanted = {name: value if isinstance(value, list | tuple) else [value] for name, value in where.items()}
     return [r for r in records if all(n in r.config and _one_of(r.config[n], v) for n, v in wanted.items())]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import NoFileError, check_choice
 from nfd.core.files import expanded, prepare_directory
 from nfd.store.blobs import pack, unpack
 from nfd.store.database import create, for_driver, for_reader
@@ -64,7 +64,7 @@ class Store:
         """
         path = expanded(directory) / FILE
         if not str(directory).strip() or not path.exists():
-            raise FileNotFoundError(f"No sweep in {str(directory)!r}: there is no {FILE}. Run nfd sweep there first.")
+            raise NoFileError(f"No sweep in {str(directory)!r}: there is no {FILE}. Run nfd sweep there first.")
         return cls(path, for_reader(path), None)
 
     def __enter__(self) -> Store:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.errors import InputError, check_choice, check_count, check_real
 from nfd.core.statistics import Interval
 from nfd.limits.cost import bytes_of
 from nfd.sweep.law import Law
@@ -126,7 +126,7 @@ def amount(resource: Resource, budget: str | float) -> int:
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*", budget.upper())
     value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
     if not 1 <= value < math.inf:
-        raise ValueError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
+        raise InputError(f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}.")
     return round(value)
 
 
@@ -144,7 +144,7 @@ def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -
     lowest, highest = _bounds(law)
     wide, deep = pays(law.a), pays(law.b)
     if cost.at(*lowest) > most:
-        raise ValueError(
+        raise InputError(
             f"budget must pay for width {lowest[0]} and depth {lowest[1]}, {cost.at(*lowest):,} in {resource}; got "
             f"{most:,}. Raise it."
         )

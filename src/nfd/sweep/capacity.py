@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from nfd.core.errors import InputError
 from nfd.core.statistics import Interval, mean, student
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
@@ -128,7 +129,7 @@ def _beyond(config: CapacityConfig, width: int, depth: int) -> tuple[int, int] |
         return None
     size = config.held_out or (2 * width, depth)
     if size[0] <= width and size[1] <= depth:
-        raise ValueError(
+        raise InputError(
             f"held_out must be wider than {width} or deeper than {depth}, the largest of the fit; got {list(size)}."
         )
     return size
@@ -139,7 +140,7 @@ def _affordable(config: CapacityConfig, shape: Shape) -> None:
     for resource, budget in budgets_of(config).items():
         least = shape.cost(resource).at(1, 1)
         if amount(resource, budget) < least:
-            raise ValueError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
+            raise InputError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
 
 
 def budgets_of(config: CapacityConfig) -> dict[Resource, str]:
@@ -170,7 +171,7 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
         ValueError: when they differ in more, naming in what.
     """
     if not records:
-        raise ValueError("there are no runs to fit. Name a directory with a sweep, or loosen --where.")
+        raise InputError("there are no runs to fit. Name a directory with a sweep, or loosen --where.")
     differ = [
         name
         for name in records[0].config
@@ -179,7 +180,7 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
     if differ:
         values = {name: sorted({repr(r.config.get(name)) for r in records}) for name in differ}
         said = "; ".join(f"{name} in {', '.join(v[:5])}" for name, v in values.items())
-        raise ValueError(f"the runs must differ in width, depth and seed alone; they have {said}. Choose with --where.")
+        raise InputError(f"the runs must differ in width, depth and seed alone; they have {said}. Choose with --where.")
     seeds = [record.config["seed"] for record in records]
     return RunConfig(**records[0].config), losses_of(records), len(set(seeds)) < len(seeds)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nfd.core.errors import InputError
 from nfd.experiment.config import read_toml
 from nfd.experiment.runs import IN_A_GROUP, dataset_of, group_key, run_key
 from nfd.experiment.settings import RunConfig
@@ -50,12 +51,12 @@ def grid(**settings: Any) -> list[RunConfig]:
         counts = Counter(v if isinstance(v, int | float) else repr(v) for v in values)  # 1 and 1.0 are one value
         if len(counts) != len(values) or not values:
             got = f"{counts.most_common(1)[0][0]} more than once" if values else "none"
-            raise ValueError(f"{name} must be a value or a list of different ones; got {got}.")
+            raise InputError(f"{name} must be a value or a list of different ones; got {got}.")
     total = 1
     for values in axes.values():
         total *= len(values)
     if total > _MOST_RUNS:
-        raise ValueError(f"a grid has at most {_MOST_RUNS:,} runs; got {total:,}. Split it into several sweeps.")
+        raise InputError(f"a grid has at most {_MOST_RUNS:,} runs; got {total:,}. Split it into several sweeps.")
     rest = {name: value for name, value in settings.items() if name not in axes}
     return [RunConfig(**rest, **dict(zip(axes, point, strict=True))) for point in itertools.product(*axes.values())]
 
@@ -69,11 +70,11 @@ def grid_of(path: str | Path) -> list[RunConfig]:
     """The grid of a TOML file: settings of ``RunConfig``, where a list is an axis."""
     settings = read_toml(path, "grid")
     if not settings:
-        raise ValueError(f"grid {str(path)!r} sets nothing. Write settings of a run, such as width = [64, 128].")
+        raise InputError(f"grid {str(path)!r} sets nothing. Write settings of a run, such as width = [64, 128].")
     try:
         return grid(**settings)
     except ValueError as error:
-        raise ValueError(f"grid {str(path)!r}: {error}") from None
+        raise InputError(f"grid {str(path)!r}: {error}") from None
 
 
 def names(configs: Iterable[RunConfig], *, progress: bool = False) -> list[str]:

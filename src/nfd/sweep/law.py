@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nfd.core.errors import check_count
+from nfd.core.errors import InputError, check_count
 from nfd.core.statistics import Interval, combined, satterthwaite
 
 
@@ -132,9 +132,9 @@ class Law:
     def _allow(self, width: float, depth: float) -> None:
         for name, size, fitted in (("width", width, self.widths), ("depth", depth, self.depths)):
             if not size >= 1:
-                raise ValueError(f"{name} must be at least 1; got {size}.")
+                raise InputError(f"{name} must be at least 1; got {size}.")
             if not self.good and not fitted[0] <= size <= fitted[-1]:
-                raise ValueError(
+                raise InputError(
                     f"{name} must be within {fitted[0]}..{fitted[-1]}, what was fitted; got {size}. This law may not "
                     f"be extrapolated: {self.note}"
                 )

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from nfd.core.errors import check_count
+from nfd.core.errors import InputError, check_count
 from nfd.core.statistics import combined
 from nfd.sweep.law import Cell, Law, Noise, spread
 
@@ -62,7 +62,7 @@ def fit_law(losses: Losses, *, paired: bool = True, trim: bool = False) -> Law:
     sizes, note = _checked(losses)
     counts = sorted({len(sample) for sample in sizes.values()})
     if paired and len(counts) > 1:
-        raise ValueError(f"paired=True needs as many seeds at every size; got {counts}. Pass paired=False.")
+        raise InputError(f"paired=True needs as many seeds at every size; got {counts}. Pass paired=False.")
     law = _law(sizes, paired, note)
     if law.p_value >= GOOD:
         return law
@@ -85,7 +85,7 @@ def _checked(losses: Losses) -> tuple[Sizes, str]:
         key = check_count("width", n), check_count("depth", L)
         sample = np.asarray(values, dtype=np.float64)
         if sample.ndim != 1 or len(sample) < 2:
-            raise ValueError(
+            raise InputError(
                 f"losses must hold 2 seeds or more for every size; got {sample.size} at width {n}, depth {L}."
             )
         if np.isfinite(sample).all():
@@ -100,16 +100,16 @@ def _checked(losses: Losses) -> tuple[Sizes, str]:
 def _require(sizes: Sizes, note: str) -> None:
     widths, depths = _axes(sizes)
     if len(widths) < 2 or len(depths) < 2 or len(sizes) < 4:
-        raise ValueError(
+        raise InputError(
             f"losses must cover at least 2 widths, 2 depths and 4 sizes; got widths {list(widths)}, depths "
             f"{list(depths)}, {len(sizes)} sizes. {note}".rstrip()
         )
     if np.linalg.matrix_rank(_design(sizes) * [1, widths[0], depths[0]], tol=1e-6) < 3:
-        raise ValueError(
+        raise InputError(
             f"losses must vary width and depth independently of each other; got sizes {list(sizes)}. Add sizes."
         )
     if all(np.ptp(sample) == 0 for sample in sizes.values()):
-        raise ValueError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
+        raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
 
 
 def _axes(sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:

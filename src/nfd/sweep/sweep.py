@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nfd.core.errors import check_device, check_several
+from nfd.core.errors import InputError, check_device, check_several
 from nfd.core.progress import Bar, bar
 from nfd.experiment.runs import failed, train_task
 from nfd.experiment.settings import RunConfig
@@ -158,7 +158,7 @@ class _Run:
             pairs = zip(group.configs, group.keys, strict=True)
             records = [failed(config, key, group.key, error) for config, key in pairs]
         if tuple(record.key for record in records) != group.keys:
-            raise ValueError(
+            raise InputError(
                 f"The data of these runs ({group.configs[0].data}, {group.configs[0].data_dir}) changed while the "
                 "sweep was running. What was stored before is of the old data; start the sweep again for the new."
             )

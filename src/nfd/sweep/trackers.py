@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import MissingError, check_choice
 from nfd.core.names import TrackerName
 from nfd.store.rows import Record
 
@@ -41,7 +41,7 @@ class _TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ImportError("TensorBoard is not installed. pip install 'nfd[tensorboard]'") from None
+            raise MissingError("TensorBoard is not installed. pip install 'nfd[tensorboard]'") from None
         self._writer, self._directory = SummaryWriter, directory
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class _Wandb:
         try:
             import wandb
         except ImportError:
-            raise ImportError("Weights & Biases is not installed. pip install 'nfd[wandb]'") from None
+            raise MissingError("Weights & Biases is not installed. pip install 'nfd[wandb]'") from None
         self._wandb: Any = wandb
         self._directory = directory
 

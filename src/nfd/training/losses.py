@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nfd.core.errors import MOST, check_choice, check_finite
+from nfd.core.errors import MOST, InputError, InputTypeError, check_choice, check_finite
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -36,22 +36,22 @@ def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
     loss_named(name)
     if name == "mse":
         if not targets.dtype.is_floating_point:
-            raise TypeError(f"targets for loss='mse' must be floats; got {targets.dtype}. Call targets.float().")
+            raise InputTypeError(f"targets for loss='mse' must be floats; got {targets.dtype}. Call targets.float().")
         if classes not in (None, 1):
-            raise ValueError(f"classes must be None or 1 for loss='mse' (one real output); got {classes}.")
+            raise InputError(f"classes must be None or 1 for loss='mse' (one real output); got {classes}.")
         check_finite("targets", targets)
         return 1
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
-        raise TypeError(
+        raise InputTypeError(
             f"targets for loss='cross-entropy' must be integer class ids; got {targets.dtype}. "
             "Call targets.long(), or use loss='mse' for real targets."
         )
     if classes is not None and classes < 2:
-        raise ValueError(f"classes must be at least 2 for loss='cross-entropy'; got {classes}.")
+        raise InputError(f"classes must be at least 2 for loss='cross-entropy'; got {classes}.")
     low, high = int(targets.min()), int(targets.max())
     needed = high + 1 if classes is None else classes
     if low < 0 or high >= needed:
-        raise ValueError(f"targets must be class ids in 0..{needed - 1}; got values from {low} to {high}.")
+        raise InputError(f"targets must be class ids in 0..{needed - 1}; got values from {low} to {high}.")
     if needed > MOST:
-        raise ValueError(f"targets must be class ids in 0..C-1 with C at most {MOST}; got {high}.")
+        raise InputError(f"targets must be class ids in 0..C-1 with C at most {MOST}; got {high}.")
     return max(needed, 2)

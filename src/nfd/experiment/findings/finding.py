@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from nfd.core.errors import InputError
 from nfd.core.statistics import Interval, interval
 from nfd.meters.verdict import verdict
 
@@ -74,7 +75,7 @@ class Finding:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "it"
-            raise ValueError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
+            raise InputError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
         return replace(found, **{name: decoded(getattr(found, name)) for name in _NUMBERS})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.core.names import ExecutorName
 from nfd.sweep.executors.executor import Executor, Outcome
 
@@ -53,7 +53,7 @@ def executor_named(
 def _check_options(name: str, options: dict[str, tuple[str, object]]) -> None:
     for option, (owner, value) in options.items():
         if value and name != owner:
-            raise ValueError(
+            raise InputError(
                 f"{option} is an option of the executor {owner!r}; got {option}={value!r} for {name!r}. "
                 f"Leave it out, or use {owner!r}."
             )

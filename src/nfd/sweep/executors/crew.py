@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from nfd.core.errors import StateError
 from nfd.sweep.executors.executor import Outcome, received
 from nfd.sweep.executors.pending import Pending
 from nfd.sweep.executors.worker import Worker
@@ -101,5 +102,5 @@ class Crew:
             self.failed_starts += 1
             if code >= 0 or self.failed_starts == _STARTS * self.size:
                 advice = _ADVICE if code >= 0 else "Memory may be short: use fewer workers."
-                raise RuntimeError(f"A worker was lost before it was ready: {ending}. {advice}")
+                raise StateError(f"A worker was lost before it was ready: {ending}. {advice}")
         return None if index is None else self.pending.lost(index, ending)

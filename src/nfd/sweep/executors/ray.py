@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from nfd.core.errors import check_count, check_real
+from nfd.core.errors import MissingError, StateError, check_count, check_real
 from nfd.sweep.executors.executor import Outcome, described, performed, received, unnoticed
 from nfd.sweep.executors.pending import Pending
 
@@ -49,7 +49,7 @@ class Ray:
         flight = _Flight(self, self._ray, work, tasks, started)
         try:
             if tasks and not self.slots:
-                raise RuntimeError(
+                raise StateError(
                     f"No node of Ray has room for a task with threads={self.threads} and gpus={self.gpus:g}; there are "
                     f"{[node['Resources'] for node in self._ray.nodes()]}. Ask for less, or add a node."
                 )
@@ -68,7 +68,7 @@ class Ray:
             self._ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             self._ours = True
         elif self.address not in (None, "auto", here := self._ray.get_runtime_context().gcs_address):
-            raise RuntimeError(
+            raise StateError(
                 f"This process is connected to the Ray at {here}; got address={self.address!r}. "
                 "Call ray.shutdown() before, or leave the address out."
             )
@@ -122,7 +122,7 @@ class _Flight:
         except self.losing as error:
             return self.pending.lost(index, described(error).splitlines()[0].rstrip("."))
         except self.ray.exceptions.RayTaskError as error:
-            raise RuntimeError(
+            raise StateError(
                 f"A worker of Ray could not import the work: {described(error).splitlines()[-1]}. "
                 "Install the same nfd on every node, and put the work into a module that is there, too."
             ) from error
@@ -132,4 +132,6 @@ def _imported() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError(f"The executor 'ray' needs Ray ({error}). Install it with: pip install 'nfd[ray]'") from error
+        raise MissingError(
+            f"The executor 'ray' needs Ray ({error}). Install it with: pip install 'nfd[ray]'"
+        ) from error
