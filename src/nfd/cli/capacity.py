@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from nfd.cli.ending import VERDICT
 from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import CapacityConfig
@@ -51,7 +52,7 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         for line in numbers["answers"]:
             print(line)
         print(f"Report: {path}")
-        return 0 if found.law.good else 1
+        return 0 if found.law.good else VERDICT
 
     def _trained(self, config: CapacityConfig, directory: Path) -> Capacity:
         from nfd.sweep.capacity import capacity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tyro
 
+from nfd.cli.ending import VERDICT
 from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import CheckConfig
@@ -35,4 +36,4 @@ class CheckCommand(DeviceOptions, CheckConfig):
         path = write_check(config, self.model, found, check_findings(config, found, data), directory, command)
         print(found)
         print(f"Report: {path}")
-        return 0 if found.ok else 1
+        return 0 if found.ok else VERDICT

@@ -6,6 +6,7 @@ import sys
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from nfd.cli.ending import INTERRUPTED
 from nfd.cli.options import DeviceOptions
 from nfd.experiment.settings import StudyConfig
 
@@ -48,7 +49,7 @@ class StudyCommand(DeviceOptions, StudyConfig):
         if study.measured.complete:
             return 0
         print("nfd: interrupted; the report holds what was measured by then, and says so.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from nfd.cli.ending import INTERRUPTED
 from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.core.names import ExecutorName, TrackerName
@@ -40,13 +41,10 @@ class SweepOptions(DeviceOptions):
         from nfd.sweep.sweep import Sweep
         from nfd.sweep.trackers import tracker_named
 
-        try:
-            executor = executor_named(
-                self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
-            )
-            trackers = [tracker_named(name, directory) for name in self.track]
-        except ImportError as error:
-            raise UsageError(str(error)) from None
+        executor = executor_named(
+            self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
+        )
+        trackers = [tracker_named(name, directory) for name in self.track]
         return Sweep(directory, executor, device=self.device, trackers=trackers, progress=True)
 
 
@@ -61,7 +59,7 @@ def resumable(directory: Path, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         said = f"nfd: interrupted; {_kept(directory)} kept in {directory}. The same command goes on from there."
         print(said, file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _kept(directory: Path) -> str:
@@ -70,6 +68,6 @@ def _kept(directory: Path) -> str:
     try:
         with Store.read(directory) as store:
             count = len(store)
-    except (OSError, ValueError):  # it came before the store was made
+    except (OSError, UsageError):  # it came before the store was made
         count = 0
     return f"{count} run{' is' if count == 1 else 's are'}"

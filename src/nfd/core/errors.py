@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import operator
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
 MAX_SEED = 2**63 - 1
 MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class UsageError(Exception):
@@ -62,10 +65,23 @@ def first_line(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: Python's error, PyTorch's of an accelerator, or its error on the CPU, which has no type."""
+    """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which has no type."""
     names = {kind.__name__ for kind in type(error).__mro__}
     on_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
     return isinstance(error, MemoryError) or "OutOfMemoryError" in names or on_the_cpu
+
+
+def told(error: BaseException) -> str:
+    """An error in words that can be stored: its type and message, and below them the traceback of a mistake of ours."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, UsageError) or out_of_memory(error):
+        return said
+    return f"{said}\n{_TRACEBACK}\n" + "".join(traceback.format_tb(error.__traceback__))
+
+
+def is_mistake(said: str | None) -> bool:
+    """Whether ``told`` said it of a mistake of ours."""
+    return said is not None and f"\n{_TRACEBACK}\n" in said
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
@@ -120,6 +136,18 @@ def check_callable(argument: str, value: Any, what: str) -> Callable[..., Any]:
     if not callable(value):
         raise InputTypeError(f"{argument} must be {what}; got {type(value).__name__}.")
     return value  # type: ignore[no-any-return]
+
+
+def check_takes(argument: str, function: Callable[..., Any], *names: str) -> None:
+    """InputTypeError unless a function can be called with as many arguments as there are names."""
+    try:
+        form = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return
+    try:
+        form.bind(*names)
+    except TypeError as error:
+        raise InputTypeError(f"{argument} must take ({', '.join(names)}); got a function of {form}: {error}.") from None
 
 
 def check_several(argument: str, value: Any, what: str) -> list[Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from nfd.core.errors import (
     InputError,
     InputTypeError,
+    UsageError,
     check_choice,
     check_count,
     check_device,
@@ -182,7 +183,7 @@ def _eval_targets(value: Any, inputs: Tensor | None, loss: str, classes: int) ->
         )
     try:
         outputs_needed(loss, y, classes)
-    except (TypeError, ValueError) as error:
+    except UsageError as error:
         raise type(error)(str(error).replace("targets", "eval_targets")) from None
     return _of_loss("eval_targets", y, loss).to(inputs.device)
 

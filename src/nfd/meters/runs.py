@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, check_choice, first_line
+from nfd.core.errors import InputError, InputTypeError, UsageError, check_choice, first_line, out_of_memory
 from nfd.core.machine import threads
+from nfd.core.origin import is_a_models
 from nfd.core.progress import Bar
 from nfd.core.random import derive
 from nfd.core.statistics import rms
@@ -44,21 +45,15 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
 
     def one(which: tuple[int, int, int]) -> Run:
         torch.manual_seed(derive(which[2], "training", *which[:2]))
-        run = job.run(*which)
+        with _blaming_the_model(job, *which[:2]):
+            run = job.run(*which)
         shown.advance(which[0] * which[1])
         return run
 
     most = torch.get_num_threads()
     *rest, smallest = order
     with job.random_state_kept(), _attention_by_parts():
-        try:
-            found = {smallest: one(smallest)}
-        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
-            x, y = job.batches[0]
-            raise InputError(
-                f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {first_line(error)}"
-            ) from error
+        found = {smallest: one(smallest)}
         drawn = torch.get_rng_state()
         torch.manual_seed(derive(smallest[2], "training", *smallest[:2]))
         alone = job.accelerated or not torch.equal(drawn, torch.get_rng_state())  # one stream for all threads there
@@ -70,6 +65,23 @@ def all_runs(job: Job, wanted: Sequence[tuple[int, int, int]], shown: Bar) -> li
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     return [found[which] for which in wanted]
+
+
+@contextmanager
+def _blaming_the_model(job: Job, width: int, depth: int) -> Iterator[None]:
+    """What a model of the user's raises while it is trained is an error of input; what we raise stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        marked = isinstance(error, UsageError)
+        refused = marked and isinstance(error, TypeError | RuntimeError)  # by a layer or a plan that the model meets
+        if out_of_memory(error) or not (refused or (not marked and is_a_models(error))):
+            raise
+        x, y = job.batches[0]
+        raise InputError(
+            f"make_model({width}, {depth}) could not be trained on batches[0], inputs {_shape(x)} and "
+            f"targets {_shape(y)}: {first_line(error)}"
+        ) from error
 
 
 def moved(value: Any, place: torch.device | None) -> Any:
@@ -256,9 +268,18 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     if callable(loss):
         return loss
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
-    if loss == "mse":
-        return lambda out, y: chosen(outputs_of(out), y)
-    return lambda out, y: chosen(_classes_last(outputs_of(out), y).flatten(0, -2), y.flatten())
+
+    def value(out: Any, y: Tensor) -> Tensor:
+        outputs = outputs_of(out)
+        try:
+            if loss == "mse":
+                return chosen(outputs, y)
+            return chosen(_classes_last(outputs, y).flatten(0, -2), y.flatten())
+        except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
+            said = f"outputs {_shape(outputs)} and targets {_shape(y)}: {first_line(error)}"
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {said}") from error
+
+    return value
 
 
 def _classes_last(out: Tensor, y: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def examine(path: Path) -> int:
     quiet = not has_log(path)
     try:
         return _examine(path, "immutable=1" if quiet else "mode=ro")
-    except ValueError:
+    except InputError:
         if not (quiet and has_log(path)):
             raise
         return _examine(path, "mode=ro")  # a driver began to write in the meantime
