@@ -19,6 +19,8 @@ class CheckCommand(DeviceOptions, CheckConfig):
 
     model: tyro.conf.Positional[str] = ""
     """package.module:make_model, a function of (width, depth) that returns a torch.nn.Module"""
+    device: str | None = None  # type: ignore[assignment]  # the function's default, which the other commands lack
+    """where it computes: cpu, cuda; by default where the constructor puts its networks"""
     out: str = "out/check"
     """directory for the results"""
 

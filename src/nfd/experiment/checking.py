@@ -61,9 +61,10 @@ def batches_of(config: CheckConfig) -> tuple[list[tuple[Any, Any]], str]:
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 
-def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check, str]:
-    """Run the check that the settings describe, on a device; and what the data were."""
-    place = check_device(device)
+def checked(config: CheckConfig, model: str, device: str | None = None) -> tuple[Check, str]:
+    """Run the check that the settings describe, on a device (by default where
+    ``make_model`` puts its networks); and what the data were."""
+    place = None if device is None else check_device(device)  # before the data are read
     batches, data = batches_of(config)
     found = check(
         named(model, "model"),
@@ -72,7 +73,7 @@ def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check
         batches,
         rule=config.rule,
         optimizer=config.optimizer,
-        eta_c=config.rate,
+        eta_c=config.eta_c,
         seeds=config.seeds,
         blocks=config.blocks,
         weight_decay=config.weight_decay,
