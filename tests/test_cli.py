@@ -33,7 +33,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_study_writes_every_promised_file(study: Path) -> None:
     charts = {f"{name}.{kind}" for name in CHARTS for kind in ("csv", "pdf", "png")}
-    assert {p.name for p in study.iterdir()} == {"report.html", "result.json", "config.toml", *charts}
+    assert {p.name for p in study.iterdir()} == {".nfd", "report.html", "result.json", "config.toml", *charts}
     for name in CHARTS:
         assert (study / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (study / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from nfd.cli.ending import VERDICT
+from nfd.cli.options import PAGE, charts
 from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import CapacityConfig
@@ -35,7 +36,7 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         config = self.settings(CapacityConfig)
         from nfd.core.files import prepare_directory
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, *charts(["ceiling", "map", "horizon", "stability"])])
         return resumable(directory, lambda: self._answered(config, directory, command))
 
     def _answered(self, config: CapacityConfig, directory: Path, command: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tyro
 
 from nfd.cli.ending import VERDICT
-from nfd.cli.options import DeviceOptions
+from nfd.cli.options import PAGE, DeviceOptions, charts
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import CheckConfig
 
@@ -33,7 +33,7 @@ class CheckCommand(DeviceOptions, CheckConfig):
         from nfd.experiment.checking import check_findings, checked
         from nfd.report.check import write_check
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, "runs.csv", *charts(["depth", "width"])])
         found, data = checked(config, self.model, self.device)
         path = write_check(config, self.model, found, check_findings(config, found, data), directory, command)
         print(found)

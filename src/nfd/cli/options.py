@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -12,6 +12,8 @@ import tyro
 from nfd import experiment
 from nfd.core.errors import InputError, UsageError, nearest
 from nfd.experiment.config import Config
+
+PAGE = ("report.html", "result.json", "config.toml")  # what most commands write beside their charts
 
 C = TypeVar("C", bound=Config)
 
@@ -70,6 +72,11 @@ class DeviceOptions(Options):
 
     device: str = "cpu"
     """where it computes: cpu, cuda"""
+
+
+def charts(names: Iterable[str]) -> list[str]:
+    """The files of charts of these names."""
+    return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]
 
 
 def _presets(folder: str) -> list[Path]:

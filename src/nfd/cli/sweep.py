@@ -32,7 +32,7 @@ class SweepCommand(SweepOptions, Config):
         from nfd.core.files import prepare_directory
         from nfd.sweep.grid import grid_of
 
-        configs, directory = grid_of(self.grid), prepare_directory(self.out)
+        configs, directory = grid_of(self.grid), prepare_directory(self.out, ["runs.csv", "result.json"])
 
         def work() -> int:
             from nfd.sweep.export import write_runs

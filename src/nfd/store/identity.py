@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from nfd.core.errors import InputError
+from nfd.core.ownership import STORE_ID
 from nfd.store.faults import damaged, translated
 
-APPLICATION_ID = int.from_bytes(b"nfds", "big")
+APPLICATION_ID = int.from_bytes(STORE_ID, "big")
 VERSION = 1
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {}  # version -> statements that make the next version of it
 
