@@ -18,6 +18,7 @@ from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.errors import RangeError
 
 # What a call may raise of a bad argument; everything else is a fault.
 REFUSALS = (ValueError, TypeError, OSError)
@@ -100,7 +101,7 @@ class Call:
                 raise AssertionError(f"{self.name}({arguments!r}) says {type(error).__name__}: {said!r}") from error
             return error
         except Exception as error:
-            if type(error) is ArithmeticError and "leave the range of numbers" in str(error):
+            if isinstance(error, RangeError) and "leave the range of numbers" in str(error):
                 return error
             raise AssertionError(f"{self.name}({arguments!r}) raises {type(error).__name__}: {error}") from error
         if not self.right(found):

@@ -72,7 +72,7 @@ class TrainingConfig(DataConfig):
     """relu, tanh, erf, gelu or identity"""
     horizon: Positive = 1.0
     """time horizon T"""
-    eta_c: Rate = 0.3
+    eta_c: Rate = ETA_C
     """learning rate that depends on neither width nor depth"""
     steps: Count = 30
     """steps of SGD"""
@@ -186,8 +186,6 @@ class PredictConfig(TrainingConfig):
 
     depth: Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)] = DEPTH
     """number of residual blocks, or inf"""
-    eta_c: Rate = ETA_C
-    """learning rate that depends on neither width nor depth"""
     steps: Count = 12
     """steps of SGD"""
     batch: Count = 8

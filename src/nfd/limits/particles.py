@@ -23,7 +23,6 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.defaults import ETA_C
 from nfd.core.errors import (
     MOST,
     InputError,
@@ -82,7 +81,7 @@ def solve_nfd(
     grid: int = 64,
     horizon: float = 1.0,
     activation: str = "tanh",
-    eta_c: float = ETA_C,
+    eta_c: float = 0.1,
     loss: str = "mse",
     particles: int = 4096,
     replicates: int = 4,
