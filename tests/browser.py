@@ -95,4 +95,4 @@ def _chromium(folder: Path, size: tuple[int, int]) -> subprocess.CompletedProces
         f"--window-size={size[0]},{size[1]}",
     ]
     command = [name, *options, (folder / "frames.html").as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)

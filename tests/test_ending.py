@@ -281,7 +281,7 @@ def test_errors_in_the_users_code_show_its_file_and_line(
 )
 def test_closed_and_full_streams_are_survived(redirected: str, code: int, said: str) -> None:
     run = f"{sys.executable} -m nfd {redirected}"
-    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Exception" not in done.stderr + done.stdout
