@@ -199,6 +199,20 @@ def test_the_type_of_an_error_decides_its_exit_code(
     assert re.search(said, capsys.readouterr().err)
 
 
+def test_what_an_import_makes_of_an_interruption_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_off(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ImportError("cannot import name") from error
+
+    monkeypatch.setattr(BROKEN["data"][1], broken_off)
+    assert main(["data", "--out", str(tmp_path / "out")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
 def test_a_failed_run_says_whose_mistake_it_was() -> None:
     def trace(error: Exception) -> str:
         try:

@@ -28,7 +28,7 @@ _CIRCUMSTANCES = (
 
 def ended(error: BaseException, arguments: Sequence[str], *, show: bool) -> int:
     """Say why a command ended, on stderr; returns its exit code. ``show``: print the traceback, whatever it is."""
-    if isinstance(error, KeyboardInterrupt):
+    if _was_interrupted(error):
         _say("interrupted; nothing was written.")
         return INTERRUPTED
     if show:
@@ -47,6 +47,13 @@ def ended(error: BaseException, arguments: Sequence[str], *, show: bool) -> int:
     if not show:
         _print_lines(in_users_code(error))
     return INPUT
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether it was Ctrl-C, or what an import that Ctrl-C broke off made of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _mistake(error: BaseException, arguments: Sequence[str], show: bool) -> int:

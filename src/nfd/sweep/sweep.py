@@ -126,8 +126,9 @@ def succeeded(records: list[Record]) -> list[Record]:
 
 def failure(broken: Sequence[Record], what: str) -> RuntimeError:
     """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
-    ours = [record.error for record in broken if is_mistake(record.error)]
-    first, *trace = (ours or [broken[0].error or "no result"])[0].splitlines() or ["no result"]
+    errors = [record.error or "no result" for record in broken]
+    ours = [error for error in errors if is_mistake(error)]
+    first, *trace = (ours or errors)[0].splitlines()
     said = f"{what}: {first}. The rest is kept; start again to try them again."
     if not ours:
         return StateError(said)
