@@ -18,6 +18,7 @@ from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.errors import RangeError, UsageError
 
 # What a call may raise of a bad argument; everything else is a fault.
 REFUSALS = (ValueError, TypeError, OSError)
@@ -96,16 +97,28 @@ class Call:
         except REFUSALS as error:
             said = str(error)
             foreign = " must " not in said and _FOREIGN.search(said)
+            if not isinstance(error, UsageError | OSError) and not _is_pytorchs(error):
+                raise AssertionError(
+                    f"{self.name}({arguments!r}): {type(error).__name__} has no mark: {said!r}"
+                ) from error
             if not said or foreign or not any(word in said for word in (*_names(arguments), *self.also)):
                 raise AssertionError(f"{self.name}({arguments!r}) says {type(error).__name__}: {said!r}") from error
             return error
         except Exception as error:
-            if type(error) is ArithmeticError and "leave the range of numbers" in str(error):
+            if isinstance(error, RangeError) and "leave the range of numbers" in str(error):
                 return error
             raise AssertionError(f"{self.name}({arguments!r}) raises {type(error).__name__}: {error}") from error
         if not self.right(found):
             raise AssertionError(f"{self.name}({arguments!r}) answers {found!r}")
         return found
+
+
+def _is_pytorchs(error: BaseException) -> bool:
+    """Whether PyTorch's own check refused, as those of ``torch.optim.SGD`` do for ``nfd.SGD``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "torch" in Path(trace.tb_frame.f_code.co_filename).parts
 
 
 def _names(arguments: dict[str, Any]) -> list[str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
+import nfd
+from nfd.cli.commands import COMMANDS, command
 from nfd.core import names
 from nfd.core.activations import ACTIVATIONS
+from nfd.core.defaults import rate_for
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
-from nfd.experiment.settings import DataConfig, PredictConfig, StudyConfig
+from nfd.experiment.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.experiment.sweep_settings import FigureConfig, data_settings
 from nfd.scaling.rules import RULES
 
@@ -115,3 +120,53 @@ def test_odd_files_are_one_message(tmp_path: Path, text: str, message: str) -> N
 def test_configurations_are_frozen() -> None:
     with pytest.raises(Exception, match="frozen"):
         StudyConfig().steps = 3  # type: ignore[misc]
+
+
+# ---- defaults ------------------------------------------------------------------------------------------------
+
+# What a run's settings are given to, and what has the kernel's settings without being a command.
+BUILT: list[tuple[Callable[..., Any], type[Config]]] = [
+    (nfd.ResNet, RunConfig),
+    (nfd.MLP, RunConfig),
+    (nfd.SGD, RunConfig),
+    (nfd.ResNet.param_groups, RunConfig),
+    (nfd.InfiniteDepthKernel, KernelConfig),
+]
+# None here means: what the network was built for; where the inputs are, which for a command is the CPU.
+OPEN = {("Network.param_groups", "rule"), ("kernel", "device")}
+
+
+def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
+    """Every public function with a command of its name."""
+    return [(getattr(nfd, name), command(name)) for name in COMMANDS if inspect.isfunction(getattr(nfd, name, None))]
+
+
+def disagreements(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Parameters whose defaults are not those of the settings of their names."""
+    parameters = inspect.signature(function).parameters.values()
+    given = {p.name: p.default for p in parameters if p.default is not p.empty and p.name in settings}
+    return {
+        name: (default, settings[name])
+        for name, default in given.items()
+        if default != settings[name] and (function.__qualname__, name) not in OPEN
+    }
+
+
+@pytest.mark.parametrize(("function", "kind"), [*called_like_commands(), *BUILT], ids=lambda x: x.__qualname__)
+def test_python_and_the_command_line_have_the_same_defaults(function: Callable[..., Any], kind: type[Config]) -> None:
+    assert disagreements(function, dict(kind())) == {}
+
+
+def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:
+    assert {function.__name__ for function, _ in called_like_commands()} >= {"predict", "check", "kernel"}
+
+    def predict(x: Any, *, rtol: float = 0.01, depth: float = math.inf, other: int = 1) -> None:
+        """As nfd.predict was."""
+
+    assert disagreements(predict, dict(PredictConfig())) == {"rtol": (0.01, 0.05)}
+
+
+def test_the_rate_of_a_check_is_that_of_its_optimizer() -> None:
+    for optimizer, rate in (("sgd", 0.1), ("adam", 1e-3), ("adamw", 1e-3), ("muon", 1e-3)):
+        assert rate_for(optimizer, None) == rate
+        assert rate_for(optimizer, 0.5) == 0.5

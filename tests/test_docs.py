@@ -22,7 +22,9 @@ from sklearn.datasets import load_digits
 from tests.waiting import PATIENCE
 
 import nfd
-from nfd.cli.main import _COMMANDS, _command, _parsed, main
+from nfd.cli.commands import COMMANDS, parsed
+from nfd.cli.commands import command as command_named
+from nfd.cli.main import main
 from nfd.sweep.grid import grid_of
 
 ROOT = Path(__file__).parents[1]
@@ -163,7 +165,7 @@ def prepared(line: Line, folder: Path) -> list[str]:
     for option, value in zip(line.words, line.words[1:], strict=False):
         if option == "--config" and "/" in value and not (folder / value).exists():
             (folder / value).parent.mkdir(parents=True, exist_ok=True)
-            (folder / value).write_text(_command(line.words[1]).settings_type()().toml())
+            (folder / value).write_text(command_named(line.words[1]).settings_type()().toml())
     data = cifar10(folder / "cifar") if "cifar10" in line.words else images(folder / "images")
     return [str(data) if word == "DIR" else word for word in line.words[1:]]
 
@@ -196,7 +198,7 @@ def test_a_line_of_shell_is_one_that_its_program_takes(
     monkeypatch.chdir(tmp_path)
     program, *rest = line.words
     if program == "nfd":
-        _parsed(prepared(line, tmp_path))
+        parsed(prepared(line, tmp_path))
     elif program == "make":
         assert re.search(rf"(?m)^{rest[0]}:", (ROOT / "Makefile").read_text())
     elif program in ("python", "torchrun"):
@@ -256,7 +258,7 @@ def test_commands_of_images_are_ones_that_programs_take(name: str, tmp_path: Pat
     chart = CHARTS[name]
     program, *rest = shlex.split(chart["command"])
     if program == "nfd":
-        command = _parsed(prepared(Line("README.md", (program, *rest)), tmp_path))
+        command = parsed(prepared(Line("README.md", (program, *rest)), tmp_path))
         assert Path(chart["file"]).parent == Path(command.out)
     else:
         takes_script(rest)
@@ -324,7 +326,7 @@ def test_the_reference_has_every_public_name_and_command() -> None:
         module, attribute = name.rsplit(".", 1)
         assert getattr(importlib.import_module(module), attribute).__doc__, name
     commands = re.findall(r"```\{nfd-help\} (\w+)", (ROOT / "docs/commands.md").read_text())
-    assert commands == list(_COMMANDS)
+    assert commands == list(COMMANDS)
 
 
 @pytest.mark.slow

@@ -15,19 +15,27 @@ from pathlib import Path
 
 import pytest
 
+import nfd
 from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json, write_text
+from nfd.core.ownership import MARKER, made_here
 from nfd.experiment.findings.finding import Axes
 from nfd.report.charts import Series, curves
 from nfd.report.page import Section, page
 
 
+def names_in(directory: Path) -> set[str]:
+    """The files beside the list of those that are ours."""
+    return {path.name for path in directory.iterdir()} - {MARKER}
+
+
 def test_staged_files_appear_together_and_what_they_replace_goes(tmp_path: Path) -> None:
-    (tmp_path / "old.csv").write_text("old")
     (tmp_path / "mine.txt").write_text("kept")
+    with staged(tmp_path) as folder:
+        write_text(folder / "old.csv", "old")
     with staged(tmp_path, replaced=["old.csv", "a.json", "never.csv"]) as folder:
         write_json(folder / "a.json", {"value": 1})
         assert not (tmp_path / "a.json").exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "mine.txt"}
+    assert names_in(tmp_path) == {"a.json", "mine.txt"}
 
 
 def rewritten(directory: Path) -> None:
@@ -40,8 +48,9 @@ def rewritten(directory: Path) -> None:
 def test_a_fault_leaves_everything_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    write_json(tmp_path / "a.json", {"value": 1})
-    (tmp_path / "old.csv").write_text("old")
+    with staged(tmp_path) as folder:
+        write_json(folder / "a.json", {"value": 1})
+        write_text(folder / "old.csv", "old")
     calls = iter([None, fault])
 
     def second_fails(*_: object) -> None:
@@ -54,14 +63,14 @@ def test_a_fault_leaves_everything_as_it_was(
         rewritten(tmp_path)
     assert isinstance(fault, KeyboardInterrupt) or "nothing was changed in it" in str(raised.value)
     assert json.loads((tmp_path / "a.json").read_text()) == {"value": 1}
-    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "old.csv"}
+    assert names_in(tmp_path) == {"a.json", "old.csv"}
 
 
 def test_a_directory_in_the_way_is_noticed_before_the_first_move(tmp_path: Path) -> None:
     (tmp_path / "b.bin").mkdir()
     with pytest.raises(OSError, match=r"b.bin is a directory where a file should go; nothing was changed"):
         rewritten(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"b.bin"}
+    assert names_in(tmp_path) == {"b.bin"}
 
 
 def test_the_files_of_two_writers_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +87,7 @@ def test_the_files_of_two_writers_are_not_mixed(tmp_path: Path, monkeypatch: pyt
             both.wait()
 
     monkeypatch.setattr("nfd.core.files.os.replace", slowly)
+    monkeypatch.setattr("nfd.core.files._PATIENCE", 600.0)  # on a busy machine the moves of one writer may take long
     both = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, "ab"))
@@ -96,7 +106,7 @@ def test_a_directory_that_another_program_has_locked_is_not_waited_for_without_e
             write_text(folder / "a.txt", "written")
     finally:
         os.close(held)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert names_in(tmp_path) == {"a.txt"}
 
 
 def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +123,7 @@ def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest
             rewritten(tmp_path)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert {p.name for p in tmp_path.iterdir()} == {"a.json", "b.bin"}
+    assert names_in(tmp_path) == {"a.json", "b.bin"}
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
@@ -161,7 +171,7 @@ with staged(Path(sys.argv[1])) as folder:
             assert first.exists()
             write_text(second / "b", "2")
         write_text(first / "a", "1")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    assert names_in(tmp_path) == {"a", "b"}
 
 
 def test_a_link_of_the_name_of_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
@@ -173,3 +183,70 @@ def test_a_link_of_the_name_of_an_unfinished_folder_is_not_followed(tmp_path: Pa
     with staged(out):
         pass
     assert (outside / "kept").exists()
+
+
+# ---- files that others made ----------------------------------------------------------------------------------
+
+
+def written(directory: Path, *names: str) -> None:
+    with staged(directory) as folder:
+        for name in names:
+            write_text(folder / name, "ours")
+
+
+def test_a_file_that_we_did_not_make_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("theirs")
+    (tmp_path / "notes.txt").write_text("theirs")
+    with pytest.raises(OSError, match=r"config.toml would be replaced, and was not made by nfd. Nothing was changed"):
+        written(tmp_path, "a.csv", "config.toml")
+    assert names_in(tmp_path) == {"config.toml", "notes.txt"}
+    with pytest.raises(OSError, match=r"config.toml would be replaced.*--out DIR"):
+        prepare_directory(tmp_path, ["config.toml"])
+    written(prepare_directory(tmp_path, ["a.csv", "loss-*.csv"]), "a.csv")
+    written(prepare_directory(tmp_path, ["a.csv"]), "a.csv")  # our own
+    with pytest.raises(OSError, match=r"config.toml would be replaced"):  # still theirs, though the directory is ours
+        written(tmp_path, "config.toml")
+    with staged(tmp_path, replaced=["config.toml", "a.csv"]) as folder:
+        write_text(folder / "b.csv", "ours")
+    assert (tmp_path / "config.toml").read_text() == "theirs"
+    assert names_in(tmp_path) == {"config.toml", "notes.txt", "b.csv"}
+    assert made_here(tmp_path) == {"b.csv", MARKER}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ours"),
+    [
+        ("result.json", b'{"command": "nfd study --steps 3"}', True),
+        ("result.json", b'{"command": "make nfd"}', False),
+        ("result.json", b'{"value": 1}', False),
+        ("result.json", b"no JSON", False),
+        ("runs.sqlite", b"SQLite format 3".ljust(68, b"\0") + b"nfds", True),
+        ("runs.sqlite", b"SQLite format 3".ljust(100, b"\0"), False),
+        (MARKER, b'{"made_by": "another", "files": ["config.toml"]}', False),
+        (MARKER, b'{"made_by": "nfd", "files": ["config.toml"]}', True),
+    ],
+)
+def test_directories_of_the_first_version_are_ours(tmp_path: Path, name: str, content: bytes, ours: bool) -> None:
+    (tmp_path / "config.toml").write_text("old")
+    (tmp_path / name).write_bytes(content)
+    if ours:
+        written(tmp_path, "config.toml")
+        assert (tmp_path / "config.toml").read_text() == "ours"
+        assert "config.toml" in made_here(tmp_path)
+    else:
+        with pytest.raises(OSError, match="was not made by nfd"):
+            written(tmp_path, "config.toml")
+        assert (tmp_path / "config.toml").read_text() == "old"
+
+
+def test_a_plan_replaces_a_plan_alone(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = nfd.plan(nfd.ResNet(3, 2, 8, 2), rule="depth-mup", optimizer="sgd")
+    for _ in range(2):
+        plan.save(path)
+    assert nfd.Plan.load(path) == plan
+    for content in ('{"my": "data"}', "my notes"):
+        path.write_text(content)
+        with pytest.raises(OSError, match="is no plan and would be replaced"):
+            plan.save(path)
+        assert path.read_text() == content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = [
 _HOW: dict[str, Any] = {
     "derandomize": True,
     "database": None,
-    "deadline": timedelta(seconds=10),
+    "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
 

@@ -144,7 +144,7 @@ def test_nothing_reaches_a_network_and_no_data_is_unpickled(tmp_path: Path, comm
         "NFD_CACHE": str(tmp_path / "c"),
     }
     done = subprocess.run(
-        [sys.executable, "work.py", commands], cwd=tmp_path, env=given, capture_output=True, text=True, timeout=300
+        [sys.executable, "work.py", commands], cwd=tmp_path, env=given, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     assert not seen.exists(), seen.read_text()

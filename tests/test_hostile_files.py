@@ -7,7 +7,6 @@ import math
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from nfd.sweep.grid import grid_of
 _HOW: dict[str, Any] = {
     "derandomize": True,
     "database": None,
-    "deadline": timedelta(seconds=10),
+    "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
 

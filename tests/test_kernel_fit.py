@@ -83,7 +83,7 @@ def test_the_commands_write_and_say(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     assert "maximises the marginal likelihood" in capsys.readouterr().out
     names = {f"{n}.{k}" for n in ("likelihood", "accuracy") for k in ("csv", "pdf", "png")}
-    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "result.json", "config.toml", *names}
+    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "result.json", "config.toml", ".nfd", *names}
     assert main(["kernel", "facts", "--activation", "tanh", "--out", str(tmp_path / "facts")]) == 0
     assert "C_1(x, -x) = -1.427900" in capsys.readouterr().out
     assert json.loads((tmp_path / "facts" / "result.json").read_text())["facts"]["parity"] == "odd"

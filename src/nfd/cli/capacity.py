@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from nfd.cli.ending import VERDICT
+from nfd.cli.options import PAGE, charts
 from nfd.cli.runs import chosen
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.core.errors import UsageError
@@ -48,7 +50,7 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         self._check_used(config)
         from nfd.core.files import prepare_directory
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, *charts(["ceiling", "map", "horizon", "stability"])])
         return resumable(directory, lambda: self._answered(config, directory, command))
 
     def _check_used(self, config: CapacityConfig) -> None:
@@ -80,7 +82,7 @@ class CapacityCommand(SweepOptions, CapacityConfig):
         for line in numbers["answers"]:
             print(line)
         print(f"Report: {path}")
-        return 0 if found.law.good else 1
+        return 0 if found.law.good else VERDICT
 
     def _trained(self, config: CapacityConfig, directory: Path) -> Capacity:
         from nfd.sweep.capacity import capacity

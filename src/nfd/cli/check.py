@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tyro
 
-from nfd.cli.options import DeviceOptions
+from nfd.cli.ending import VERDICT
+from nfd.cli.options import PAGE, DeviceOptions, charts
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import CheckConfig
 
@@ -18,6 +19,8 @@ class CheckCommand(DeviceOptions, CheckConfig):
 
     model: tyro.conf.Positional[str] = ""
     """package.module:make_model, a function of (width, depth) that returns a torch.nn.Module"""
+    device: str | None = None  # type: ignore[assignment]  # the function's default, which the other commands lack
+    """where it computes: cpu, cuda; by default where the constructor puts its networks"""
     out: str = "out/check"
     """directory for the results"""
 
@@ -30,9 +33,9 @@ class CheckCommand(DeviceOptions, CheckConfig):
         from nfd.experiment.checking import check_findings, checked
         from nfd.report.check import write_check
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, "runs.csv", *charts(["depth", "width"])])
         found, data = checked(config, self.model, self.device)
         path = write_check(config, self.model, found, check_findings(config, found, data), directory, command)
         print(found)
         print(f"Report: {path}")
-        return 0 if found.ok else 1
+        return 0 if found.ok else VERDICT

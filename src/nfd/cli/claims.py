@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nfd.cli.options import PAGE
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.core.errors import UsageError
 from nfd.experiment.sweep_settings import FigureConfig
@@ -30,7 +31,7 @@ class ClaimsCommand(SweepOptions, FigureConfig):
             raise UsageError(
                 f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train anew."
             )
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, "claims.md"])
         store = prepare_directory(self.store or self.out)
         return resumable(store, lambda: self._judged(config, directory, store, command))
 

@@ -31,7 +31,7 @@ class DataCommand(Options, DataConfig):
         from nfd.data.load import load
         from nfd.data.sheet import contact_sheet
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, ["contact.png", "result.json"])
         dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
         if dataset.split_by is None and config.changed("seed"):
             raise UsageError(f"--seed chooses the test part; {dataset.name} brings its own. Drop --seed {config.seed}.")

@@ -7,6 +7,7 @@ from typing import Literal
 
 import tyro
 
+from nfd.cli.options import PAGE
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import FigureConfig
 
@@ -34,7 +35,7 @@ class FigureCommand(SweepOptions, FigureConfig):
         config = self.settings(FigureConfig)
         from nfd.core.files import prepare_directory
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, "figure-*"])
         store = prepare_directory(self.store or self.out)
         return resumable(store, lambda: self._drawn(config, directory, store, command))
 

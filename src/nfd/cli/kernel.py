@@ -8,7 +8,7 @@ from typing import Literal
 
 import tyro
 
-from nfd.cli.options import DeviceOptions
+from nfd.cli.options import PAGE, DeviceOptions, charts
 from nfd.core.errors import UsageError
 from nfd.experiment.settings import KernelConfig
 
@@ -29,7 +29,8 @@ class KernelCommand(DeviceOptions, KernelConfig):
         config = self.settings(KernelConfig)
         from nfd.core.files import prepare_directory
 
-        directory = prepare_directory(self.out)
+        written = [*PAGE, *charts(["accuracy", "likelihood"])] if self.action == "fit" else ["result.json"]
+        directory = prepare_directory(self.out, written)
         if self.action == "facts":
             return _facts(config, self.device, directory, command)
         from nfd.experiment.kernel_fit import KernelFit, fit_findings

@@ -1,90 +1,78 @@
-"""``nfd``: the entry point and its error handling."""
+"""``nfd``: the entry point. What it needs is imported when it is needed, so that Ctrl-C is answered from the start."""
 
 from __future__ import annotations
 
-import importlib
-import io
-import os
-import re
-import shlex
+import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_args
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
-from nfd import __version__
-from nfd.core.errors import UsageError, nearest
-from nfd.core.names import RuleName
-from nfd.core.text import visible
-
-if TYPE_CHECKING:  # each command is loaded when it is asked for, so that the answer to --help is quick
-    from nfd.cli.options import Options
-
-_COMMANDS = {
-    "study": "StudyCommand",
-    "predict": "PredictCommand",
-    "check": "CheckCommand",
-    "transfer": "TransferCommand",
-    "capacity": "CapacityCommand",
-    "sweep": "SweepCommand",
-    "runs": "RunsCommand",
-    "figure": "FigureCommand",
-    "claims": "ClaimsCommand",
-    "kernel": "KernelCommand",
-    "report": "ReportCommand",
-    "data": "DataCommand",
-}
+TRACEBACK = "--traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; exit code 2 and one message for bad input, 130 when interrupted."""
+    """Run one command and return its exit code, whatever happens: 0, 1 (a verdict), 2 (input), 70 (ours), 130."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["--version"]:
-        print(f"nfd {__version__}")
-        return 0
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    show, given = TRACEBACK in given, [argument for argument in given if argument != TRACEBACK]
     try:
-        code = int(_parsed(given or ["--help"]).run(shlex.join(["nfd", *given])))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader of our output left; the results are written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (UsageError, ValueError, TypeError, ArithmeticError, OSError, MemoryError, RuntimeError) as error:
-        lines = str(error).splitlines() if isinstance(error, RuntimeError) else [str(error)]
-        print(f"nfd: {visible(lines[0] if lines else type(error).__name__)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
+        with _interruptible():
+            return _main(given, show)
+    except KeyboardInterrupt:  # before anything was imported that could say it better
         print("nfd: interrupted; nothing was written.", file=sys.stderr)
         return 130
 
 
-def _parsed(given: list[str]) -> Options:
-    """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
-    import tyro
+def _main(given: list[str], show: bool) -> int:
+    from nfd.cli.ending import INPUT, ended
+    from nfd.cli.streams import surviving
 
-    name, *rest = given
-    if name in _COMMANDS:
-        kind = _command(name)
-        arguments = [part for argument in rest for part in _split(argument)]
-        return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=arguments)
-    if name not in ("-h", "--help"):
-        raise UsageError(f"there is no command {name!r}.{nearest(name, _COMMANDS)} See nfd --help.")
-    commands = [
-        Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(()))]
-        for name, kind in zip(_COMMANDS, map(_command, _COMMANDS), strict=True)
-    ]
-    description = "Neural Feature Dynamics: deep networks at any width and depth, and their limits."
-    return cast("Options", tyro.cli(cast(Any, Union[*commands]), prog="nfd", description=description, args=given))
+    with surviving() as output:
+        try:
+            code = _run(given)
+        except BaseException as error:  # every error ends here, by its type
+            code = ended(error, given, show=show)
+        output.flush()
+        if output.fault is not None and not isinstance(output.fault, BrokenPipeError):  # a reader may leave: nfd | head
+            print(f"nfd: the output could not be written ({output.fault.strerror}).", file=sys.stderr)
+            code = code or INPUT
+        return code
 
 
-def _command(name: str) -> type[Options]:
-    return cast("type[Options]", getattr(importlib.import_module(f"nfd.cli.{name}"), _COMMANDS[name]))
+def _run(given: list[str]) -> int:
+    if given[:1] == ["--version"]:
+        from nfd import __version__
+
+        print(f"nfd {__version__}")
+        return 0
+    import shlex
+
+    from nfd.cli.commands import parsed
+    from nfd.core.errors import StateError
+
+    try:
+        command = parsed(given or ["--help"])
+    except SystemExit as asked:  # the parser has said what there is to say
+        return asked.code if isinstance(asked.code, int) else 0
+    try:
+        return int(command.run(shlex.join(["nfd", *given])))
+    except SystemExit as error:
+        raise StateError(f"the program was ended from inside of it, by sys.exit({error.code!r}).") from error
 
 
-def _split(argument: str) -> list[str]:
-    """``64,128,256`` as three numbers, ``mup,depth-mup`` as two rules; everything else as it is."""
-    parts = argument.split(",")
-    listed = re.fullmatch(r"[\d.e-]+(,[\d.e-]+)+", argument) or set(parts) <= set(get_args(RuleName))
-    return parts if listed else [argument]
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM is Ctrl-C: what is being done is ended in the same way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

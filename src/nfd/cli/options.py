@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+import tyro
 
 from nfd import experiment
-from nfd.core.errors import UsageError, nearest
+from nfd.core.errors import InputError, UsageError, nearest
 from nfd.experiment.config import Config
+
+PAGE = ("report.html", "result.json", "config.toml")  # what most commands write beside their charts
 
 C = TypeVar("C", bound=Config)
 
@@ -20,13 +24,15 @@ class Options(Config):
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
-        except ValueError as error:
+        except InputError as error:
             raise UsageError(str(error)) from None
 
     out: str
     """directory for the results"""
     config: str | None = None
     """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
+    traceback: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """print the traceback of any error"""
 
     ready: ClassVar[str] = ""  # folder of the ready-made configurations that --config takes by name
 
@@ -49,7 +55,7 @@ class Options(Config):
             raise UsageError(f"--config is a file of settings, and this command has none; got {path!r}. Drop it.")
         try:
             settings = cls.settings_type().load(_ready(cls.ready, path), partial=True)
-        except ValueError as error:
+        except InputError as error:
             names = [file.stem for file in _presets(cls.ready)]
             raise UsageError(f"{error}{nearest(path, names)}") from None
         # nothing is checked here: options to come may complete what the file says
@@ -68,6 +74,11 @@ class DeviceOptions(Options):
 
     device: str = "cpu"
     """where it computes: cpu, cuda"""
+
+
+def charts(names: Iterable[str]) -> list[str]:
+    """The files of charts of these names."""
+    return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]
 
 
 def _presets(folder: str) -> list[Path]:

@@ -21,7 +21,7 @@ class PredictCommand(DeviceOptions, PredictConfig):
         from nfd.core.files import prepare_directory, staged, write_csv, write_json, write_text
         from nfd.experiment.prediction import prediction, summary
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, ["predict.csv", "config.toml", "result.json"])
         done = prediction(config, device=self.device, progress=True)
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", done.rows())

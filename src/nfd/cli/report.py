@@ -28,6 +28,7 @@ class ReportCommand(Options, Config):
         if not self.directory:
             raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
         from nfd.core.files import expanded, prepare_directory
+        from nfd.core.ownership import check_replaceable
         from nfd.report.overview import write_report
         from nfd.report.results import read_results, replaceable
 
@@ -36,6 +37,7 @@ class ReportCommand(Options, Config):
                 f"the page would replace a result, {str(Path(self.out) / 'result.json')!r}. Choose another directory "
                 "with --out DIR."
             )
+        check_replaceable(expanded(self.out), ["report.html", "result.json"])
         results, problems = read_results(expanded(self.directory))
         for problem in problems:
             print(f"nfd: {problem}", file=sys.stderr)

@@ -35,11 +35,14 @@ class RunsCommand(Options, Config):
         """Read, print, write."""
         if not self.directory:
             raise UsageError("runs needs the directory of a sweep, such as out/transfer. See nfd runs --help.")
-        from nfd.core.files import expanded
+        from nfd.core.files import expanded, prepare_directory
+        from nfd.core.ownership import check_replaceable
 
         if self.out and expanded(self.out).resolve() == expanded(self.directory).resolve():
             raise UsageError(f"--out would replace files of the sweep in {self.out!r}. Choose another directory.")
         where = chosen(self.where)
+        if self.out:
+            check_replaceable(expanded(self.out), ["runs.csv", "result.json", "runs.parquet"])
         from nfd.store.rows import matching
         from nfd.store.store import Store
         from nfd.sweep.export import listing, write_runs
@@ -57,8 +60,6 @@ class RunsCommand(Options, Config):
                 there = list(dict.fromkeys(str(record.config[name]) for record in everything))
                 print(f"No run has this {name}; there are {', '.join(there[:20])}{', ...' * (len(there) > 20)}.")
         if self.out:
-            from nfd.core.files import prepare_directory
-
             for path in write_runs(records, prepare_directory(self.out), command, parquet=True):
                 print(f"Wrote {path}")
         return 0

@@ -6,7 +6,8 @@ import sys
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from nfd.cli.options import DeviceOptions
+from nfd.cli.ending import INTERRUPTED
+from nfd.cli.options import PAGE, DeviceOptions, charts
 from nfd.experiment.settings import StudyConfig
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ class StudyCommand(DeviceOptions, StudyConfig):
         """Check, measure, write, and print what was found."""
         config = self.settings(StudyConfig)
         from nfd.core.files import prepare_directory
-        from nfd.experiment.findings import findings
+        from nfd.experiment.findings import NAMES, findings
         from nfd.experiment.study import Study
         from nfd.report.study import write_study
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, *charts(NAMES)])
         study = Study(config, device=self.device, progress=True)
         try:
             study.measure()
@@ -48,7 +49,7 @@ class StudyCommand(DeviceOptions, StudyConfig):
         if study.measured.complete:
             return 0
         print("nfd: interrupted; the report holds what was measured by then, and says so.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import tyro
 
+from nfd.cli.ending import VERDICT
 from nfd.cli.sweeping import SweepOptions, resumable
-from nfd.core.errors import UsageError
+from nfd.core.errors import UsageError, is_mistake
 from nfd.experiment.config import Config
 
 
@@ -31,21 +32,25 @@ class SweepCommand(SweepOptions, Config):
         from nfd.core.files import prepare_directory
         from nfd.sweep.grid import grid_of
 
-        configs, directory = grid_of(self.grid), prepare_directory(self.out)
+        configs, directory = grid_of(self.grid), prepare_directory(self.out, ["runs.csv", "result.json"])
 
         def work() -> int:
             from nfd.sweep.export import write_runs
+            from nfd.sweep.sweep import failure
 
             with self.sweep(directory) as sweep:
                 records = sweep.run(configs)
             write_runs(records, directory, command, parquet=False)
             counts = Counter(record.status for record in records)
             print(f"{len(records)} runs: {', '.join(f'{n} {status}' for status, n in counts.items())}.")
-            for record in [r for r in records if r.status == "failed"][:3]:
-                print(f"  failed: {record.error}")
-            if counts["failed"]:
+            broken = [record for record in records if record.status == "failed"]
+            for record in broken[:3]:
+                print(f"  failed: {(record.error or 'no result').splitlines()[0]}")
+            if broken:
                 print(f"The same command tries them again; nfd runs {directory} --status failed lists them.")
             print(f"Runs: {Path(directory) / 'runs.csv'}")
-            return 1 if counts["failed"] else 0
+            if any(is_mistake(record.error) for record in broken):
+                raise failure(broken, f"{len(broken)} of {len(records)} runs failed")
+            return VERDICT if broken else 0
 
         return resumable(directory, work)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from nfd.cli.ending import INTERRUPTED
 from nfd.cli.options import DeviceOptions, Options
 from nfd.core.errors import UsageError
 from nfd.core.names import ExecutorName, TrackerName
@@ -47,13 +48,10 @@ class SweepOptions(DeviceOptions):
 
         if self.gpus and self.device == "cpu":
             raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which --device cpu leaves idle. Add --device cuda.")
-        try:
-            executor = executor_named(
-                self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
-            )
-            trackers = [tracker_named(name, directory) for name in self.track]
-        except ImportError as error:
-            raise UsageError(str(error)) from None
+        executor = executor_named(
+            self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
+        )
+        trackers = [tracker_named(name, directory) for name in self.track]
         return Sweep(directory, executor, device=self.device, trackers=trackers, progress=True)
 
 
@@ -68,7 +66,7 @@ def resumable(directory: Path, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         said = f"nfd: interrupted; {_kept(directory)} kept in {directory}. The same command goes on from there."
         print(said, file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _kept(directory: Path) -> str:
@@ -77,6 +75,6 @@ def _kept(directory: Path) -> str:
     try:
         with Store.read(directory) as store:
             count = len(store)
-    except (OSError, ValueError):  # it came before the store was made
+    except (OSError, UsageError):  # it came before the store was made
         count = 0
     return f"{count} run{' is' if count == 1 else 's are'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from nfd.cli.options import PAGE, charts
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.experiment.sweep_settings import TransferConfig
 
@@ -28,7 +29,7 @@ class TransferCommand(SweepOptions, TransferConfig):
         config = self.settings(TransferConfig)
         from nfd.core.files import prepare_directory
 
-        directory = prepare_directory(self.out)
+        directory = prepare_directory(self.out, [*PAGE, "transfer.csv", *charts(["depth", "width", "loss-*"])])
         return resumable(directory, lambda: self._transfer(config, directory, command))
 
     def _transfer(self, config: TransferConfig, directory: Path, command: str) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import operator
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -16,15 +18,72 @@ if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
 MAX_SEED = 2**63 - 1
 MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense; the message says why."""
+    """What was asked for cannot be done, by no fault of the program; the message says why, and what to do.
+
+    The mark of every error that is about the user's input, files or code. Python's users catch its children as the
+    errors of Python that they are, the command line ends with exit code 2. An error without the mark is our mistake.
+    """
+
+
+class InputError(UsageError, ValueError):
+    """A value that was given is none that can be used."""
+
+
+class InputTypeError(UsageError, TypeError):
+    """What was given is of a type that cannot be used."""
+
+
+class RangeError(UsageError, ArithmeticError):
+    """With these settings numbers leave the range of numbers."""
+
+
+class StateError(UsageError, RuntimeError):
+    """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
+
+
+class MissingError(UsageError, ImportError):
+    """An optional package is not installed."""
+
+
+class FileError(UsageError, OSError):
+    """A file or directory of the user's cannot be used as it is."""
+
+
+class NoFileError(UsageError, FileNotFoundError):
+    """A file that is needed is not there."""
+
+
+class BusyError(UsageError, BlockingIOError):
+    """Another process is at work there."""
 
 
 def first_line(error: BaseException) -> str:
     """What an error of another library says, without its traces; its kind where it says nothing."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which has no type."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    on_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or on_the_cpu
+
+
+def told(error: BaseException) -> str:
+    """An error in words that can be stored: its type and message, and below them the traceback of a mistake of ours."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, UsageError) or out_of_memory(error):
+        return said
+    return f"{said}\n{_TRACEBACK}\n" + "".join(traceback.format_tb(error.__traceback__))
+
+
+def is_mistake(said: str | None) -> bool:
+    """Whether ``told`` said it of a mistake of ours."""
+    return said is not None and f"\n{_TRACEBACK}\n" in said
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
@@ -38,7 +97,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
     options = list(choices)
     if isinstance(value, str) and value in options:
         return value
-    raise ValueError(
+    raise InputError(
         f"{argument} must be one of {', '.join(map(repr, options))}; got {value!r}.{nearest(value, options)}"
     )
 
@@ -50,12 +109,14 @@ def check_count(argument: str, value: SupportsIndex, minimum: int = 1, maximum: 
             raise TypeError
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}.") from None
+        raise InputTypeError(
+            f"{argument} must be a whole number; got {value!r} of type {type(value).__name__}."
+        ) from None
     if count < minimum:
-        raise ValueError(f"{argument} must be at least {minimum}; got {count}.")
+        raise InputError(f"{argument} must be at least {minimum}; got {count}.")
     if count > maximum:
         got = count if count.bit_length() < 1000 else f"a number of {count.bit_length()} bits"
-        raise ValueError(f"{argument} must be at most {maximum}; got {got}.")
+        raise InputError(f"{argument} must be at most {maximum}; got {got}.")
     return count
 
 
@@ -68,15 +129,27 @@ def check_flag(argument: str, value: object) -> bool:
     """Return ``value`` if it is True or False, Python's or NumPy's."""
     numpys = str(getattr(value, "dtype", "")) == "bool" and not getattr(value, "shape", ())
     if not isinstance(value, bool) and not numpys:
-        raise TypeError(f"{argument} must be True or False; got {value!r}.")
+        raise InputTypeError(f"{argument} must be True or False; got {value!r}.")
     return bool(value)
 
 
 def check_callable(argument: str, value: Any, what: str) -> Callable[..., Any]:
     """Return ``value`` if it can be called; ``what`` says what it should be."""
     if not callable(value):
-        raise TypeError(f"{argument} must be {what}; got {type(value).__name__}.")
+        raise InputTypeError(f"{argument} must be {what}; got {type(value).__name__}.")
     return value  # type: ignore[no-any-return]
+
+
+def check_takes(argument: str, function: Callable[..., Any], *names: str) -> None:
+    """InputTypeError unless a function can be called with as many arguments as there are names."""
+    try:
+        form = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return
+    try:
+        form.bind(*names)
+    except TypeError as error:
+        raise InputTypeError(f"{argument} must take ({', '.join(names)}); got a function of {form}: {error}.") from None
 
 
 def check_several(argument: str, value: Any, what: str) -> list[Any]:
@@ -86,7 +159,7 @@ def check_several(argument: str, value: Any, what: str) -> list[Any]:
             raise TypeError
         return list(value)
     except TypeError:
-        raise TypeError(f"{argument} must be a list of {what}; got {value!r} of {type(value).__name__}.") from None
+        raise InputTypeError(f"{argument} must be a list of {what}; got {value!r} of {type(value).__name__}.") from None
 
 
 def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | list[str] | None:
@@ -95,7 +168,7 @@ def check_patterns(argument: str, value: str | Sequence[str] | None) -> str | li
         return value
     found = check_several(argument, value, "texts, or one text")
     if not all(isinstance(one, str) for one in found):
-        raise TypeError(f"{argument} must be a text or a list of texts; got {value!r}.")
+        raise InputTypeError(f"{argument} must be a text or a list of texts; got {value!r}.")
     return found
 
 
@@ -109,24 +182,24 @@ def check_real(
             raise TypeError
         number = float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # PyTorch's, of several numbers
-        raise TypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
+        raise InputTypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
     except OverflowError:
-        raise ValueError(f"{argument} must be finite; got a whole number of more than 300 digits.") from None
+        raise InputError(f"{argument} must be finite; got a whole number of more than 300 digits.") from None
     if not math.isfinite(number):
-        raise ValueError(f"{argument} must be finite; got {number}.")
+        raise InputError(f"{argument} must be finite; got {number}.")
     if above is not None and number <= above:
-        raise ValueError(f"{argument} must be greater than {above:g}; got {number:g}.")
+        raise InputError(f"{argument} must be greater than {above:g}; got {number:g}.")
     if least is not None and number < least:
-        raise ValueError(f"{argument} must be at least {least:g}; got {number:g}.")
+        raise InputError(f"{argument} must be at least {least:g}; got {number:g}.")
     if below is not None and number >= below:
-        raise ValueError(f"{argument} must be less than {below:g}; got {number:g}.")
+        raise InputError(f"{argument} must be less than {below:g}; got {number:g}.")
     return number
 
 
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
     if isinstance(value, str):
-        raise TypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
+        raise InputTypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
     kind = str(getattr(value, "dtype", type(value).__name__))
     infinite = "float" in kind and not getattr(value, "shape", ()) and float(value) == math.inf
     return math.inf if infinite else check_count("depth", value, maximum=MOST)
@@ -137,7 +210,7 @@ def check_dtype(value: Any) -> torch.dtype:
     import torch
 
     if not isinstance(value, torch.dtype) or value not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32 or torch.float64; got {value!r}.")
+        raise InputError(f"dtype must be torch.float32 or torch.float64; got {value!r}.")
     return value
 
 
@@ -150,11 +223,11 @@ def check_device(device: torch.device | str) -> torch.device:
         torch.zeros((), device=place).item()
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         if str(device).startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(
+            raise InputError(
                 f"device={str(device)!r} was asked for, but PyTorch sees no CUDA device; use device='cpu', or a "
                 "machine with one and a build of PyTorch for its driver."
             ) from None
-        raise ValueError(
+        raise InputError(
             f"device must be one that PyTorch can use here; got {device!r} ({first_line(error)})."
         ) from None
     return place
@@ -167,21 +240,21 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
 
     if isinstance(value, torch.Tensor):
         if value.is_complex():
-            raise TypeError(f"{argument} must be real; got {value.dtype}.")
+            raise InputTypeError(f"{argument} must be real; got {value.dtype}.")
         return plain(value.detach())
     try:
         array = np.array(value)
         if not np.iscomplexobj(array):
             return torch.from_numpy(array.astype(np.float64))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # PyTorch's, of tensors in a list
-        raise TypeError(f"{argument} must be an array of numbers; got {type(value).__name__} ({error}).") from None
-    raise TypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
+        raise InputTypeError(f"{argument} must be an array of numbers; got {type(value).__name__} ({error}).") from None
+    raise InputTypeError(f"{argument} must be real; got {type(value).__name__} of complex numbers.")
 
 
 def check_dense(argument: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` if it holds its numbers: neither sparse nor on the meta device."""
     if tensor.is_meta or "strided" not in str(tensor.layout):
-        raise TypeError(
+        raise InputTypeError(
             f"{argument} must be a dense tensor with numbers in it; got {tensor.layout} on {tensor.device}."
         )
     return tensor
@@ -194,7 +267,7 @@ def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     where = tuple((~finite).nonzero()[0].tolist())
     value = tensor[where].item() if where else tensor.item()
-    raise ValueError(
+    raise InputError(
         f"{argument} must be finite; entry {list(where)} is {value} "
         f"({int((~finite).sum())} of {tensor.numel()} entries are bad). Remove or impute them first."
     )

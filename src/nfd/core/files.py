@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from nfd.core.errors import InputError, InputTypeError
+from nfd.core.errors import FileError, InputError, InputTypeError
+from nfd.core.ownership import MARKER, check_replaceable, made_here, marker
 
 try:
     import fcntl
@@ -41,8 +41,11 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def prepare_directory(path: str | Path) -> Path:
-    """Create ``path`` if needed and prove that a file can be written there; ValueError that says what to do."""
+def prepare_directory(path: str | Path, names: Iterable[str] = ()) -> Path:
+    """Create ``path`` if needed and prove that a file can be written there; an error that says what to do.
+
+    ``names``: files that will be written, ``*`` for any text; those that this program did not make are not replaced.
+    """
     if not str(path).strip():
         raise InputError("out must name a directory; got an empty string.")
     try:
@@ -59,16 +62,20 @@ def prepare_directory(path: str | Path) -> Path:
             f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
             "Choose another with --out DIR."
         ) from error
+    check_replaceable(directory, names)
     return directory
 
 
 @contextmanager
-def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
+def staged(directory: Path, replaced: Iterable[str] = (), *, marked: bool = True) -> Iterator[Path]:
     """A folder to write files in; they move into ``directory`` together when the block ends well.
 
     Otherwise they vanish, and ``directory`` stays as it was. A disk that is full is noticed before the first move.
     Files named in ``replaced`` belong to what is written: those that were not written anew are removed. What writers
     that were killed left in ``directory`` is removed first.
+
+    A file that this program did not make is never replaced (``nfd.core.ownership``): FileError, and nothing is changed.
+    ``marked=False`` is for directories that are ours alone.
     """
     with _alone(directory):
         for left in directory.glob(f"{_UNFINISHED}*"):
@@ -82,7 +89,7 @@ def staged(directory: Path, replaced: Iterable[str] = ()) -> Iterator[Path]:
             said = f"{error.strerror}: nothing was changed in it; free space or choose another"
             raise OSError(error.errno, said, str(directory)) from error
         with _alone(directory):
-            _move(folder, directory, replaced)
+            _move(folder, directory, replaced, marked)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _unlocked(held)
@@ -140,29 +147,39 @@ def _unlocked(handle: int | None) -> None:
         os.close(handle)
 
 
-def _move(folder: Path, directory: Path, replaced: Iterable[str]) -> None:
+def _move(folder: Path, directory: Path, replaced: Iterable[str], marked: bool) -> None:
     moved: set[str] = set()
+    new = [path.name for path in folder.iterdir()]
     blocked = [path.name for path in folder.iterdir() if (directory / path.name).is_dir()]
     if blocked:
-        raise OSError(f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it.")
+        raise FileError(
+            f"{directory / blocked[0]} is a directory where a file should go; nothing was changed. Move it."
+        )
+    if marked:
+        check_replaceable(directory, new)
+        replaced = made_here(directory).intersection(replaced)
+        write_text(folder / MARKER, marker(directory, new, replaced))
     with uninterrupted():
         _rename(folder, directory, replaced, moved)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """An interruption waits for the end of the block."""
+    """An interruption, by Ctrl-C or SIGTERM, waits for the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    waiting: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: waiting.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if waiting and callable(before):
-            before(*waiting[0])
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 def _rename(folder: Path, directory: Path, replaced: Iterable[str], moved: set[str]) -> None:

@@ -36,7 +36,7 @@ class Cache:
         """Keep the tensor; what to say when that is not possible."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with staged(self.path.parent) as folder:
+            with staged(self.path.parent, marked=False) as folder:
                 write_bytes(folder / self.path.name, save({"pixels": pixels}))
         except OSError as error:
             return (

@@ -34,7 +34,7 @@ _CHUNK = 64
 Bytes = NDArray[np.uint8]
 
 
-class _UnusableError(ValueError):
+class _UnusableError(InputError):
     """An image that can be read and is not fit for use."""
 
 
@@ -227,7 +227,7 @@ def _attempt(path: str, size: int | None, shape: tuple[int, ...]) -> Bytes | str
     """The pixels, or why they cannot be had."""
     try:
         pixels = _read(path, size)
-    except ValueError as error:
+    except InputError as error:
         return str(error)
     if pixels.shape[:2] != shape:
         (h, w), (height, width) = pixels.shape[:2], shape

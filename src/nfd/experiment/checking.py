@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
@@ -11,7 +10,8 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import InputError, check_device
+from nfd.core.errors import InputError, check_device, check_several, check_takes, first_line
+from nfd.core.origin import import_users, is_ours
 from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
@@ -34,10 +34,15 @@ def named(path: str, what: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = import_users(module_name)
     except ModuleNotFoundError as error:
         here = os.getcwd()
-        raise InputError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from None
+        raise InputError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, Exception) and not isinstance(error, SyntaxError) and is_ours(error):
+            raise
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{what}: module {module_name!r} cannot be imported ({said}).") from error
     try:
         return getattr(module, name)
     except AttributeError:
@@ -48,15 +53,19 @@ def batches_of(config: CheckConfig) -> tuple[list[tuple[Any, Any]], str]:
     """The training batches and what they are: named ones, or flattened images of the data set."""
     if config.batches is not None:
         found = named(config.batches, "batches")
-        return list(found() if callable(found) else found), f"batches of {config.batches}"
+        if callable(found):
+            check_takes("batches", found)
+            found = found()
+        return check_several("batches", found, "(inputs, targets), one per step"), f"batches of {config.batches}"
     dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
     x, y = dataset.batches(config.batch, config.steps, config.seed)
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 
-def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check, str]:
-    """Run the check that the settings describe, on a device; and what the data were."""
-    place = check_device(device)
+def checked(config: CheckConfig, model: str, device: str | None = None) -> tuple[Check, str]:
+    """Run the check that the settings describe, on a device (by default where
+    ``make_model`` puts its networks); and what the data were."""
+    place = None if device is None else check_device(device)  # before the data are read
     batches, data = batches_of(config)
     found = check(
         named(model, "model"),
@@ -65,7 +74,7 @@ def checked(config: CheckConfig, model: str, device: str = "cpu") -> tuple[Check
         batches,
         rule=config.rule,
         optimizer=config.optimizer,
-        eta_c=config.rate,
+        eta_c=config.eta_c,
         seeds=config.seeds,
         blocks=config.blocks,
         weight_decay=config.weight_decay,

@@ -52,7 +52,7 @@ class Config(BaseModel):
         before = _PARTIAL.set(partial)
         try:
             return cls(**settings)
-        except ValueError as error:
+        except InputError as error:
             raise InputError(f"config {str(path)!r}: {error}") from None
         finally:
             _PARTIAL.reset(before)

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
+from nfd.core.errors import told
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import RunConfig
@@ -55,9 +56,9 @@ def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list
     group = group_key(keys)
     try:
         return _trained(configs, keys, group, device)
-    except (ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError) as error:
+    except Exception as error:  # of the input or ours: as the record says
         if len(configs) == 1:
-            return [failed(configs[0], keys[0], group, f"{type(error).__name__}: {error}")]
+            return [failed(configs[0], keys[0], group, told(error))]
     return [_alone(config, key, group, device) for config, key in zip(configs, keys, strict=True)]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL, SEEDS
 from nfd.core.errors import InputError
 from nfd.core.names import (
     Activation,
@@ -72,7 +73,7 @@ class TrainingConfig(DataConfig):
     """relu, tanh, erf, gelu or identity"""
     horizon: Positive = 1.0
     """time horizon T"""
-    eta_c: Rate = 0.3
+    eta_c: Rate = ETA_C
     """learning rate that depends on neither width nor depth"""
     steps: Count = 30
     """steps of SGD"""
@@ -180,7 +181,7 @@ class StudyConfig(TrainingConfig):
 class PredictConfig(TrainingConfig):
     """A prediction at one depth, or at infinite depth."""
 
-    depth: Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)] = 16.0
+    depth: Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)] = DEPTH
     """number of residual blocks, or inf"""
     steps: Count = 12
     """steps of SGD"""
@@ -198,9 +199,9 @@ class PredictConfig(TrainingConfig):
     """width of the networks that stand for the infinitely wide one, or auto"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
-    rtol: Positive = 0.05
+    rtol: Positive = RTOL
     """wanted standard error, relative to the RMS of the outputs"""
-    memory: str = "4 GiB"
+    memory: str = MEMORY
     """bound on the memory of one network"""
 
     @model_validator(mode="after")
@@ -257,7 +258,7 @@ class CheckConfig(DataConfig):
     """learning rate of the base; by default 0.1 for sgd, 0.001 for adam and adamw"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base"""
-    seeds: Several = 3
+    seeds: Several = SEEDS
     """initialisations of each network"""
     steps: Count = 10
     """training steps on the data set, where the module brings no batches"""
@@ -267,11 +268,6 @@ class CheckConfig(DataConfig):
     """pattern of the residual blocks, such as transformer.h.*; found by default"""
     batches: str | None = None
     """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
-
-    @property
-    def rate(self) -> float:
-        """The learning rate that is used."""
-        return self.eta_c if self.eta_c is not None else 0.1 if self.optimizer == "sgd" else 1e-3
 
     gia: bool = False
     """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from nfd.core.defaults import ETA_C
 from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.files import expanded
 from nfd.core.names import Activation, Block, Data, RuleName, Size
@@ -110,7 +111,7 @@ class CapacityConfig(SweepConfig):
     """widths of the fit, ascending"""
     depths: Ascending = (4, 8, 16, 32, 64)
     """depths of the fit, ascending"""
-    eta_c: Rate = 0.3
+    eta_c: Rate = ETA_C
     """learning rate that depends on neither width nor depth"""
     rule: Literal["depth-mup", "depth-mup-inner", "complete-p"] = "depth-mup"
     """learning-rate rule: depth-mup, depth-mup-inner or complete-p"""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
+from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
 from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_depth, check_real, check_seed
 from nfd.core.progress import bar
 from nfd.core.statistics import rms, stderr
@@ -36,11 +37,11 @@ def predict(
     inputs: Any,
     targets: Any,
     *,
-    depth: float = math.inf,
+    depth: float = DEPTH,
     horizon: float = 1.0,
     activation: str = "relu",
     block: str = "one-layer",
-    eta_c: float | Sequence[float] = 0.1,
+    eta_c: float | Sequence[float] = ETA_C,
     momentum: float = 0.0,
     loss: str = "cross-entropy",
     classes: int | None = None,
@@ -48,8 +49,8 @@ def predict(
     rule: str = "depth-mup",
     width: int | str = "auto",
     replicates: int | None = None,
-    rtol: float = 0.01,
-    memory: str | int = "4 GiB",
+    rtol: float = RTOL,
+    memory: str | int = MEMORY,
     seed: int = 0,
     eval_inputs: Any = None,
     eval_targets: Any = None,

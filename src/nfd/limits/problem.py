@@ -14,6 +14,7 @@ from nfd.core.ambient import plain
 from nfd.core.errors import (
     InputError,
     InputTypeError,
+    UsageError,
     check_choice,
     check_count,
     check_device,
@@ -183,7 +184,7 @@ def _eval_targets(value: Any, inputs: Tensor | None, loss: str, classes: int) ->
         )
     try:
         outputs_needed(loss, y, classes)
-    except (TypeError, ValueError) as error:
+    except UsageError as error:
         raise type(error)(str(error).replace("targets", "eval_targets")) from None
     return _of_loss("eval_targets", y, loss).to(inputs.device)
 

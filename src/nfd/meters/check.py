@@ -13,6 +13,7 @@ from rich.table import Column
 from torch import Tensor
 
 from nfd.core.ambient import gradients
+from nfd.core.defaults import SEEDS, rate_for
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -97,9 +98,9 @@ def check(
     batches: Sequence[tuple[Any, Any]],
     rule: str = "depth-mup",
     optimizer: str = "sgd",
-    eta_c: float = 0.1,
+    eta_c: float | None = None,
     loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
-    seeds: int = 3,
+    seeds: int = SEEDS,
     *,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
@@ -126,7 +127,7 @@ def check(
         widths, depths: of the networks, every pair; one value where that axis is not of interest.
         batches: (inputs, targets), one per step. Inputs: a tensor, a tuple of arguments or a dict of keyword arguments.
         rule, optimizer, blocks, roles: as in ``nfd.plan``; ``"sgd"``, ``"adam"`` and ``"adamw"`` are built here.
-        eta_c: the base's learning rate.
+        eta_c: the base's learning rate; by default 0.1 for sgd, 0.001 for others.
         loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of what the model
             returns and the targets.
         seeds: initialisations of each network, at least 2.
@@ -165,7 +166,7 @@ def check(
         pairs,
         rule,
         optimizer,
-        check_real("eta_c", eta_c, above=0.0, below=MAX_RATE),
+        check_real("eta_c", rate_for(optimizer, eta_c), above=0.0, below=MAX_RATE),
         loss_of(loss),
         blocks,
         roles,

@@ -6,16 +6,17 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nfd.core.errors import InputError, first_line
+from nfd.core.errors import InputError, UsageError, first_line, out_of_memory
 from nfd.core.machine import threads
+from nfd.core.origin import is_a_models
 from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
-from nfd.meters.runs import Job, Run
+from nfd.meters.runs import Built, Job, Run, shape_of
 
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
 
@@ -38,14 +39,7 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
             shown.advance(width * depth)
 
     with global_streams(devices=job.devices), _attention_by_parts():
-        try:
-            found, alone = _alone(job, smallest, starts)
-        except (RuntimeError, IndexError, AttributeError, TypeError) as error:
-            x, y = job.batches[0]
-            raise InputError(
-                f"make_model({smallest[0]}, {smallest[1]}) could not be trained on batches[0], inputs {_shape(x)} and "
-                f"targets {_shape(y)}: {first_line(error)}"
-            ) from error
+        found, alone = _alone(job, smallest, starts)
         kept({smallest: found})
         at_a_time = min(most, _MOST_AT_A_TIME)
         while rest and not alone and at_a_time > 1:
@@ -61,13 +55,29 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
     return [runs[which] for which in wanted]
 
 
+def _run(job: Job, built: Built) -> Run:
+    """Train it; what a model of the user's raises meanwhile is an error of input, and what we raise stays as it is."""
+    try:
+        return job.run(built)
+    except Exception as error:
+        marked = isinstance(error, UsageError)
+        refused = marked and isinstance(error, TypeError | RuntimeError)  # by a layer or a plan that the model meets
+        if out_of_memory(error) or not (refused or (not marked and is_a_models(error))):
+            raise
+        x, y = job.batches[0]
+        raise InputError(
+            f"make_model({built.width}, {built.depth}) could not be trained on batches[0], inputs {shape_of(x)} and "
+            f"targets {shape_of(y)}: {first_line(error)}"
+        ) from error
+
+
 def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
     """A network by itself, on streams of its own, and whether others may not be trained beside it."""
     built = job.built(*which)
     starts.add(which, built.model)
     with global_streams(derive(which[2], "training", *which[:2]), job.devices):
         before = global_state()
-        run = job.run(built)
+        run = _run(job, built)
         return run, global_state() != before or _accelerated(built.model)
 
 
@@ -79,7 +89,7 @@ def _together(job: Job, some: Sequence[Which], starts: _Starts) -> dict[Which, R
     before = global_state()
     with ThreadPoolExecutor(len(some)) as pool:
         try:
-            found = dict(zip(some, pool.map(job.run, built), strict=True))
+            found = dict(zip(some, pool.map(partial(_run, job), built), strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -108,10 +118,6 @@ class _Starts:
 
 def _accelerated(model: nn.Module) -> bool:
     return any(parameter.device.type != "cpu" for parameter in model.parameters())
-
-
-def _shape(value: Any) -> str:
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 @contextmanager

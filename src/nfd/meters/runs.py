@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import plain
-from nfd.core.errors import InputError, check_choice
+from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
 from nfd.core.random import derive, global_streams
 from nfd.core.statistics import rms
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
@@ -196,13 +196,27 @@ def _note_gradient(found: Run, ends: Sequence[float]) -> None:
             found["events"].append((0, said))
 
 
+def shape_of(value: Any) -> str:
+    """The shape and type of a tensor, or the kind of anything else, for a message."""
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
     if callable(loss):
         return loss
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
-    if loss == "mse":
-        return lambda out, y: chosen(outputs_of(out), y)
-    return lambda out, y: chosen(_classes_last(outputs_of(out), y).flatten(0, -2), y.flatten())
+
+    def value(out: Any, y: Tensor) -> Tensor:
+        outputs = outputs_of(out)
+        try:
+            if loss == "mse":
+                return chosen(outputs, y)
+            return chosen(_classes_last(outputs, y).flatten(0, -2), y.flatten())
+        except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
+            said = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {said}") from error
+
+    return value
 
 
 def _classes_last(out: Tensor, y: Tensor) -> Tensor:

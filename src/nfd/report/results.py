@@ -48,7 +48,7 @@ def read_results(directory: Path) -> tuple[list[Result], list[str]]:
         folder = str(path.parent.relative_to(directory))
         try:
             content = _content(path)
-        except ValueError as error:
+        except InputError as error:
             problems.append(f"{path}: {error}")
             continue
         if REPORT not in content:
@@ -61,7 +61,7 @@ def replaceable(out: Path) -> bool:
     path = out / FILE
     try:
         return not path.exists() or REPORT in _content(path)
-    except ValueError:
+    except InputError:
         return False
 
 
@@ -99,6 +99,6 @@ def _result(folder: str, content: dict[str, Any]) -> Result:
     for name, plain in stored.items():
         try:
             findings.append(Finding.of(plain))
-        except ValueError as error:
+        except InputError as error:
             problems.append(f"{name} {error}")
     return Result(folder, content, findings, problems)

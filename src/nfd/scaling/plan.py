@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import (
+    FileError,
     InputError,
     InputTypeError,
     check_choice,
@@ -21,6 +22,7 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
+from nfd.core.files import expanded
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.core.random import generator
 from nfd.scaling.explain import explained
@@ -288,8 +290,11 @@ class Plan:
             raise InputError(f"{name!r} has ratios or powers beyond all numbers: {self.entries[name]}")
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+        """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
+        there = expanded(path)
+        if there.is_file() and there.stat().st_size and not _is_plan(there):
+            raise FileError(f"{path} is no plan and would be replaced. Nothing was changed. Choose another path.")
+        there.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -301,6 +306,15 @@ class Plan:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{str(path)!r} is not a plan: {error}.") from None
         return cls.from_dict(stored)
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether a file holds a plan, of any version."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(stored, dict) and {"format", "rule", "entries"} <= stored.keys()
 
 
 def _entry(name: str, stored: Mapping[str, Any]) -> Entry:

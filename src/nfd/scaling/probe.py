@@ -18,7 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputTypeError, check_finite
+from nfd.core.errors import InputTypeError, UsageError, check_finite, out_of_memory
+from nfd.core.origin import is_a_models
 from nfd.core.random import generator
 from nfd.scaling.tensors import TensorInfo, tensors
 
@@ -47,7 +48,9 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
     try:
         with torch.no_grad(), evaluating(model), torch.random.fork_rng(devices=[]):
             call_with(model, sample)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+    except Exception as error:
+        if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
+            raise
         said = (str(error).splitlines() or [""])[0][:200]
         raise InputTypeError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "

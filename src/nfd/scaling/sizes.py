@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count
+from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
 from nfd.scaling.blocks import block_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
@@ -131,6 +131,7 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
 def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
     """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
+    check_takes("make_model", make_model, "width", "depth")
     with global_streams(seed):
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):

@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from nfd.core.errors import InputError
+from nfd.core.ownership import STORE_ID
 from nfd.store.faults import damaged, translated
 
-APPLICATION_ID = int.from_bytes(b"nfds", "big")
+APPLICATION_ID = int.from_bytes(STORE_ID, "big")
 VERSION = 1
 MIGRATIONS: Mapping[int, tuple[str, ...]] = {}  # version -> statements that make the next version of it
 
@@ -40,7 +41,7 @@ def examine(path: Path) -> int:
     quiet = not has_log(path)
     try:
         return _examine(path, "immutable=1" if quiet else "mode=ro")
-    except ValueError:
+    except InputError:
         if not (quiet and has_log(path)):
             raise
         return _examine(path, "mode=ro")  # a driver began to write in the meantime

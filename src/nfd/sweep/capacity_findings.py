@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nfd.core.errors import InputError
 from nfd.core.statistics import mean
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.experiment.settings import RunConfig
@@ -255,7 +256,7 @@ def _bought(found: Capacity, asked: Asked) -> tuple[dict[Resource, Size], list[s
     for resource, budget in asked.budgets.items():
         try:
             sizes[resource] = best_size(found.law, found.shape, resource, budget)
-        except ValueError as error:
+        except InputError as error:
             unbought.append(f"For {budget} of {resource} there is no best size: {error}")
     return sizes, unbought
 

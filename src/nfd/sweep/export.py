@@ -40,7 +40,7 @@ def listing(records: Sequence[Record], limit: int | None = None) -> Iterator[str
         yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
     for record in records[:limit]:
         if record.error:
-            yield f"{_line(record.key)}: {_line(record.error)}"
+            yield f"{_line(record.key)}: {_line(record.error.splitlines()[0])}"
 
 
 def write_runs(records: Sequence[Record], directory: Path, command: str, *, parquet: bool) -> list[Path]:

@@ -73,7 +73,7 @@ def grid_of(path: str | Path) -> list[RunConfig]:
         raise InputError(f"grid {str(path)!r} sets nothing. Write settings of a run, such as width = [64, 128].")
     try:
         return grid(**settings)
-    except ValueError as error:
+    except InputError as error:
         raise InputError(f"grid {str(path)!r}: {error}") from None
 
 

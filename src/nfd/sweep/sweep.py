@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, check_device, check_several
+from nfd.core.errors import InputError, StateError, check_device, check_several, is_mistake
 from nfd.core.progress import Bar, bar
 from nfd.experiment.runs import failed, train_task
 from nfd.experiment.settings import RunConfig
@@ -116,14 +116,27 @@ def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
 
 
 def succeeded(records: list[Record]) -> list[Record]:
-    """These records; RuntimeError when a run could not be trained (one that diverged was)."""
+    """These records; RuntimeError when a run could not be trained (one that diverged was).
+
+    It is a ``StateError`` unless a mistake of ours is among the causes, which then is the first that it tells.
+    """
     broken = [record for record in records if record.status == "failed"]
     if broken:
-        raise RuntimeError(
-            f"{len(broken)} of {len(records)} runs could not be trained: {broken[0].error}. The rest is kept; start "
-            "again to try them again."
-        )
+        raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
     return records
+
+
+def failure(broken: Sequence[Record], what: str) -> RuntimeError:
+    """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
+    errors = [record.error or "no result" for record in broken]
+    ours = [error for error in errors if is_mistake(error)]
+    first, *trace = (ours or errors)[0].splitlines()
+    said = f"{what}: {first}. The rest is kept; start again to try them again."
+    if not ours:
+        return StateError(said)
+    error = RuntimeError(said)
+    error.add_note("\n".join(["In the process that trained it:", *trace]))
+    return error
 
 
 def upset_in(record: Record) -> bool:

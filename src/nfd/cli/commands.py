@@ -1,0 +1,81 @@
+"""The commands by name, and the one that a line asks for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast, get_origin
+
+from nfd.core.errors import UsageError, nearest
+
+if TYPE_CHECKING:  # each command is loaded when it is asked for, so that the answer to --help is quick
+    from nfd.cli.options import Options
+
+COMMANDS = {
+    "study": "StudyCommand",
+    "predict": "PredictCommand",
+    "check": "CheckCommand",
+    "transfer": "TransferCommand",
+    "capacity": "CapacityCommand",
+    "sweep": "SweepCommand",
+    "runs": "RunsCommand",
+    "figure": "FigureCommand",
+    "claims": "ClaimsCommand",
+    "kernel": "KernelCommand",
+    "report": "ReportCommand",
+    "data": "DataCommand",
+}
+
+_DESCRIPTION = """Neural Feature Dynamics: deep networks at any width and depth, and their limits.
+
+Exit codes: 0 done; 1 a verdict against you (a check, a law or runs that failed); 2 your input; 70 a mistake of ours,
+whose traceback is kept in a file that is named (--traceback, beside any command, prints it); 130 interrupted by Ctrl-C
+or SIGTERM."""
+
+
+def parsed(given: list[str]) -> Options:
+    """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
+    import tyro
+
+    name, *rest = given
+    if name in COMMANDS:
+        kind = command(name)
+        return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=separated(kind, rest))
+    if name not in ("-h", "--help"):
+        raise UsageError(f"there is no command {name!r}.{nearest(name, COMMANDS)} See nfd --help.")
+    commands = [
+        Annotated[kind, tyro.conf.subcommand(name, default=kind.defaults(()))]
+        for name, kind in zip(COMMANDS, map(command, COMMANDS), strict=True)
+    ]
+    return cast("Options", tyro.cli(cast(Any, Union[*commands]), prog="nfd", description=_DESCRIPTION, args=given))
+
+
+def command(name: str) -> type[Options]:
+    """The class of a command."""
+    return cast("type[Options]", getattr(importlib.import_module(f"nfd.cli.{name}"), COMMANDS[name]))
+
+
+def separated(kind: type[Options], arguments: Sequence[str]) -> list[str]:
+    """``--widths 64,128,256`` as three numbers, ``--rules mup,depth-mup`` as two rules; elsewhere commas are text.
+
+    Values are separated where the setting is a list of numbers or of names; what a list of free texts holds
+    (``--where width=64,128``) stays whole.
+    """
+    lists = {f"--{name.replace('_', '-')}" for name, field in kind.model_fields.items() if _is_list(field.annotation)}
+    found, open_list = list[str](), False
+    for argument in arguments:
+        option, sign, values = argument.partition("=")
+        if argument.startswith("--"):
+            open_list = option.replace("_", "-") in lists
+            found += [option, *values.split(",")] if open_list and sign else [argument]
+        else:
+            found += argument.split(",") if open_list and argument.strip(",") else [argument]
+    return found
+
+
+def _is_list(annotation: Any) -> bool:
+    """Whether a setting is a tuple of numbers or of names to choose from."""
+    parts = getattr(annotation, "__args__", ())
+    if get_origin(annotation) is tuple:
+        return str not in parts
+    return any(_is_list(part) for part in parts)

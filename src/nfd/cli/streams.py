@@ -1,0 +1,79 @@
+"""Standard streams that are closed, full or left by their reader: a command goes on, and what it made is kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+
+class Surviving:
+    """A stream that takes everything: once it cannot be written, what follows is dropped, and ``fault`` says why."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.fault: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        if self.fault is None:
+            try:
+                return self._stream.write(text)
+            except OSError as error:
+                self._give_up(error)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Write each."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Pass on what is waiting."""
+        if self.fault is None:
+            try:
+                self._stream.flush()
+            except OSError as error:
+                self._give_up(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _give_up(self, error: OSError) -> None:
+        self.fault = error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())  # Python writes out what is left when it ends
+        os.close(nowhere)
+
+
+@contextmanager
+def surviving() -> Iterator[Surviving]:
+    """Within it output can be written whatever becomes of the streams; gives the one of standard output."""
+    _reopen()
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    out, err = Surviving(before[0]), Surviving(before[1])
+    sys.stdout, sys.stderr = cast("TextIO", out), cast("TextIO", err)
+    try:
+        yield out
+    finally:
+        out.flush()
+        err.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _reopen() -> None:
+    """Streams that were closed before we began lead nowhere, so that no file of ours gets their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

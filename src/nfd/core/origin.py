@@ -1,0 +1,87 @@
+"""Whose code an error comes from: ours, or the module that the user named."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from types import ModuleType, TracebackType
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OF_OTHERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_TORCH = f"{os.sep}torch{os.sep}"
+_users: set[str] = set()  # files of the modules that the user named, and of what these imported
+
+
+def import_users(name: str) -> ModuleType:
+    """Import a module that the user named; its code, and what it imports from beside it, is the user's from here on."""
+    before, top = set(sys.modules), name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        _users.update(file for file in _files(error.__traceback__) if not _of_others(file))
+        raise
+    finally:
+        new = [m for m in [*sys.modules] if m not in before or m == name]
+        for module in new:
+            file = getattr(sys.modules[module], "__file__", None)
+            if file and (module.partition(".")[0] == top or not _of_others(file)) and not file.startswith(_OURS):
+                _users.add(file)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether our code made the error: it raised it, or it called a library (NumPy, PyTorch) that did."""
+    for file in reversed([*_files(error.__traceback__)]):
+        if file in _users:
+            return False
+        if file.startswith(_OURS):
+            return True
+    return True
+
+
+def of_the_package(path: object) -> bool:
+    """Whether a path leads to a file of the program's own."""
+    return isinstance(path, str) and os.path.abspath(path).startswith(_OURS)
+
+
+def is_a_models(error: BaseException) -> bool:
+    """Whether a model that we called raised the error: its own code, or PyTorch's in answer to it.
+
+    For errors that come while a model of the user's is built, trained or measured. A line of ours that raised is our
+    mistake, and so is a call of ours that made another library raise.
+    """
+    for file in reversed([*_files(error.__traceback__)]):
+        if not _of_others(file) or _TORCH in file:
+            return True
+        if file.startswith(_OURS):
+            return False
+    return False
+
+
+def in_users_code(error: BaseException | None) -> list[str]:
+    """Where the user's code was when the error, or what caused it, came: lines of a traceback, and the error."""
+    while error is not None:
+        if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith(_OURS):
+            return _lines(traceback.format_exception_only(error))
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _users]
+        if frames:
+            return _lines([*traceback.format_list(frames), *traceback.format_exception_only(error)])
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return []
+
+
+def _files(trace: TracebackType | None) -> Iterator[str]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+
+
+def _lines(parts: list[str]) -> list[str]:
+    return "".join(parts).rstrip().splitlines()
+
+
+def _of_others(file: str) -> bool:
+    return file.startswith((_OURS, "<", *_OF_OTHERS))
