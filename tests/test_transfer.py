@@ -189,22 +189,22 @@ def test_best_rates_on_the_grid_leave_their_drift_open_by_half_a_step_each() -> 
 
 
 def test_a_curve_that_is_steeper_on_one_side_does_not_move_the_best_rate() -> None:
-    """Half as steep to the right: the vertex of a parabola lies a fifth of a doubling off, and the interval holds both."""
+    """The vertex of a parabola lies a third of a doubling off, that of the cubic half as far; the interval knows."""
     x = torch.arange(-3.0, 3.01, 0.5, dtype=torch.float64)
     losses = 0.5 + torch.where(x < 0.1, 0.2, 0.06) * (x - 0.1).square()
     found = Scores(x, losses.expand(4, -1), torch.zeros(4, len(x), dtype=torch.bool), GUESS)
     shape = vertex(x, found.typical, GUESS)
-    assert abs(float(shape.cubic) - 0.1) < 0.12 < abs(float(shape.parabola) - 0.1)
+    assert abs(float(shape.cubic) - 0.1) < 0.6 * abs(float(shape.parabola) - 0.1)
     assert found.optimum().low < 0.1 < found.optimum().high
 
 
 @pytest.mark.parametrize("name", ["parabola", "divergence at 1.5 times"])
 def test_intervals_of_the_best_rate_hold_it(name: str) -> None:
-    """No fewer than 95 of 100 (three errors of 120 repetitions), beside divergence too."""
+    """No fewer than 95 of 100 (three errors of 80 repetitions), beside divergence too."""
     random, curve = np.random.default_rng(0), CURVES[name]
     truth = best_rate(curve)
-    held = [inside(sweep(curve, Seeds.drawn(random, 6), random).optimum(), truth) for _ in range(120)]
-    assert np.mean(held) > 0.89
+    held = [inside(sweep(curve, Seeds.drawn(random, 6), random).optimum(), truth) for _ in range(80)]
+    assert np.mean(held) > 0.87
     missed = [inside(sweep(curve, Seeds.drawn(random, 6), random).optimum(), truth + 1.5) for _ in range(40)]
     assert np.mean(missed) < 0.3  # and not by being wide
 

@@ -156,8 +156,9 @@ def _law(sizes: Sizes, paired: bool, note: str) -> Law:
         for ((n, L), s), v, f, p in zip(sizes.items(), variance, fitted, pull.T, strict=True)
     )
     seen = Paired(root[:, None] * np.stack(list(sizes.values()))) if paired else Independent(root * mean, count)
-    orders = (root[:, None] * columns for columns in (_design(sizes), _second(sizes), np.sqrt(_design(sizes)[:, 1:])))
-    test = tested(*orders, allowed, seen)
+    X, Z = root[:, None] * _design(sizes), root[:, None] * _second(sizes)
+    others = root[:, None] * np.sqrt(_design(sizes)[:, 1:])
+    test = tested(X, Z, others, allowed, seen)
     values, each = units * (pull @ mean), np.eye(len(units))
     floor, a, b, *second = (
         combined(float(v), [spread(cells, e, paired), (doubt(changes, e), math.inf)])

@@ -156,7 +156,8 @@ def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> 
     weighted = powers * weights.unsqueeze(-1)
     enough = (near.sum(-1) >= terms)[..., None, None]
     square = torch.where(enough, weighted.mT @ powers, torch.eye(terms, dtype=torch.float64))
-    return torch.linalg.solve(square, torch.where(enough, weighted.mT @ y.unsqueeze(-1), 0.0)).squeeze(-1)
+    found: Tensor = torch.linalg.solve(square, torch.where(enough, weighted.mT @ y.unsqueeze(-1), 0.0))
+    return found.squeeze(-1)
 
 
 def _lowest(coefficients: Tensor) -> tuple[Tensor, Tensor]:
