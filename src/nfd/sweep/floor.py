@@ -46,7 +46,8 @@ class Floor:
         apart = fitted.minus(self.loss)
         half = (apart.high - apart.low) / 2
         told = "more than" if apart.resolved else "within"
-        return f"{self.sentence()} The law's is {apart.value:+.3f} from it, {told} the {half:.3f} that this check can see."
+        beside = f"The law's is {apart.value:+.3f} from it, {told} the {half:.3f} that this check can see."
+        return f"{self.sentence()} {beside}"
 
     def numbers(self) -> dict[str, Any]:
         """The same as numbers, for ``result.json``."""
