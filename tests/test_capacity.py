@@ -215,7 +215,7 @@ def test_runs_without_a_limit_in_predict_have_no_floor_and_the_page_says_why(
     assert said in result(done, asked)["floor_predicted_note"]
     ceiling = capacity_findings(done, asked, "nothing")[0]
     assert "floor by nfd.predict" not in {row["series"] for row in ceiling.rows}
-    assert ("vanilla networks" in ceiling.note) == (settings.get("network") == "mlp")
+    assert ("vanilla networks" in ceiling.caption) == (settings.get("network") == "mlp")
 
 
 def test_the_floor_is_of_the_samples_that_the_runs_were_tested_on() -> None:

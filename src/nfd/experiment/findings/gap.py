@@ -75,7 +75,8 @@ def _width(study: Study) -> list[str]:
     if biases[0] is None or biases[1] is None:
         return []
     shift = biases[0].value - biases[1].value
-    return [f"Width {study.config.limit_width:,} in place of infinity shifts it by {shift:+.4f}."]
+    width = f"{study.config.limit_width:,}"
+    return [f"Width {width} in place of infinity shifts it by {shift:+.4f}; the intervals are of width {width}."]
 
 
 def _percent(share: Interval) -> str:
