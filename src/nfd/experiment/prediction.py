@@ -13,7 +13,20 @@ from nfd.data.load import load
 from nfd.experiment.settings import DataConfig, PredictConfig
 from nfd.limits.predict import Prediction, predict
 
-_FACTS = ("depths", "width", "replicates", "weights", "bias", "bias_stderr", "converged", "growth", "seconds", "note")
+_FACTS = (
+    "depths",
+    "extrapolated",
+    "width",
+    "narrow_width",
+    "replicates",
+    "weights",
+    "bias",
+    "bias_stderr",
+    "converged",
+    "growth",
+    "seconds",
+    "note",
+)
 _OF_BATCHES = ("steps", "batch", "depth")
 
 
@@ -50,8 +63,3 @@ def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = F
         **{name: getattr(c, name) for name in own},
     )
     return Predicted(config, dataset, found)
-
-
-def summary(done: Predicted) -> str:
-    """The prediction as text: a table and what limits it."""
-    return str(done.found)
