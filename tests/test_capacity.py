@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 
+import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
 from nfd.experiment.runs import dataset_of, run_key, train_group
@@ -20,7 +22,7 @@ from nfd.experiment.trained import TESTED
 from nfd.store.rows import Record
 from nfd.sweep.capacity import capacity, capacity_of, from_records
 from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
-from nfd.sweep.floor import Floor, floor_of, settings_of, why_none
+from nfd.sweep.floor import Floor, floor_in, floor_of, settings_of, why_none
 from nfd.sweep.grid import grid
 from nfd.sweep.sweep import Sweep
 
@@ -249,3 +251,12 @@ def test_the_floors_are_told_apart_by_their_intervals() -> None:
     near, far = (Floor(interval(value), 512, 16, 0.01, "").beside(law) for value in (0.69, 0.6))
     assert "within the 0.028" in near
     assert "+0.100 from it, more than the 0.028" in far
+
+
+def test_what_was_not_extrapolated_in_depth_is_no_floor() -> None:
+    base = RunConfig(steps=2, batch=2, eta_c=0.1)
+    shallow = nfd.predict(**settings_of(base), depth=2, width=16, replicates=3)
+    assert shallow.eval_interval is not None
+    assert math.isfinite(shallow.eval_interval.low)
+    assert floor_in(shallow).loss is None
+    assert floor_in(replace(shallow, extrapolated=True)).loss == shallow.eval_interval
