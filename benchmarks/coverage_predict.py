@@ -49,7 +49,10 @@ def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:
     """The problem at a width."""
     data = _data()
     x, y = data.batches(_BATCH, _STEPS, 0)
-    tests = {"eval_inputs": data.test_inputs[:_EVALUATED], "eval_targets": data.test_labels[:_EVALUATED]}
+    tests: dict[str, Any] = {
+        "eval_inputs": data.test_inputs[:_EVALUATED],
+        "eval_targets": data.test_labels[:_EVALUATED],
+    }
     return nfd.predict(
         x, y, depth=2, eta_c=1.0, classes=10, width=width, replicates=replicates, rtol=1.0, seed=seed, **tests
     )  # fmt: skip

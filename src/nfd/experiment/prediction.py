@@ -11,7 +11,8 @@ from nfd.core.errors import check_device
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import DataConfig, PredictConfig
-from nfd.limits.predict import Prediction, predict
+from nfd.limits.predict import predict
+from nfd.limits.prediction import Prediction
 
 _FACTS = (
     "depths",
