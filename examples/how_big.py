@@ -48,7 +48,7 @@ print(law)
 
 # %% [markdown]
 # What the law says of infinite width, `nfd.predict` finds without a fit, on the same batches: networks of width
-# `LIMIT_WIDTH` stand for the infinitely wide one, and leave an error of about `a / LIMIT_WIDTH`.
+# `LIMIT_WIDTH` stand for the infinitely wide one, and narrower ones show what that width adds, which is taken out.
 
 # %%
 data = digits()
@@ -63,7 +63,7 @@ p = nfd.predict(
 )
 if law.good:
     print(f"infinite width, depth {DEPTHS[-1]}, by the law: {law.loss(math.inf, DEPTHS[-1])}")
-print(f"by nfd.predict: {p.eval_loss:.3f} with a standard error of {p.eval_loss_stderr:.3f}")
+print(f"by nfd.predict: {p.eval_interval}")
 
 # %% [markdown]
 # The best size for a budget: the matrices of one-layer blocks hold `L n^2` numbers, all else little. The depths tried

@@ -6,22 +6,27 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 
+import nfd
 from nfd.cli.main import main
-from nfd.experiment.runs import run_key
+from nfd.core.statistics import Interval
+from nfd.experiment.runs import dataset_of, run_key, train_group
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig
+from nfd.experiment.trained import TESTED
 from nfd.store.rows import Record
 from nfd.store.store import Store
 from nfd.sweep.capacity import capacity, capacity_of, from_records
 from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
 from nfd.sweep.executors.executor import attempt
 from nfd.sweep.executors.inline import Inline
+from nfd.sweep.floor import Floor, floor_in, floor_of, settings_of, why_none
 from nfd.sweep.grid import grid
 from nfd.sweep.sweep import Sweep
 
@@ -203,3 +208,96 @@ def test_the_command_and_the_fit_of_a_stored_sweep(tmp_path: Path, capsys: pytes
     )  # of the runs, not of a default
     assert main(["capacity", str(tmp_path / "nothing"), "--out", str(tmp_path / "fit")]) == 2
     assert "No sweep in" in capsys.readouterr().err
+
+
+SAME_LIMIT = {"width", "depth", "seed", "weights", "coupled", "every"}  # settings that the infinite network has not
+OTHER_DATA = {"data", "data_dir", "image_size"}
+NO_LIMIT = [
+    ({"network": "mlp", "rule": "mup"}, "vanilla network"),
+    ({"rule": "ntk"}, "kernel regime"),
+    ({"network": "mlp", "rule": "ntk"}, "vanilla network"),
+    ({"order": "post"}, "order='post'"),
+    ({"optimizer": "adam"}, "trained by adam"),
+]
+OTHER_LIMIT: dict[str, Any] = {
+    "activation": "tanh", "horizon": 2.0, "eta_c": 0.1, "steps": 7, "batch": 4, "block": "two-layer", "momentum": 0.5,
+    "feedback": "independent", "rule": "complete-p", "data_seed": 1, "meter": "outputs",
+}  # fmt: skip
+
+
+def test_every_setting_of_a_run_counts_for_its_floor_or_excludes_one() -> None:
+    refused = {name for settings, _ in NO_LIMIT for name in settings}
+    assert SAME_LIMIT | OTHER_DATA | refused | set(OTHER_LIMIT) == set(RunConfig.model_fields)
+    plain = settings_of(RunConfig())
+    for name, value in OTHER_LIMIT.items():
+        assert not why_none(RunConfig(**{name: value}))
+        other = settings_of(RunConfig(**{name: value}))
+        assert any(not _equal(plain[key], other[key]) for key in plain), name
+    for settings in ({"width": 8}, {"seed": 3}, {"weights": "deferred"}, {"coupled": True}, {"every": 2}):
+        other = settings_of(RunConfig(**settings))
+        assert all(_equal(plain[key], other[key]) for key in plain), settings
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
+
+
+@pytest.mark.parametrize(("settings", "said"), NO_LIMIT, ids=str)
+def test_runs_without_a_limit_in_predict_have_no_floor_and_the_page_says_why(
+    settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nfd.sweep.floor.predict", lambda **_: pytest.fail("predicted the floor of another network"))
+    configs = grid(width=[64, 128, 256], depth=[4, 8, 16], seed=list(range(4)), eta_c=0.3, **settings)
+    config = CapacityConfig(hold_out=False)
+    done = capacity_of(Known().run(configs), config, cast(Sweep, Known()))
+    asked = asked_of(config, done)
+    (line,) = (line for line in answers(done, asked) if "nfd.predict" in line)
+    assert line.startswith("No floor by nfd.predict: ")
+    assert said in line
+    assert result(done, asked)["floor_predicted"] is None
+    assert said in result(done, asked)["floor_predicted_note"]
+    ceiling = capacity_findings(done, asked, "nothing")[0]
+    assert "floor by nfd.predict" not in {row["series"] for row in ceiling.rows}
+    assert ("vanilla networks" in ceiling.caption) == (settings.get("network") == "mlp")
+
+
+def test_the_floor_is_of_the_samples_that_the_runs_were_tested_on() -> None:
+    losses = {}
+    for meter in ("none", "outputs"):
+        config = RunConfig(width=8, depth=2, steps=1, batch=2, eta_c=0.0, meter=meter)
+        (record,) = train_group([config.model_dump()])
+        asked = settings_of(config)
+        assert record.metrics["test_samples"] == len(asked["eval_targets"]) == len(asked["eval_inputs"])
+        losses[meter] = record.metrics["test_loss"]
+    assert len(asked["eval_targets"]) == TESTED < len(dataset_of(config).test_labels)
+    assert losses["none"] != losses["outputs"]
+
+
+@pytest.mark.filterwarnings("ignore:A DeferredLinear of size")  # small on purpose
+@pytest.mark.parametrize(("rule", "has"), [("depth-mup", True), ("mup", False)])
+def test_a_floor_needs_a_limit_in_depth(rule: Any, has: bool) -> None:
+    """Residual multipliers of 1, under mup, let the stream grow with depth without end."""
+    floor = floor_of(RunConfig(rule=rule, steps=2, batch=2, eta_c=0.1), 16, 3, progress=False)
+    assert floor is not None
+    assert (floor.loss is not None) == has
+    assert floor.sentence().startswith("nfd.predict (3 networks" if has else "No floor by nfd.predict: ")
+    assert has or floor.note
+
+
+def test_the_floors_are_told_apart_by_their_intervals() -> None:
+    def interval(value: float) -> Interval:
+        return Interval(value, 0.01, value - 0.02, value + 0.02)
+
+    law = interval(0.7)
+    near, far = (Floor(interval(value), 512, 16, 0.01, "").beside(law) for value in (0.69, 0.6))
+    assert "within the 0.028" in near
+    assert "+0.100 from it, more than the 0.028" in far
+
+
+def test_what_was_not_extrapolated_in_depth_is_no_floor() -> None:
+    base = RunConfig(steps=2, batch=2, eta_c=0.1)
+    shallow = nfd.predict(**settings_of(base), depth=2, width=16, replicates=3)
+    assert shallow.eval_interval is not None
+    assert math.isfinite(shallow.eval_interval.low)
+    assert floor_in(shallow).loss is None
+    assert floor_in(replace(shallow, extrapolated=True)).loss == shallow.eval_interval

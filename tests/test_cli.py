@@ -172,7 +172,10 @@ def test_predict_writes_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert result["width"] == 32
     assert result["depths"] == [2]
     assert len(result["rows"]) == 3
-    assert "3 replicates" in capsys.readouterr().out
+    assert {"loss", "low", "high", "bias"} <= set(result["rows"][0])
+    said = capsys.readouterr().out
+    assert "loss [95 % interval]" in said
+    assert "3 networks of width 32" in said
 
 
 BAD = [

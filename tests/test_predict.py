@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import nfd
 from nfd.core.activations import activation
 from nfd.data.digits import digits
 from nfd.limits.cost import bytes_of, widest, within
+from nfd.limits.loss import limit_losses
 from nfd.limits.problem import problem
 from nfd.nets.deferred import Feedback
 from nfd.training.loop import train
@@ -320,6 +322,107 @@ def test_the_loss_of_a_diverged_run_is_not_a_number(batches: tuple[Tensor, Tenso
     p = nfd.predict(x, y, eta_c=1e6, eval_inputs=x[0], eval_targets=y[0], **kwargs)
     assert p.eval_loss is not None
     assert math.isnan(p.eval_loss)
+
+
+def gaussian_outputs(width: int, bias: float, generator: torch.Generator, count: int = 8) -> Tensor:
+    """Outputs [count, 1, 3, 1] ``f + bias / n + noise / sqrt(n)`` of networks whose limit is f = (1, 2, 3)."""
+    noise = torch.randn(count, 1, 3, 1, generator=generator, dtype=torch.float64)
+    return torch.tensor([1.0, 2.0, 3.0]).double().view(1, 3, 1) + bias / width + noise / math.sqrt(width)
+
+
+@pytest.mark.parametrize("bias", [0.0, 8.0])
+def test_intervals_of_losses_cover_the_infinite_width(bias: float) -> None:
+    """Targets of 0.5 make the loss move with the outputs: a bias of 8 / 128 by three standard errors."""
+    draws, generator = 300, torch.Generator().manual_seed(0)
+
+    def loss(outputs: Tensor) -> Tensor:
+        return 0.5 * (outputs.squeeze(-1) - 0.5).square().mean(-1)
+
+    limit = float(loss(torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1)))
+    covered = raw = 0
+    shifts = []
+    for _ in range(draws):
+        wide, narrow = (gaussian_outputs(n, bias, generator) for n in (128, 32))
+        found = limit_losses(loss, wide, narrow, 4.0)
+        covered += bool(found.low[0] <= limit <= found.high[0])
+        half = (found.high - found.low)[0] / 2
+        raw += bool(abs(loss(wide.mean(0))[0] - limit) <= half)
+        shifts.append(float(found.bias[0]))
+    assert covered >= 0.93 * draws
+    assert (raw >= 0.93 * draws) == (bias == 0)  # without the correction a bias is missed
+    assert sum(shifts) / draws == pytest.approx(1.5 * bias / 128, abs=0.015)
+
+
+def test_a_loss_counts_how_far_the_last_doubling_moved_it() -> None:
+    generator = torch.Generator().manual_seed(1)
+    wide, narrow = gaussian_outputs(128, 0.0, generator), gaussian_outputs(32, 0.0, generator)
+
+    def loss(outputs: Tensor) -> Tensor:
+        return outputs.mean((-1, -2))
+
+    plain, moved = (limit_losses(loss, wide, narrow, 4.0, coarse) for coarse in (None, wide - 0.7))
+    assert torch.equal(plain.value, moved.value)
+    assert torch.equal(plain.stderr, moved.stderr)
+    half, wider = ((p.high - p.value)[0] for p in (plain, moved))
+    assert float(wider) == pytest.approx(math.hypot(float(half), 0.7))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_loss_without_a_known_bias_has_no_interval(batches: tuple[Tensor, Tensor], width: int) -> None:
+    p = nfd.predict(*batches, depth=2, width=width, replicates=2, classes=10)
+    known = width > 1
+    assert bool(p.loss.isfinite().all())
+    assert bool(p.loss_low.isfinite().all()) == bool(p.loss_bias.isfinite().all()) == known
+    assert ("no narrower one" in p.note) == (not known)
+    assert ("interval not known" in str(p)) == (not known)
+
+
+def test_narrow_networks_that_diverge_leave_no_interval(
+    batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nfd.limits import ensemble
+
+    replicate = ensemble._replicate
+
+    def broken(problem: Any, width: int, *rest: Any) -> Any:
+        outputs, evaluated, end = replicate(problem, width, *rest)
+        if width == 32:
+            outputs[3:] = math.nan
+        return outputs, evaluated, end
+
+    monkeypatch.setattr(ensemble, "_replicate", broken)
+    p = nfd.predict(*batches, depth=2, width=128, replicates=3, classes=10)
+    assert p.narrow_width == 32
+    assert bool(p.loss.isfinite().all())
+    assert p.loss_low.isfinite().tolist() == [True, True, True, False, False]
+    assert "Networks of width 32 diverged" in p.note
+
+
+def test_the_width_is_taken_out_of_the_loss(batches: tuple[Tensor, Tensor]) -> None:
+    """``loss`` and ``loss_bias`` give back the loss of the networks that were run, but for the jackknife's part."""
+    p = nfd.predict(*batches, depth=2, width=128, replicates=6, classes=10, eta_c=0.3)
+    at_width = cross_entropy(p.outputs, batches[1])
+    torch.testing.assert_close(p.loss + p.loss_bias, at_width, rtol=0, atol=0.05)
+    assert bool(((p.loss_low < p.loss) & (p.loss < p.loss_high)).all())
+    half = (p.loss_high - p.loss)[-1] / p.loss_stderr[-1]
+    assert 2.0 < float(half) < 2.6  # Student's t of the five degrees of freedom of each ensemble, combined
+
+
+def test_a_prediction_prints_its_losses(batches: tuple[Tensor, Tensor]) -> None:
+    x, y = batches
+    p = nfd.predict(x, y, depth=2, width=64, replicates=3, classes=10, eval_inputs=x[0], eval_targets=y[0])
+    said = str(p)
+    assert repr(p) == said
+    assert len(said.splitlines()) < 15
+    for row in (p.table[0], p.table[-1]):
+        line = next(line for line in said.splitlines() if line.strip().startswith(f"step {row['step']} "))
+        value, low, high = map(float, re.findall(r"\d+\.\d+", line)[:3])
+        assert (value, low, high) == pytest.approx((row["loss"], row["low"], row["high"]), abs=0.006)
+    assert "evaluation" in said
+    assert "3 networks of width 64 (dense weights) and 3 of width 32" in said
+    assert p.eval_interval is not None
+    assert p.eval_interval.unsigned in said
+    assert [row["step"] for row in p.table] == [0, 1, 2, 3, 4]
 
 
 BAD_EVALUATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -9,7 +9,7 @@ from nfd.experiment.settings import PredictConfig
 class PredictCommand(DeviceOptions, PredictConfig):
     """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
 
-    Writes result.json, config.toml and predict.csv (step, loss, standard error) to OUT.
+    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT.
     """
 
     out: str = "out/predict"
@@ -19,14 +19,14 @@ class PredictCommand(DeviceOptions, PredictConfig):
         """Check, run, write, and print the curve in a few lines."""
         config = self.settings(PredictConfig)
         from nfd.core.files import prepare_directory, staged, write_csv, write_json, write_text
-        from nfd.experiment.prediction import prediction, summary
+        from nfd.experiment.prediction import prediction
 
         directory = prepare_directory(self.out, ["predict.csv", "config.toml", "result.json"])
         done = prediction(config, device=self.device, progress=True)
         with staged(directory) as folder:
-            write_csv(folder / "predict.csv", done.rows())
+            write_csv(folder / "predict.csv", done.found.table)
             write_text(folder / "config.toml", config.toml())
             write_json(folder / "result.json", {"command": command, **done.result()})
-        print(summary(done))
+        print(done.found)
         print(f"Result: {directory / 'result.json'}")
         return 0

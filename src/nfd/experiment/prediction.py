@@ -11,9 +11,23 @@ from nfd.core.errors import check_device
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import DataConfig, PredictConfig
-from nfd.limits.predict import Prediction, predict
+from nfd.limits.predict import predict
+from nfd.limits.prediction import Prediction
 
-_FACTS = ("depths", "width", "replicates", "weights", "bias", "bias_stderr", "converged", "growth", "seconds", "note")
+_FACTS = (
+    "depths",
+    "extrapolated",
+    "width",
+    "narrow_width",
+    "replicates",
+    "weights",
+    "bias",
+    "bias_stderr",
+    "converged",
+    "growth",
+    "seconds",
+    "note",
+)
 _OF_BATCHES = ("steps", "batch", "depth")
 
 
@@ -50,8 +64,3 @@ def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = F
         **{name: getattr(c, name) for name in own},
     )
     return Predicted(config, dataset, found)
-
-
-def summary(done: Predicted) -> str:
-    """The prediction as text: a table and what limits it."""
-    return str(done.found)

@@ -131,7 +131,8 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     given, ratio = sampler.problem, sampler.width / sampler.narrow_width
     outputs, evaluations = narrower(sampler, limit) or (None, None)
     losses = limit_losses(given.mean_loss, limit.outputs, outputs, ratio, limit.coarse)
-    eval_losses = dict[str, Any].fromkeys(LimitLosses.names("eval_loss"))
+    train_losses: dict[str, Any] = {**losses.named("loss")}
+    eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
     if given.eval_targets is not None:
         found = limit_losses(_eval_losses(given), limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
         eval_losses = {name: float(value) for name, value in found.named("eval_loss").items()}
@@ -140,7 +141,7 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     return Prediction(
         outputs=limit.outputs.mean(0),
         outputs_stderr=stderr(limit.outputs),
-        **losses.named("loss"),
+        **train_losses,
         eval_outputs=limit.eval_outputs.mean(0) if evaluated else None,
         eval_stderr=stderr(limit.eval_outputs) if evaluated else None,
         **eval_losses,

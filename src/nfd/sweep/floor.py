@@ -46,9 +46,8 @@ class Floor:
         apart = fitted.minus(self.loss)
         half = (apart.high - apart.low) / 2
         told = "more than" if apart.resolved else "within"
-        return (
-            f"{self.sentence()} The law's is {apart.value:+.3f} from it, {told} the {half:.3f} that this check can see."
-        )
+        beside = f"The law's is {apart.value:+.3f} from it, {told} the {half:.3f} that this check can see."
+        return f"{self.sentence()} {beside}"
 
     def numbers(self) -> dict[str, Any]:
         """The same as numbers, for ``result.json``."""
@@ -64,7 +63,7 @@ def floor_of(base: RunConfig, width: int, replicates: int, *, progress: bool) ->
     if why:
         return Floor(None, width, replicates, None, why)
     found = predict(**settings_of(base), width=width, replicates=replicates, rtol=_ACCURACY, progress=progress)
-    return _floor(found)
+    return floor_in(found)
 
 
 def why_none(base: RunConfig) -> str:
@@ -94,7 +93,7 @@ def settings_of(base: RunConfig) -> dict[str, Any]:
     }
 
 
-def _floor(found: Prediction) -> Floor:
+def floor_in(found: Prediction) -> Floor:
     """The floor that a prediction gives: none where it diverged, and where no limit in depth was seen."""
     loss = found.eval_interval
     known = found.extrapolated and loss is not None and math.isfinite(loss.low)

@@ -78,7 +78,8 @@ def _width(study: Study) -> list[str]:
         return []
     pairs = [torch.stack([some["shared"], some["independent"]], 1) for some in both]
     shift = interval(lambda m, n: (_gap(study, m) - _gap(study, n)) / (NARROW - 1), *pairs)
-    return [f"Width {study.config.limit_width:,} in place of infinity shifts it by {shift}."]
+    width = f"{study.config.limit_width:,}"
+    return [f"Width {width} in place of infinity shifts it by {shift}; the intervals are of width {width}."]
 
 
 def _percent(share: Interval) -> str:

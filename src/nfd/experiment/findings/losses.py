@@ -124,7 +124,8 @@ def _width(study: Study, feedback: Feedback) -> list[str]:
     bias = width_bias(study, feedback)
     if bias is None:
         return []
-    return [f"Width {study.config.limit_width:,} in place of infinity shifts the loss by {bias}."]
+    width = f"{study.config.limit_width:,}"
+    return [f"Width {width} in place of infinity shifts the loss by {bias}; curves and intervals are of width {width}."]
 
 
 def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
