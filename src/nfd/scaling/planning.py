@@ -25,7 +25,7 @@ from nfd.scaling.plan import DECAYS, Entry, Plan
 from nfd.scaling.probe import check_sample
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import OPTIMIZERS, Role, Rule, exponent_of, rule_named
-from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
+from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance, own_base
 from nfd.scaling.tensors import tensors
 
 _CLIP = (
@@ -102,7 +102,7 @@ def plan(
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
     if make_model is not None and family.width is not None:
-        base, base_width, base_depth, make_model = _own_base(make_model, base_width, base_depth), None, None, None
+        base, base_width, base_depth, make_model = own_base(make_model, base_width, base_depth), None, None, None
     if family.width is None:
         parts = _of_any(model, chosen, rule, base, base_width, base_depth, make_model, blocks, roles, sample)
     else:
@@ -224,22 +224,6 @@ def _check_sizes(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."
         )
-
-
-def _own_base(make_model: MakeModel, width: int | None, depth: int | None) -> nn.Module:
-    """The base that a constructor of networks of nfd.nets makes."""
-    base = instance(make_model, width or 1, depth or 1, seed=0)
-    made = known(base)
-    if made.width is None:
-        raise ValueError(
-            f"make_model makes a {type(base).__name__}, and model is a network of nfd.nets. Build both alike."
-        )
-    if (made.width, made.depth) == (depth, width) and width != depth:
-        raise ValueError(
-            f"make_model({width}, {depth}) has width {made.width} and depth {made.depth}: its arguments must be "
-            "(width, depth), in this order."
-        )
-    return base
 
 
 def _is_sequence(sample: Any) -> bool:

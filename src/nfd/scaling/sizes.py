@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nfd.core.errors import check_count
 from nfd.core.random import global_streams
 from nfd.scaling.blocks import block_of, in_base
+from nfd.scaling.families import known
 from nfd.scaling.rules import INPUT_LIKE, Role
 from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
 
@@ -167,3 +168,19 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
                 f"make_model({widths[0]}, {depths[1]}) must have more blocks than make_model({widths[0]}, {depths[0]}) "
                 "and the same shapes in those they share: are its arguments (width, depth), in this order?"
             )
+
+
+def own_base(make_model: MakeModel, width: int | None, depth: int | None) -> nn.Module:
+    """The base that a constructor of networks of nfd.nets makes."""
+    base = instance(make_model, width or 1, depth or 1, seed=0)
+    made = known(base)
+    if made.width is None:
+        raise ValueError(
+            f"make_model makes a {type(base).__name__}, and model is a network of nfd.nets. Build both alike."
+        )
+    if (made.width, made.depth) == (depth, width) and width != depth:
+        raise ValueError(
+            f"make_model({width}, {depth}) has width {made.width} and depth {made.depth}: its arguments must be "
+            "(width, depth), in this order."
+        )
+    return base
