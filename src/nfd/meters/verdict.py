@@ -12,7 +12,7 @@ from nfd.core.statistics import Interval
 from nfd.meters.trend import Trend
 
 _SMALL, _CLEAR = 0.1, 0.25
-_LEAST, _LIKELY, _MOST = 0.04, 0.25, 0.5  # a limit's share of the square at the largest size
+_LEAST, _LIKELY = 0.04, 0.25  # a limit's share of the square at the largest size
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
 )
@@ -57,28 +57,33 @@ def verdict(slope: Interval) -> Verdict:
 def judged(now: Trend, first: Trend | None = None) -> tuple[Verdict, Reason]:
     """The word for a trend, and why, from the trend at the end and, where training went on, after the first step.
 
-    By its slope as ``verdict`` says, but a quantity that comes to a limit above zero neither collapses nor grows.
-    ``STABLE``, too, is what falls as the law with a limit while the power law is refused, if by it the exponent at the
-    largest size lies within +-0.25; what rises so is ``UNCERTAIN``. ``COLLAPSES`` needs a power law that refuses the
-    limit, or a limit that is small beside what is left at the largest size: its square below 1/4 by the best fit, the
-    interval reaching down to 1/25 and not up to 1/2, where the exponent is still -1/4; and, if the fall has not become
-    steeper since the first step, no limit that was sure there, where networks scatter least.
+    By its slope as ``verdict`` says, but a quantity that comes to a limit above zero does not collapse. ``STABLE``,
+    too, is what falls as the law with a limit while the power law is refused, if by it the exponent at the largest size
+    lies within +-0.25. ``COLLAPSES`` needs a power law that refuses the limit, or a limit that is small beside what is
+    left at the largest size: its square below 1/4 by the best fit, the interval reaching down to 1/25 and not up to
+    0.8, where the exponent is still -0.1; and, unless the fall has become steeper since the first step, where networks
+    scatter least, no limit that was sure there.
     """
     word = verdict(now.slope)
     if word == "STABLE":
         return word, "flat" if now.slope.low <= 0 <= now.slope.high else "little"
+    if word == "GROWS" or now.slope.value > 0:
+        return word, "trend" if word == "GROWS" else "edge"
     if now.limit_alone and now.limit.low > 0 and verdict(now.local) == "STABLE":
-        return ("STABLE", "limit") if now.slope.value < 0 else ("UNCERTAIN", "sizes")
-    if word == "COLLAPSES" and not now.power_alone and not _vanishes(now.limit):
+        return "STABLE", "limit"
+    if word != "COLLAPSES":
+        return word, "edge"
+    if not now.power_alone and not _vanishes(now.limit):
         return "UNCERTAIN", "sizes"
-    if word == "COLLAPSES" and first is not None and first.limit.low > _LEAST and not first.power_alone:
+    if first is not None and first.limit.low > _LEAST and not first.power_alone:
         steeper = now.slope.value < first.slope.value - _SMALL
         return (word, "trend") if steeper else ("UNCERTAIN", "steps")
-    return word, "edge" if word == "UNCERTAIN" else "trend"
+    return word, "trend"
 
 
 def _vanishes(limit: Interval) -> bool:
-    return limit.low <= _LEAST and limit.value < _LIKELY and limit.high < _MOST
+    """Whether a limit may be zero, is small, and leaves an exponent beyond -0.1 at the largest size."""
+    return limit.low <= _LEAST and limit.value < _LIKELY and limit.high < 1 - 2 * _SMALL
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:

@@ -151,8 +151,7 @@ def _of_any(
         as_deep = base_depth or max(len(blocks_of(model, blocks)), 1)
         base = instance(make_model, base_width, as_deep, seed=0)
         if len(blocks_of(base, blocks)) != as_deep or as_deep == base_width:  # else it is as deep as was asked for
-            deeper = [2 * as_deep] if base_depth else []
-            check_constructor(make_model, [base_width, 2 * base_width], [as_deep, *deeper])
+            check_constructor(make_model, [base_width, 2 * base_width], [as_deep])
     if blocks is None and base is not None:  # a single block is found through the instance that has more
         blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
