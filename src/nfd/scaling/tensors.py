@@ -155,7 +155,7 @@ def is_conv1d(owner: nn.Module) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _kinds(kind: type[nn.Module]) -> tuple[str, ...]:
+def _kinds(kind: type) -> tuple[str, ...]:
     """The names of a class and of its bases: of classes that are imported only where they are in use."""
     return tuple(base.__name__ for base in kind.__mro__)
 
