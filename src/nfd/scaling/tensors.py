@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -154,10 +153,9 @@ def is_conv1d(owner: nn.Module) -> bool:
     return "Conv1D" in _kinds(type(owner)) and hasattr(owner, "nf")
 
 
-@lru_cache(maxsize=1024)
 def _kinds(kind: type) -> tuple[str, ...]:
     """The names of a class and of its bases: of classes that are imported only where they are in use."""
-    return tuple(base.__name__ for base in kind.__mro__)
+    return tuple(base.__name__ for base in kind.mro())
 
 
 def groups(t: TensorInfo) -> int:
