@@ -54,6 +54,13 @@ def test_divergence_beside_the_best_rate_does_not_move_it(cliff: float) -> None:
     assert float(found.at(found.best())) <= float(losses.min()) + 0.03
 
 
+def test_the_parabola_is_fitted_where_a_fifth_of_the_progress_is_not_yet_lost() -> None:
+    """Of 2.1 nats: below 0.62 lie four rates, within a fifth of the loss itself only the best."""
+    x = torch.arange(1.0, 6.0, dtype=torch.float64)
+    losses = (0.2 + 0.1 * (x - 2.9) ** 2).expand(3, -1)
+    assert float(Scores(x, losses, torch.zeros_like(losses) > 0, 2.3).best()) == pytest.approx(2.9)
+
+
 def test_where_the_grid_alone_decides_the_interval_holds_its_step() -> None:
     sharp = cell(parabolas(0.2, 0.2, 0.2, bend=2.0)).optimum()
     assert sharp.low <= -0.5
