@@ -169,7 +169,7 @@ def page(found: list[Edit], results: dict[str, dict[str, Any]]) -> str:
         "A test is worth what it notices. These are small wrong edits in the mathematics and the measurements: signs,",
         "exponents, factors, swapped arguments. `make wrong-edits` makes each in a copy of the repository and runs the",
         "tests that should notice it; where they pass, the whole default suite. A test of the default suite keeps the",
-        "list in step with the code.",
+        "list in step with the code. Edits that change no number are not in it, such as a factor that a ratio cancels.",
         "",
         f"Of {len(found)} edits {noticed} are noticed by the tests named for them, {both} ({both / len(found):.1%}) by "
         "the default suite.",
@@ -180,7 +180,8 @@ def page(found: list[Edit], results: dict[str, dict[str, Any]]) -> str:
     for edit, verdict in zip(found, verdicts, strict=True):
         by = results.get(edit.name, {}).get("by", "")
         told = {"noticed": f"`{by}`", "noticed by the suite": f"not those named; `{by}`"}.get(verdict, f"**{verdict}**")
-        lines.append(f"| {edit.name} | `{edit.file}` | {edit.why} | {told} |".replace("\\", "\\\\"))
+        why = edit.why.replace("|", "\\|")
+        lines.append(f"| {edit.name} | `{edit.file}` | {why} | {told} |")
     left = [edit for edit, verdict in zip(found, verdicts, strict=True) if verdict == "survived"]
     lines += ["", "## Survivors", ""]
     lines += [f"- **{edit.name}**: {edit.survives or 'not explained yet.'}" for edit in left] or ["None."]
