@@ -96,6 +96,7 @@ def test_losses_are_those_of_the_margins() -> None:
     wanted = {f"infinitely wide, depth {L}": loss(2 - 2 / L) for L in DEPTHS} | {"infinitely wide and deep": loss(2.0)}
     assert {row["series"]: row["loss"] for row in finding.rows} == pytest.approx(wanted)
     assert f"from loss {loss(2.0):.3f}" in finding.headline
+    assert "with 1 updates of 4 samples" in finding.headline
     other = {row["series"]: row["loss"] for row in named(made(), "loss-independent").rows}
     assert other["infinitely wide and deep"] == pytest.approx(loss(1.5))
 
@@ -139,6 +140,8 @@ def test_real_networks_lie_above_their_own_prediction_or_do_not() -> None:
     assert above is not None
     assert [float(n) for n in above.groups()] == pytest.approx([loss(margin - 0.3) - loss(margin), 0.0], abs=1e-3)
     assert "(told from zero: width 64)" in said
+    own = [row for row in named(study, "loss-shared").rows if row["series"].startswith("real")]
+    assert {(row["series"], row["depth"]) for row in own} == {(f"real, width {n}", 16) for n in WIDTHS}
     same = named(made(real=lambda n, L: nearing("shared", L), spread=0.01), "loss-shared").reading
     assert "(none can be told from zero)" in same
 
@@ -182,6 +185,7 @@ def test_the_gap_is_the_difference_of_the_losses(
 def test_distances_to_the_limit_go_as_they_were_made(power: float) -> None:
     """Outputs off by ``n^power``: one output in ten, so that the RMS is that over sqrt(10)."""
     finding = named(made(real=lambda n, L: nearing("shared", L) - n**power), "distance-width")
+    assert finding.headline.startswith("One real network of depth 16 is ")
     assert [row["slope"] for row in finding.slopes] == pytest.approx([power] * len(DEPTHS), abs=1e-9)
     for row in finding.rows:
         assert row["distance"] == pytest.approx(row["width"] ** power / math.sqrt(10))
