@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,9 +43,19 @@ def cifar_files() -> Path:
 
 @pytest.fixture(scope="session")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every figure of the paper at its smallest, made by the command: pages, panels, result.json and the runs."""
+    """Every figure of the paper at its smallest, made by the command: pages, panels, result.json and the runs.
+
+    Made by the first process of pytest that needs them; every process has a copy of its own.
+    """
     from nfd.cli.main import main
 
-    directory = tmp_path_factory.mktemp("figures")
-    assert main(["figure", "all", "--size", "smoke", "--out", str(directory), "--executor", "inline"]) == 0
-    return directory
+    own = tmp_path_factory.mktemp("figures")
+    place = own.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else own.parent
+    made, done = place / "made-figures", place / "made-figures.done"
+    with (place / "made-figures.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            assert main(["figure", "all", "--size", "smoke", "--out", str(made), "--executor", "inline"]) == 0
+            done.touch()
+    shutil.copytree(made, own, dirs_exist_ok=True)
+    return own

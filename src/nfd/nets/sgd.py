@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,7 +58,11 @@ class SGD(torch.optim.SGD):
             where = f"group {len(self.param_groups)}"
             _check_group(param_group, where)
             _check_group(self.defaults | param_group, where)
-        super().add_param_group(param_group)
+        _uncompiled(torch.optim.SGD.add_param_group)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        _uncompiled(torch.optim.SGD.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step; momentum of a grown parameter is padded with zeros first."""
@@ -121,6 +126,14 @@ class SGD(torch.optim.SGD):
             )
         if momentum.shape != p.shape:
             state["momentum_buffer"] = with_room(momentum, *p.shape)
+
+
+def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that PyTorch keeps out of its compiler; without that where there is no compiler yet.
+
+    PyTorch would import it for this, which takes longer than many runs do.
+    """
+    return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
 
 
 def _check_group(group: Mapping[str, Any], where: str) -> None:
