@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
 from nfd.meters.advice import ADVICE, cause
@@ -25,6 +26,7 @@ _SAME = 1e-6  # of a number: rounding in float32
 Row = dict[str, Any]
 
 
+@undisturbed()
 def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
     """One row per meter: its trend along one axis, with a factor for every size of the other; all runs begin
     independently."""
@@ -56,7 +58,7 @@ class _Points:
     @classmethod
     def of(cls, runs: Sequence[Run], meter: str, axis: Axis, other: Axis) -> _Points | None:
         points = [(r[axis], r[other], r[meter]) for r in runs if meter in r]
-        return cls(*torch.tensor(points, dtype=torch.float64, device="cpu").T) if points else None
+        return cls(*torch.tensor(points, dtype=torch.float64).T) if points else None
 
     @property
     def kept(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,7 +112,7 @@ def _judged(
         reason = "noise" if more else "edge"
     changes = word in ("COLLAPSES", "GROWS")
     typical = [float(value[size == s].log().mean().exp()) for s in sizes]
-    start = since(sizes, torch.tensor(typical, dtype=torch.float64, device="cpu")) if changes else None
+    start = since(sizes, torch.tensor(typical, dtype=torch.float64)) if changes else None
     said = cause(meter, axis, word, rule) if (meter, axis, word) in ADVICE else _said(reason, axis, sizes, now, more)
     return _row(meter, axis, now, word, reason, said, start, more)
 
