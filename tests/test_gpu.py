@@ -355,7 +355,7 @@ def test_plans_are_made_and_used_there(device: str) -> None:
 
 
 def test_networks_are_checked_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfd.meters.runs.ThreadPoolExecutor", InTurn)
+    monkeypatch.setattr("nfd.meters.running.ThreadPoolExecutor", InTurn)
     batches = [(numbers(16, 5, seed=k).float(), torch.arange(16) % 2) for k in range(2)]
     found = nfd.check(make_model, [8, 16], [2, 3], batches, seeds=2, device=device)
     assert not [event for event in found.events if "finite" in event]

@@ -104,7 +104,7 @@ class Note:
         if not np.isfinite(self.product).all():  # it diverged, and still has
             return not np.isfinite(now).all()
         apart, size = _norm(now - self.product), _norm(self.product)
-        return apart <= _rounding(self.shape[1], D.dtype) * size + _LEAST[D.dtype]
+        return apart <= _rounding(self.shape[1], torch.finfo(D.dtype).eps) * size + _LEAST[D.dtype]
 
 
 class Ledger:
@@ -116,6 +116,7 @@ class Ledger:
     def __init__(self) -> None:
         self._product: Array = np.zeros((0,))
         self._size = 0.0
+        self._eps = 0.0  # of the coarsest precision so far
         self._factors: list[tuple[Tensor, Tensor]] = []
         self._written: tuple[ReferenceType[Tensor], int] | None = None
 
@@ -141,13 +142,15 @@ class Ledger:
             self._fold()
             self._product = self._product * factor if factor else np.zeros_like(self._product)
             self._size = self._size * abs(factor) if factor else 0.0
+            self._eps = self._eps if factor else 0.0
 
     def factor(self, G: Tensor) -> float | None:
         """The number c with ``G = c`` times what was added; None where there is none."""
         self._fold()
         now = _product(G)
         then = _longer(self._product, len(now))
-        allowed = _rounding(G.shape[1], G.dtype) * self._size
+        self._eps = max(self._eps, torch.finfo(G.dtype).eps)
+        allowed = _rounding(G.shape[1], self._eps) * self._size
         if _norm(now - then) <= allowed + _LEAST[G.dtype]:
             return 1.0
         if not np.isfinite(then).all():  # training diverged; its gradient may be dropped, but not mended
@@ -168,6 +171,7 @@ class Ledger:
                 added = np.append((b @ w) @ a[:, :1], (b @ v) @ a)
                 self._product = _longer(self._product, len(added)) + added
                 self._size += _norm(a) * _norm(b)
+                self._eps = max(self._eps, torch.finfo(right.dtype).eps)
         self._factors.clear()
 
 
@@ -216,6 +220,6 @@ def _norm(x: Array) -> float:
     return math.sqrt(square)
 
 
-def _rounding(terms: int, dtype: torch.dtype) -> float:
+def _rounding(terms: int, eps: float) -> float:
     """What a sum of this many terms may be off by, over the root of the sum of their squares."""
-    return (_SLACK + math.sqrt(terms)) * torch.finfo(dtype).eps
+    return (_SLACK + math.sqrt(terms)) * eps
