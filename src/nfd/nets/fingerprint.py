@@ -50,6 +50,13 @@ class Watched(torch.Tensor):
         """What ``.data`` is elsewhere, for ourselves."""
         return cast(Tensor, torch.Tensor.data.__get__(self))  # type: ignore[attr-defined]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        memo[id(self)] = copied = self.numbers.clone()  # an ordinary tensor: nobody watches a copy
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.numbers.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
     def expose(self) -> None:
         """Called before the memory is handed out."""
         self.exposed = True
@@ -76,6 +83,10 @@ class Watched(torch.Tensor):
     def data_ptr(self) -> int:
         self.expose()
         return super().data_ptr()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.expose()
+        return super().__dlpack__(**options)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         self.expose()
@@ -130,6 +141,10 @@ class Ledger:
         """Note that G, as it is now, holds what was added."""
         self._written = ref(G), G._version
 
+    def rounded(self, dtype: torch.dtype) -> None:
+        """Note that the gradient went through this precision."""
+        self._eps = max(self._eps, torch.finfo(dtype).eps)
+
     def is_signed(self, G: Tensor) -> bool:
         """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
         if self._written is None or self._written[0]() is not G:
@@ -149,7 +164,7 @@ class Ledger:
         self._fold()
         now = _product(G)
         then = _longer(self._product, len(now))
-        self._eps = max(self._eps, torch.finfo(G.dtype).eps)
+        self.rounded(G.dtype)
         allowed = _rounding(G.shape[1], self._eps) * self._size
         if _norm(now - then) <= allowed + _LEAST[G.dtype]:
             return 1.0
@@ -171,7 +186,7 @@ class Ledger:
                 added = np.append((b @ w) @ a[:, :1], (b @ v) @ a)
                 self._product = _longer(self._product, len(added)) + added
                 self._size += _norm(a) * _norm(b)
-                self._eps = max(self._eps, torch.finfo(right.dtype).eps)
+                self.rounded(right.dtype)
         self._factors.clear()
 
 

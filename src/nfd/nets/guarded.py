@@ -57,6 +57,8 @@ class Guarded(Watched, nn.Parameter):
             self.hold(values)
         else:
             intact = self.ledger is not None and self.ledger.is_signed(grad)
+            if self.ledger is not None:
+                self.ledger.rounded(values.dtype)
             self.grad = None
             self.hold(values)
             self._put(cast(Tensor, converted), intact)
