@@ -40,7 +40,16 @@ def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
         for L in depths
         for s, noise in enumerate(normal(g, seeds))
     ]
-    row = {"meter": "activation", "axis": "width", "slope": 0.0, "low": 0.0, "high": 0.0, "verdict": "", "cause": ""}
+    row = {
+        "meter": "activation",
+        "axis": "width",
+        "slope": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "verdict": "",
+        "cause": "",
+        "since": None,
+    }
     found = Check([row], runs, [], "depth-mup", "sgd", 0.1, 1, seeds)
     config = cast(Any, SimpleNamespace(widths=widths, depths=depths))
     last = check_findings(config, found, "")[0].rows[-1]

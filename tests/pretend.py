@@ -51,13 +51,13 @@ class Pretended:
             return _CUDA if isinstance(x, PretendedGenerator) else _CPU
         if x.layout != torch.strided or x.is_meta:
             return torch.device(x.device)
-        return _CUDA if x.untyped_storage()._cdata in _THERE else _CPU
+        return _CUDA if Tensor.untyped_storage(x)._cdata in _THERE else _CPU
 
     def put(self, x: Any, place: torch.device) -> Any:
         """Say where the tensors in ``x`` lie."""
         for t in tree_leaves(x):
             if isinstance(t, Tensor) and not t.is_meta:
-                ref = StorageWeakRef(t.untyped_storage())
+                ref = StorageWeakRef(Tensor.untyped_storage(t))
                 if place == _CUDA:
                     _THERE[ref.cdata] = ref
                 else:

@@ -201,7 +201,7 @@ def test_the_command_and_the_fit_of_a_stored_sweep(tmp_path: Path, capsys: pytes
     assert set(numbers["floor_predicted"]) == {"value", "low", "high"}
     for name in ("report.html", "ceiling.png", "horizon.pdf", "config.toml"):
         assert (out / name).stat().st_size > 100
-    again = ["capacity", str(out), "--where", "horizon=1.0", "eta_c=0.3", "--replicates", "0", "--executor", "inline"]
+    again = ["capacity", str(out), "--where", "horizon=1.0", "eta_c=0.3", "--replicates", "0"]
     assert main([*again, "--no-hold-out", "--out", str(tmp_path / "fit")]) in (0, 1)
     assert (
         json.loads((tmp_path / "fit/result.json").read_text())["config"]["steps"] == 6

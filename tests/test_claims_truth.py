@@ -262,7 +262,7 @@ def earlier_gradients() -> World:
 
 
 def half_the_rate() -> World:
-    return {"identities.SGD": lambda groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
+    return {"identities.optimizer_named": lambda _, groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
 
 
 def decoupled() -> World:
@@ -709,12 +709,13 @@ def test_exponents_and_ratios_are_of_means() -> None:
 
 
 def test_what_noise_hides_is_not_known_better_than_the_noise() -> None:
-    found = measuring.beyond(Interval(0.0, 0.01, -0.02, 0.02), 0.05)
-    assert found.high == pytest.approx(math.sqrt(math.hypot(0.02, 1.96 * math.sqrt(2) * 0.05)))
+    samples = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)  # squared noise 1/3, 2 degrees of freedom
+    found = measuring.beyond(Interval(0.0, 0.01, -0.02, 0.02), 1.0, samples)
+    assert found.high == pytest.approx(math.sqrt(math.hypot(0.02, 4.3027 * math.sqrt(2) / 3)), rel=1e-4)
     assert (found.value, found.low) == (0.0, 0.0)
-    clear = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 0.0)
-    noisy = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 0.05)
-    assert noisy.stderr == pytest.approx(math.hypot(0.02, math.sqrt(2) * 0.05) / (2 * 0.5))
+    clear = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 1.0, 0 * samples)
+    noisy = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 2.0, samples)
+    assert noisy.stderr == pytest.approx(math.hypot(0.02, math.sqrt(2) / 6) / (2 * 0.5))
     assert (clear.value, clear.low, clear.high) == pytest.approx((0.5, 0.21**0.5, 0.29**0.5))
 
 

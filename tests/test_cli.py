@@ -188,7 +188,7 @@ BAD = [
     (["predict", "--width", "wide"], "width must be a whole number of at least 1, or 'auto'"),
     (["predict", "--depth", "0"], "depth must be a whole number of at least 1, or inf"),
     (["predict", "--depth", "2.5"], "depth must be a whole number"),
-    (["predict", "--rule", "depth-mup-inner"], "needs inner and outer roles"),
+    (["predict", "--rule", "depth-mup-inner"], "needs block='two-layer'"),
     (["predict", "--memory", "plenty"], "memory must be like"),
 ]
 

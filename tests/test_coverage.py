@@ -19,10 +19,8 @@ from scipy import stats
 
 from nfd.claims.measuring import beyond, distance, relative
 from nfd.core import statistics
-from nfd.core.statistics import Interval, interval, pooled_slope, student
+from nfd.core.statistics import Interval, interval, pooled_slope
 from nfd.experiment.findings.gap import gap
-from nfd.sweep.capacity import Floor
-from nfd.sweep.capacity_findings import _second
 
 REPETITIONS = 200
 CHEAP = (
@@ -212,14 +210,6 @@ def test_the_noise_of_a_square_is_counted_by_students_t() -> None:
     assert found.high**2 == pytest.approx(
         4.3027 * math.sqrt(2) / 3, rel=1e-4
     )  # squared noise 1/3, 2 degrees of freedom
-
-
-def test_two_floors_differ_beyond_the_intervals_of_both() -> None:
-    """The error of the law has 2 degrees of freedom here, and that of the prediction 7."""
-    law = student(1.0, 0.01, 2)
-    for apart, word in ((0.045, "agree"), (0.06, "differ")):
-        floor = Floor(student(1.0 + apart, 0.01, 7), 512, 8, "")
-        assert word in _second(law, floor)
 
 
 def test_the_shift_of_the_gap_by_width_has_an_interval() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import pickle
 import warnings
@@ -506,6 +507,7 @@ EDITS = {
     "noise by data": lambda layer: layer.update.grad.data.add_(1e-3),
     "one entry": lambda layer: layer.update.grad[0, 0].mul_(2),
     "one entry by NumPy": lambda layer: layer.update.grad.numpy().__setitem__((0, 0), 1.0),
+    "one entry by DLPack": lambda layer: torch.from_dlpack(layer.update.grad)[0, 0].mul_(2),
     "room to grow": lambda layer: layer.update.grad[-1, -1].fill_(1.0),
     "replaced": replaced,
     "scale": lambda layer: layer.scale.grad.add_(1.0),
@@ -637,6 +639,89 @@ def test_looking_at_the_numbers_changes_nothing() -> None:
                 assert math.isfinite(float(layer.update.grad.data.norm()))
             optimizer.step()
     assert torch.equal(layer.update, twin.update)
+
+
+CONVERSIONS = {
+    "other memory": lambda layer: layer._apply(lambda t: t.clone()),
+    "double": lambda layer: layer.double(),
+    "float": lambda layer: layer.float(),
+    "double, float, double": lambda layer: layer.double().float().double(),
+    "the same device": lambda layer: layer.to("cpu"),
+    "scaled, then double": lambda layer: (layer.update.grad.mul_(0.5), layer.double()),
+}
+
+
+@pytest.mark.parametrize("flag", ["", "overwrite", "swap"])
+@pytest.mark.parametrize("convert", CONVERSIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_layer_is_converted_between_two_backward_passes(
+    convert: str, dtype: torch.dtype, flag: str, request: pytest.FixtureRequest
+) -> None:
+    """Nothing is compared by value afterwards, what was asked stays, and an edit is still seen."""
+    if flag:
+        setting = getattr(torch.__future__, f"set_{flag}_module_params_on_conversion")
+        request.addfinalizer(lambda: setting(False))
+        setting(True)
+    layer = with_gradient(dtype=dtype)
+    parameters, gradient = list(layer.parameters()), layer.update.grad.double().clone()  # type: ignore[union-attr]
+    CONVERSIONS[convert](layer)
+    assert [id(p) for p in layer.parameters()] == [id(p) for p in parameters]
+    assert layer.update.grad is not None
+    torch.testing.assert_close(
+        layer.update.grad.double(), gradient * (0.5 if "scaled" in convert else 1.0), rtol=1e-5, atol=1e-7
+    )
+    layer(batches(1, d=90)[0].to(layer.update.dtype)).square().mean().backward()
+    edited = copy.deepcopy(layer.update.grad)
+    layer.update.grad.mul_(0.5)  # and now it is
+    nfd.SGD(layer.parameters(), lr=0.1).step()
+    layer.update.grad.copy_(edited.sign())
+    with pytest.raises(RuntimeError, match="was changed: it is not one number"):
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
+def test_edits_before_a_conversion_are_seen_after_it() -> None:
+    for edit in (lambda g: g.sign_(), lambda g: g.data.sign_()):
+        layer = with_gradient(dtype=torch.float32)
+        edit(layer.update.grad)
+        layer.double()
+        with pytest.raises(RuntimeError, match="was changed: it is not one number"):
+            nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
+def test_who_holds_the_memory_of_a_gradient_is_watched_beyond_the_next_backward_pass() -> None:
+    layer = with_gradient()
+    assert layer.update.grad is not None
+    held = layer.update.grad.data
+    layer(batches(1, d=90)[0]).square().mean().backward()
+    held.sign_()
+    with pytest.raises(RuntimeError, match="was changed: it is not one number"):
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
+def test_a_gradient_is_copied_and_saved_as_an_ordinary_tensor() -> None:
+    gradient, file = with_gradient().update.grad, io.BytesIO()
+    assert gradient is not None
+    torch.save(gradient, file)
+    file.seek(0)
+    for copied in (copy.deepcopy(gradient), torch.load(file, weights_only=True), pickle.loads(pickle.dumps(gradient))):
+        assert type(copied) is Tensor
+        assert torch.equal(copied, gradient)
+
+
+def test_a_network_and_its_optimizer_are_copied_together_after_a_state_was_loaded() -> None:
+    layer = with_gradient()
+    layer.load_state_dict(layer.state_dict())
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    x = batches(1, d=90)[0]
+    layer(x).square().mean().backward()
+    optimizer.step()
+    both = [(layer, optimizer), copy.deepcopy((layer, optimizer)), pickle.loads(pickle.dumps((layer, optimizer)))]
+    for net, steps in both:
+        steps.zero_grad()
+        net(x).square().mean().backward()
+        steps.step()
+    for net, _ in both[1:]:
+        assert torch.equal(net.update, layer.update)
 
 
 def test_a_replaced_parameter_is_refused_in_words() -> None:

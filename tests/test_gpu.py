@@ -197,6 +197,27 @@ def test_a_query_waits_for_the_device_only_to_factor_its_residual() -> None:
             assert pretended.waits == before
 
 
+@pytest.mark.parametrize("move", [lambda layer: layer.to("cuda"), lambda layer: layer.cuda()])
+def test_a_layer_that_moves_between_two_backward_passes_is_neither_suspected_nor_waited_for(move: Any) -> None:
+    with pretended_cuda() as pretended:
+        layer = nfd.DeferredLinear(200, 200)
+        x = numbers(3, 2, 200).float()
+        layer(x[0]).backward(x[0])
+        move(layer)
+        assert {p.grad.device.type for p in layer.parameters()} == {"cuda"}  # type: ignore[union-attr]
+        optimizer, x = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9), x.to("cuda")
+        for inputs in x[1:]:
+            before = pretended.waits
+            layer(inputs).backward(inputs)
+            assert pretended.waits - before <= 4
+        before = pretended.waits
+        optimizer.step()
+        assert pretended.waits == before
+        assert layer.cpu().update.grad.sign_().any()
+        with pytest.raises(RuntimeError, match="was changed"):
+            nfd.SGD(layer.parameters(), lr=0.1).step()
+
+
 def test_a_step_of_a_stack_waits_for_the_device_once() -> None:
     """To see whether a network is left that has not diverged."""
     runs = [RunConfig(width=8, depth=2, steps=steps, batch=4).model_dump() for steps in (3, 7)]
@@ -355,7 +376,7 @@ def test_plans_are_made_and_used_there(device: str) -> None:
 
 
 def test_networks_are_checked_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfd.meters.runs.ThreadPoolExecutor", InTurn)
+    monkeypatch.setattr("nfd.meters.running.ThreadPoolExecutor", InTurn)
     batches = [(numbers(16, 5, seed=k).float(), torch.arange(16) % 2) for k in range(2)]
     found = nfd.check(make_model, [8, 16], [2, 3], batches, seeds=2, device=device)
     assert not [event for event in found.events if "finite" in event]

@@ -99,8 +99,9 @@ def test_every_run_is_trained_by_the_optimizer_of_its_settings() -> None:
 
 
 def test_names_become_their_optimizers() -> None:
-    groups: list[dict[str, Any]] = [{"params": [torch.nn.Parameter(torch.ones(2, 2))], "lr": 0.1, "eps": 1e-8}]
-    assert isinstance(optimizer_named("sgd", groups, momentum=0.5), nfd.SGD)
+    plain: list[dict[str, Any]] = [{"params": [torch.nn.Parameter(torch.ones(2, 2))], "lr": 0.1}]
+    groups = [group | {"eps": 1e-8} for group in plain]
+    assert isinstance(optimizer_named("sgd", plain, momentum=0.5), nfd.SGD)
     assert type(optimizer_named("adam", groups)) is torch.optim.Adam
     assert type(optimizer_named("adamw", groups)) is torch.optim.AdamW
     assert isinstance(stacked_optimizer_named("sgd", groups), StackedSGD)

@@ -149,7 +149,7 @@ def study_numbers(config: StudyConfig, place: Path) -> Any:
 def predict_numbers(config: PredictConfig, place: Path) -> Any:
     """The prediction, all of it."""
     found = prediction.prediction(config)
-    return found.found, found.rows()
+    return found.found, found.found.table
 
 
 def kernel_numbers(config: KernelConfig, place: Path) -> Any:
@@ -574,7 +574,7 @@ def stopped_at(target: str, command: Options) -> Any:
 def test_no_option_of_a_command_is_forgotten() -> None:
     assert len(COMMANDS) == 12
     for kind in COMMANDS:
-        own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config"}
+        own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()
         own -= STEERING if issubclass(kind, SweepOptions) else set()
         assert own == ELSEWHERE.get(kind.__name__, set()) - {"out"}, kind.__name__
@@ -585,7 +585,7 @@ def test_every_command_uses_out_config_device_and_where_it_trains(kind: type[Opt
     (place / "grid.toml").write_text("width = [4]\nsteps = 2\n")
     (place / "settings.toml").write_text("seed = 7\n")
     if kind.__name__ not in ("RunsCommand", "ReportCommand"):  # which read a directory first: see below
-        assert stopped_at("nfd.core.files.prepare_directory", made(kind, out="here")) == ("here",)
+        assert stopped_at("nfd.core.files.prepare_directory", made(kind, out="here"))[0] == "here"
     if kind.settings_type() is Config:
         with pytest.raises(UsageError, match="this command has none"):
             kind.defaults(["--config", "settings.toml"])

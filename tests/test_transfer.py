@@ -15,6 +15,7 @@ import torch
 from benchmarks.coverage_laws import CURVES, Seeds, best_rate, inside, laws_cover, sweep
 
 from nfd.cli.main import main
+from nfd.core.files import staged, write_text
 from nfd.experiment.runs import run_key
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig
@@ -305,8 +306,9 @@ SMALL = [
 def test_the_command_writes_its_page_and_trains_nothing_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = tmp_path / "loss-complete-p.csv"  # of an earlier sweep with another rule
-    left.touch()
+    with staged(tmp_path) as folder:
+        write_text(folder / "loss-complete-p.csv", "of an earlier sweep with another rule")
+    left = tmp_path / "loss-complete-p.csv"
     assert main(["transfer", *SMALL, "--out", str(tmp_path)]) == 0
     assert not left.exists()
     said = capsys.readouterr()

@@ -55,10 +55,11 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
     return [runs[which] for which in wanted]
 
 
-def _run(job: Job, built: Built) -> Run:
-    """Train it; what a model of the user's raises meanwhile is an error of input, and what we raise stays as it is."""
+@contextmanager
+def _blaming_the_model(job: Job, which: Which) -> Iterator[None]:
+    """What a model of the user's raises while it is planned or trained is an error of input; ours stays as it is."""
     try:
-        return job.run(built)
+        yield
     except Exception as error:
         marked = isinstance(error, UsageError)
         refused = marked and isinstance(error, TypeError | RuntimeError)  # by a layer or a plan that the model meets
@@ -66,14 +67,24 @@ def _run(job: Job, built: Built) -> Run:
             raise
         x, y = job.batches[0]
         raise InputError(
-            f"make_model({built.width}, {built.depth}) could not be trained on batches[0], inputs {shape_of(x)} and "
+            f"make_model({which[0]}, {which[1]}) could not be trained on batches[0], inputs {shape_of(x)} and "
             f"targets {shape_of(y)}: {first_line(error)}"
         ) from error
 
 
+def _run(job: Job, built: Built) -> Run:
+    with _blaming_the_model(job, (built.width, built.depth, built.seed)):
+        return job.run(built)
+
+
+def _built(job: Job, which: Which) -> Built:
+    with _blaming_the_model(job, which):
+        return job.built(*which)
+
+
 def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
     """A network by itself, on streams of its own, and whether others may not be trained beside it."""
-    built = job.built(*which)
+    built = _built(job, which)
     starts.add(which, built.model)
     with global_streams(derive(which[2], "training", *which[:2]), job.devices):
         before = global_state()
@@ -83,7 +94,7 @@ def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
 
 def _together(job: Job, some: Sequence[Which], starts: _Starts) -> dict[Which, Run] | None:
     """Networks at the same time; None if one of them drew random numbers."""
-    built = [job.built(*which) for which in some]  # one after another: that moves the streams
+    built = [_built(job, which) for which in some]  # one after another: that moves the streams
     for which, one in zip(some, built, strict=True):
         starts.add(which, one.model)
     before = global_state()

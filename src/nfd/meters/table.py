@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
 from nfd.meters.advice import ADVICE, cause
@@ -19,11 +20,13 @@ from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, sinc
 
 METERS = (*UPDATES, "gradient", "loss", "gia_gap")
 _OF_DEPTH_ONLY = ("gradient", "gia_gap")
+_MOST = 20.0  # |log| of a factor that is worth a number
 _SAME = 1e-6  # of a number: rounding in float32
 
 Row = dict[str, Any]
 
 
+@undisturbed()
 def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
     """One row per meter: its trend along one axis, with a factor for every size of the other; all runs begin
     independently."""
@@ -108,7 +111,8 @@ def _judged(
         more = seeds_needed(now.slope, seeds)
         reason = "noise" if more else "edge"
     changes = word in ("COLLAPSES", "GROWS")
-    start = since(sizes, torch.tensor([float(value[size == s].log().mean().exp()) for s in sizes])) if changes else None
+    typical = [float(value[size == s].log().mean().exp()) for s in sizes]
+    start = since(sizes, torch.tensor(typical, dtype=torch.float64)) if changes else None
     said = cause(meter, axis, word, rule) if (meter, axis, word) in ADVICE else _said(reason, axis, sizes, now, more)
     return _row(meter, axis, now, word, reason, said, start, more)
 
@@ -137,7 +141,10 @@ def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: i
 
 def change(slope: Interval, axis: Axis, sizes: Sequence[int]) -> str:
     """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was tested."""
-    factor = slope.scaled(math.log(sizes[-1] / sizes[0])).exp()
+    change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
+    if not max(abs(change_of_log.low), abs(change_of_log.high)) < _MOST:  # not-a-number too
+        return f"changes by an amount that is not known from {axis} {sizes[0]} to {sizes[-1]}"
+    factor = change_of_log.exp()
     ends = sorted(100 * (v - 1) * (1 if factor.value >= 1 else -1) for v in (factor.low, factor.high))
     verb, size = ("rises", factor.value - 1) if factor.value >= 1 else ("falls", 1 - factor.value)
     low, high = (f"{round(v) + 0:d}" for v in ends)

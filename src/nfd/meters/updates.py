@@ -195,9 +195,13 @@ class Baseline:
 
 
 def _normalised(features: Tensor) -> bool:
-    """Whether every input's vector, the last dimension, has the same RMS, over two inputs or more."""
-    sizes = features.flatten(0, -2).double().square().mean(1).sqrt() if features.dim() > 1 else features[:1]
-    return len(sizes) > 1 and bool(0 <= sizes.max() - sizes.min() < _ALIKE * sizes.max())
+    """Whether vectors, the last dimension, of inputs that differ have the same RMS."""
+    if features.dim() < 2:
+        return False
+    vectors = features.flatten(0, -2).double()
+    sizes, apart = vectors.square().mean(1).sqrt(), (vectors - vectors[0]).square().mean(1).sqrt()
+    alike = bool(sizes.max() - sizes.min() < _ALIKE * sizes.max())
+    return alike and bool(apart.max() > _ALIKE * sizes.max())
 
 
 def _scale(model: nn.Module, plan: Plan, name: str) -> float:

@@ -224,8 +224,7 @@ class DeferredLinear(nn.Module):
 
     def accumulate(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
-        if self.scale.grad is None:
-            self.scale.grad = torch.zeros_like(self.scale)  # the loss moves D alone; weight decay moves both
+        self.scale.begin_gradient()  # of zero: the loss moves D alone; weight decay moves both
         self.update.scale = self.scale
         self.update.add_gradient(left, right)
 
@@ -242,13 +241,17 @@ class DeferredLinear(nn.Module):
         after = example.dtype
         if after not in TOLERANCE:
             raise InputTypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {after}.")
-        exposed = self.update.exposed, self.scale.exposed
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.update.exposed, self.scale.exposed = exposed  # PyTorch's look at them is no danger
+        ours = {name: self._parameters.pop(name) for name in ("update", "scale")}
+        try:  # PyTorch would write through .data, or put other parameters in their place
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._parameters = ours | self._parameters
+        with torch.no_grad():
+            self.update.convert(fn)
+            self.scale.convert(fn)
         self.matrix.map(fn)
         if self.update.dtype != before and self.matrix.tolerance == TOLERANCE.get(before):
             self.matrix.tolerance = TOLERANCE[self.update.dtype]
-        self._accept()
         return self
 
     def _accept(self) -> None:

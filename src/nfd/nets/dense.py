@@ -34,7 +34,8 @@ class DenseLinear(nn.Module):
         source = seed if isinstance(seed, Increment) else Increment(seed)
 
         def gaussian(name: str) -> Tensor:
-            drawn = source.normal_(torch.empty(out_features, in_features, dtype=dtype, device="cpu"), "init", name)
+            empty = torch.empty(out_features, in_features, dtype=dtype, device="cpu")
+            drawn = source.normal_(empty, "init", name)
             return drawn.to(device)  # drawn on the CPU, so that a network begins alike on every device
 
         self.weight = nn.Parameter(gaussian("forward"))

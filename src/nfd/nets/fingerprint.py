@@ -50,6 +50,13 @@ class Watched(torch.Tensor):
         """What ``.data`` is elsewhere, for ourselves."""
         return cast(Tensor, torch.Tensor.data.__get__(self))  # type: ignore[attr-defined]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        memo[id(self)] = copied = self.numbers.clone()  # an ordinary tensor: nobody watches a copy
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.numbers.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
     def expose(self) -> None:
         """Called before the memory is handed out."""
         self.exposed = True
@@ -76,6 +83,10 @@ class Watched(torch.Tensor):
     def data_ptr(self) -> int:
         self.expose()
         return super().data_ptr()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.expose()
+        return super().__dlpack__(**options)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         self.expose()
@@ -104,7 +115,7 @@ class Note:
         if not np.isfinite(self.product).all():  # it diverged, and still has
             return not np.isfinite(now).all()
         apart, size = _norm(now - self.product), _norm(self.product)
-        return apart <= _rounding(self.shape[1], D.dtype) * size + _LEAST[D.dtype]
+        return apart <= _rounding(self.shape[1], torch.finfo(D.dtype).eps) * size + _LEAST[D.dtype]
 
 
 class Ledger:
@@ -116,6 +127,7 @@ class Ledger:
     def __init__(self) -> None:
         self._product: Array = np.zeros((0,))
         self._size = 0.0
+        self._eps = 0.0  # of the coarsest precision so far
         self._factors: list[tuple[Tensor, Tensor]] = []
         self._written: tuple[ReferenceType[Tensor], int] | None = None
 
@@ -129,6 +141,10 @@ class Ledger:
         """Note that G, as it is now, holds what was added."""
         self._written = ref(G), G._version
 
+    def rounded(self, dtype: torch.dtype) -> None:
+        """Note that the gradient went through this precision."""
+        self._eps = max(self._eps, torch.finfo(dtype).eps)
+
     def is_signed(self, G: Tensor) -> bool:
         """Whether G is the tensor of the last ``sign``, and nobody wrote to it."""
         if self._written is None or self._written[0]() is not G:
@@ -141,13 +157,15 @@ class Ledger:
             self._fold()
             self._product = self._product * factor if factor else np.zeros_like(self._product)
             self._size = self._size * abs(factor) if factor else 0.0
+            self._eps = self._eps if factor else 0.0
 
     def factor(self, G: Tensor) -> float | None:
         """The number c with ``G = c`` times what was added; None where there is none."""
         self._fold()
         now = _product(G)
         then = _longer(self._product, len(now))
-        allowed = _rounding(G.shape[1], G.dtype) * self._size
+        self.rounded(G.dtype)
+        allowed = _rounding(G.shape[1], self._eps) * self._size
         if _norm(now - then) <= allowed + _LEAST[G.dtype]:
             return 1.0
         if not np.isfinite(then).all():  # training diverged; its gradient may be dropped, but not mended
@@ -168,6 +186,7 @@ class Ledger:
                 added = np.append((b @ w) @ a[:, :1], (b @ v) @ a)
                 self._product = _longer(self._product, len(added)) + added
                 self._size += _norm(a) * _norm(b)
+                self.rounded(right.dtype)
         self._factors.clear()
 
 
@@ -216,6 +235,6 @@ def _norm(x: Array) -> float:
     return math.sqrt(square)
 
 
-def _rounding(terms: int, dtype: torch.dtype) -> float:
+def _rounding(terms: int, eps: float) -> float:
     """What a sum of this many terms may be off by, over the root of the sum of their squares."""
-    return (_SLACK + math.sqrt(terms)) * torch.finfo(dtype).eps
+    return (_SLACK + math.sqrt(terms)) * eps

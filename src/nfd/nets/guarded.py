@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +32,12 @@ class Guarded(Watched, nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), self.requires_grad)
+        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), self.requires_grad, self.generation)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.numbers, self.requires_grad)
+        return _rebuilt, (self.numbers, self.requires_grad, self.generation)
 
     def expose(self) -> None:
         """Note the value before its memory is handed out."""
@@ -47,6 +48,21 @@ class Guarded(Watched, nn.Parameter):
     def hold(self, values: Tensor) -> None:
         """Hold these numbers, as the layer itself may tell it to."""
         torch.Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+
+    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Hold the same value and the same gradient elsewhere, or in another precision."""
+        grad = self.grad
+        values, converted = fn(self.numbers), None if grad is None else fn(grad)
+        if grad is None or converted is grad:
+            self.hold(values)
+        else:
+            intact = self.ledger is not None and self.ledger.is_signed(grad)
+            if self.ledger is not None:
+                self.ledger.rounded(values.dtype)
+            self.grad = None
+            self.hold(values)
+            self._put(cast(Tensor, converted), intact)
+        self.accept()
 
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
@@ -92,16 +108,22 @@ class Guarded(Watched, nn.Parameter):
             f"zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
+    def begin_gradient(self) -> None:
+        """Have a gradient: zeros, if there is none."""
+        if self.grad is None:
+            self.ledger = Ledger()
+            self._put(torch.zeros_like(self.numbers), True)
+
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
-        grad, ledger = self.grad, self.ledger
-        if grad is None:
-            grad, ledger = Watched.of(torch.zeros_like(self.numbers)), Ledger()
-        elif ledger is None or not ledger.is_signed(grad):
-            factor = self.check_gradient()
-            grad, ledger = Watched.of(grad), ledger or Ledger()
+        self.begin_gradient()
+        grad, ledger = cast(Watched, self.grad), self.ledger or Ledger()
+        if not ledger.is_signed(grad):
+            factor, handed_out = self.check_gradient(), getattr(grad, "exposed", True)
+            grad, self.ledger = Watched.of(grad), ledger
+            grad.exposed = handed_out  # whoever holds the memory can still write to it
             ledger.scale(factor)
-        self.grad, self.ledger = grad, ledger
+            self.grad = grad
         grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
         ledger.add(left, right)
         ledger.sign(grad)
@@ -114,22 +136,28 @@ class Guarded(Watched, nn.Parameter):
             return
         if self.exposed:
             self.check()
-            self.exposed = False  # what was handed out is memory of the past
         grad, self.grad = self.grad, None
         self.hold(roomy)
+        self.exposed = False  # what was handed out is memory of the past
         if grad is not None:
             intact = self.ledger is not None and self.ledger.is_signed(grad)
-            self.grad = Watched.of(with_room(grad, *roomy.shape))
-            if self.ledger is not None and intact:
-                self.ledger.sign(self.grad)
+            self._put(with_room(grad, *roomy.shape), intact)
+
+    def _put(self, grad: Tensor, intact: bool) -> None:
+        """Have this gradient, in memory that nobody else has; intact if it holds what the layer added up."""
+        self.grad = Watched.of(grad)
+        if intact and self.ledger is not None:
+            self.ledger.sign(self.grad)
 
     def _factor(self, grad: Tensor) -> float | None:
+        if self.ledger is not None and self.ledger.is_signed(grad):
+            return 1.0
         if self.dim() == 0:
             value = grad.item()
             return None if value and math.isfinite(value) else 1.0
         if self.ledger is None:
             return None if bool(grad.any()) else 1.0
-        return 1.0 if self.ledger.is_signed(grad) else self.ledger.factor(grad)
+        return self.ledger.factor(grad)
 
     def _note(self) -> Note | float:
         return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
@@ -141,7 +169,8 @@ class Guarded(Watched, nn.Parameter):
         return now == then or (now != now and then != then)  # not-a-number both
 
 
-def _rebuilt(data: Tensor, requires_grad: bool) -> Guarded:
+def _rebuilt(data: Tensor, requires_grad: bool, generation: int = 0) -> Guarded:
     parameter = Guarded(data, requires_grad)
+    parameter.generation = generation  # a copied optimizer knows it
     parameter.accept()
     return parameter

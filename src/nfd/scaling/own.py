@@ -40,7 +40,7 @@ def parts_of_own(
     net.check_rule(rule)
     if make_model is not None and base_width is not None:
         wanted = base_width, base_depth or net.depth
-        made = _own_base(instance(make_model, *wanted, seed=0))
+        made = _own_base(instance(make_model, *wanted, seed=0), "make_model makes")
         if (made.depth, made.width) == wanted and made.width != made.depth:
             raise InputError(
                 f"make_model{wanted} has width {made.width} and depth {made.depth}: its arguments must be "
@@ -48,18 +48,20 @@ def parts_of_own(
             )
         base_width, base_depth = made.width, None if base_depth is None else made.depth
     if base is not None:
-        base_width, base_depth = _own_base(base).width, _own_base(base).depth
+        small = _own_base(base, "base is")
+        base_width, base_depth = small.width, small.depth
     if base_width is None and base_depth is None:
         base_width = base_depth = 1
     m, depth = net.width / (base_width or net.width), net.depth / (base_depth or net.depth)
     return Parts(_entries(model, family, m), m, depth, family.blocks)
 
 
-def _own_base(base: nn.Module) -> SelfScaled:
+def _own_base(base: nn.Module, who: str) -> SelfScaled:
     found = known(base).network
     if found is None:
         raise InputError(
-            f"base must be a network of nfd.nets, as the model is; got {type(base).__name__}, whose scales are others."
+            f"{who} a {type(base).__name__}, whose scales are others than those of the model, a network of nfd.nets. "
+            "Build both alike."
         )
     return found
 
