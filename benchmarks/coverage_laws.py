@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from nfd.core.statistics import Interval
 from nfd.sweep.law_fit import fit_law
 from nfd.sweep.optimum import Scores, rounded
-from nfd.sweep.transfer import Regret, drift
+from nfd.sweep.regret import Regret
+from nfd.sweep.transfer import drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]
@@ -228,11 +229,12 @@ def regret(curve: Curve, random: Random, apart: float, count: int = 8) -> tuple[
     The large network's best rate is ``2^-apart`` of the small one's, and both are chosen by the same seeds.
     """
     seeds = Seeds.drawn(random, count)
-    pair = [math.log2(rounded(sweep(curve, seeds, random, best).best())) for best in (apart, 0.0)]
-    drawn = curve.losses(np.array(pair)[None], random, Seeds.drawn(random, count))
-    foreign, own = torch.tensor(np.minimum(drawn, GUESS)).unbind(1)
+    small, large = (sweep(curve, seeds, random, best) for best in (apart, 0.0))
+    foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
+    pair = np.log2([foreign_eta, own_eta])
+    foreign, own = torch.tensor(np.minimum(curve.losses(pair[None], random, Seeds.drawn(random, 2 * count)), GUESS)).T
     truth = np.interp(pair, _FINE, _means(curve))
-    return Regret(*pair, foreign, own, GUESS).loss, float(truth[0] - truth[1])
+    return Regret(foreign_eta, own_eta, foreign, own, large).loss, float(truth[0] - truth[1])
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ class TransferConfig(SweepConfig):
 
     @property
     def new_seeds(self) -> list[int]:
-        """As many initialisations again, other than those that best rates are chosen by."""
-        return [initial_seed(self.seed, self.seeds + index) for index in range(self.seeds)]
+        """Twice as many initialisations, other than those that best rates are chosen by."""
+        return [initial_seed(self.seed, self.seeds + index) for index in range(2 * self.seeds)]
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:

@@ -2,9 +2,9 @@
 
 For each rule the best ``eta_c`` is found at every width and depth. Its *drift* is the exponent of
 ``best eta_c ~ L**p n**q``, in doublings per doubling. Its *regret* is what the largest network loses when it is trained
-at the smallest one's best rate, as it was found, instead of its own, as it was found: both are trained from new starts
-that chose neither rate, on the same batches from the same starts. So the interval of the regret is that of a mean over
-starts. It is about these two rates; how far other seeds would have found other rates is in the intervals of the rates.
+at the smallest one's best rate, as it was found, instead of its own, as it was found (``nfd.sweep.regret``): both are
+trained from new starts, which chose neither rate, on the same batches. The regret is about these two rates; how far
+other seeds would have found other rates is in the intervals of the rates.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
-from nfd.core.statistics import UNKNOWN, Interval, mean
+from nfd.core.statistics import Interval
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.optimum import Scores, chosen, rounded
+from nfd.sweep.regret import Regret
 from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
@@ -36,36 +37,6 @@ _ROUNDS = 12  # of extending a grid by two rates
 
 Size = tuple[int, int]
 Place = tuple[RuleName, Size]
-
-
-@dataclass(frozen=True)
-class Regret:
-    """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this
-    from starts of their own.
-
-    ``guess`` is log C, from which progress counts.
-    """
-
-    foreign_eta: float
-    own_eta: float
-    foreign: Tensor
-    own: Tensor
-    guess: float
-
-    @property
-    def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below equal guesses."""
-        return self.guess - float(self.own.mean())
-
-    @property
-    def loss(self) -> Interval:
-        """The loss paid, in nats: a mean over starts that both rates have in common."""
-        return mean(self.foreign - self.own)
-
-    @property
-    def share(self) -> Interval:
-        """The loss paid over the progress."""
-        return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -93,7 +64,7 @@ class Transfer:
     def verdict(self) -> Verdict:
         """By the regret as a share of progress: its 95 % interval within ``TOLERANCE``, above it, or neither."""
         share = self.regret.share
-        if self.doubt or not share.low > -math.inf or len(self.regret.own) < FEWEST_SEEDS:
+        if self.doubt or not share.low > -math.inf or len(self.regret.grid.losses) < FEWEST_SEEDS:
             return "UNCERTAIN"
         if share.low > -TOLERANCE and share.high < TOLERANCE:
             return "TRANSFERS"
@@ -160,7 +131,7 @@ class _Question:
         found = {}
         for rule, pair in rates.items():
             foreign, own = self._scores(pair, [next(records) for _ in range(2 * len(seeds))]).scores.unbind(1)
-            found[rule] = Regret(*pair, foreign, own, self.guess)
+            found[rule] = Regret(pair[0], pair[1], foreign, own, cells[rule, large])
         return found
 
     def _scored(self, rates: dict[Place, list[float]]) -> dict[Place, Scores]:
