@@ -160,6 +160,7 @@ CURVES = {
     "steeper, divergence at 2 times": Curve(0.4, 0.2, 1.0),
 }
 SEEDS_OF_RATES = (4, 8)
+APART = 0.0, 0.5, 1.0  # log2 of the best rate of a small network over that of a large one
 COMPARED = ("steep to the left", "divergence at 1.5 times", "divergence at 2 times")  # curves of drifts and regrets
 
 
@@ -183,9 +184,9 @@ def best_rate(curve: Curve) -> float:
     return float(fine[np.polyval(np.polyfit(rate[near], y[near], 3), fine).argmin()])
 
 
-def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0) -> Scores:
+def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP) -> Scores:
     """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd transfer`` extends it."""
-    rate: Array = np.asarray(best + STEP * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
+    rate: Array = np.asarray(best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
     drawn = torch.tensor(curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds))
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
@@ -200,18 +201,20 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0) -> Scor
 def _rates(random: Random, truths: dict[str, float]) -> Iterator[Hit]:
     for name, curve in CURVES.items():
         for count in SEEDS_OF_RATES:
-            case = f"{name}, {count} seeds"
             seeds = Seeds.drawn(random, count)
-            yield "best rate", case, inside(sweep(curve, seeds, random).optimum(), truths[name])
+            yield "best rate", f"{name}, {count} seeds", inside(sweep(curve, seeds, random).optimum(), truths[name])
         if name not in COMPARED:
             continue
+        case = f"{name}, {count} seeds"
+        coarse = sweep(curve, seeds, random, step=1.0).optimum()
+        yield "best rate", f"{case}, rates by factors of 2", inside(coarse, truths[name])
         moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
         found = drift(moved, "depth")
         assert found is not None
         yield "drift of the best rate", case, inside(found, -0.5)
-        for apart in (0.0, 0.5, 1.0):
-            said, truth = regret(curve, random, apart)
-            yield "regret", f"{case}, rates {2**apart:.1f} times apart", inside(said, truth)
+        for apart in APART:
+            said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
+            yield "regret", f"{case}, best rates {2**apart:.1f} times apart", inside(said, truth)
 
 
 _FINE = np.linspace(-4.0, 4.0, 641)
@@ -223,16 +226,16 @@ def _means(curve: Curve) -> Array:
     return np.asarray(np.concatenate([population(curve, part).mean(0) for part in np.split(_FINE, [160, 320, 480])]))
 
 
-def regret(curve: Curve, random: Random, apart: float, count: int = 8) -> tuple[Interval, float]:
-    """The regret of the rates that were found, by ``nfd transfer``'s way, and its truth: the mean over all networks.
+def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[Interval, float]:
+    """The regret of the best rates that were found, and its truth: the mean over all networks.
 
-    The large network's best rate is ``2^-apart`` of the small one's, and both are chosen by the same seeds.
+    Args:
+        small, large: scores by which these rates are chosen. The large network has this curve.
     """
-    seeds = Seeds.drawn(random, count)
-    small, large = (sweep(curve, seeds, random, best) for best in (apart, 0.0))
     foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
     pair = np.log2([foreign_eta, own_eta])
-    foreign, own = torch.tensor(np.minimum(curve.losses(pair[None], random, Seeds.drawn(random, 2 * count)), GUESS)).T
+    new = Seeds.drawn(random, 2 * len(large.losses))
+    foreign, own = torch.tensor(np.minimum(curve.losses(pair[None], random, new), GUESS)).unbind(1)
     truth = np.interp(pair, _FINE, _means(curve))
     return Regret(foreign_eta, own_eta, foreign, own, large).loss, float(truth[0] - truth[1])
 

@@ -146,11 +146,11 @@ def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
 
 def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> Tensor:
     """Coefficients ``[..., terms]`` of powers of t by weighted least squares; zeros where there are too few rates."""
-    powers = torch.stack([t**k for k in range(terms)], -1)
-    weighted = powers * weights.unsqueeze(-1)
+    powers = t.unsqueeze(-1) ** torch.arange(terms)
+    weighted = (powers * weights.unsqueeze(-1)).mT
     enough = (near.sum(-1) >= terms)[..., None, None]
-    square = torch.where(enough, weighted.mT @ powers, torch.eye(terms, dtype=torch.float64))
-    found: Tensor = torch.linalg.solve(square, torch.where(enough, weighted.mT @ y.unsqueeze(-1), 0.0))
+    square = torch.where(enough, weighted @ powers, torch.eye(terms, dtype=torch.float64))
+    found: Tensor = torch.linalg.solve(square, torch.where(enough, weighted @ y.unsqueeze(-1), 0.0))
     return found.squeeze(-1)
 
 
