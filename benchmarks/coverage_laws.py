@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from nfd.core.statistics import Interval
 from nfd.sweep.law_fit import fit_law
-from nfd.sweep.optimum import Scores
-from nfd.sweep.transfer import Regret, drift, folds, procedure, rates_of
+from nfd.sweep.optimum import Scores, rounded
+from nfd.sweep.regret import Regret
+from nfd.sweep.transfer import drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]
@@ -158,6 +160,7 @@ CURVES = {
     "steeper, divergence at 2 times": Curve(0.4, 0.2, 1.0),
 }
 SEEDS_OF_RATES = (4, 8)
+APART = 0.0, 0.5, 1.0  # log2 of the best rate of a small network over that of a large one
 COMPARED = ("steep to the left", "divergence at 1.5 times", "divergence at 2 times")  # curves of drifts and regrets
 
 
@@ -181,9 +184,9 @@ def best_rate(curve: Curve) -> float:
     return float(fine[np.polyval(np.polyfit(rate[near], y[near], 3), fine).argmin()])
 
 
-def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0) -> Scores:
+def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP) -> Scores:
     """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd transfer`` extends it."""
-    rate: Array = np.asarray(best + STEP * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
+    rate: Array = np.asarray(best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
     drawn = torch.tensor(curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds))
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
@@ -198,44 +201,43 @@ def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0) -> Scor
 def _rates(random: Random, truths: dict[str, float]) -> Iterator[Hit]:
     for name, curve in CURVES.items():
         for count in SEEDS_OF_RATES:
-            case = f"{name}, {count} seeds"
             seeds = Seeds.drawn(random, count)
-            yield "best rate", case, inside(sweep(curve, seeds, random).optimum(), truths[name])
+            yield "best rate", f"{name}, {count} seeds", inside(sweep(curve, seeds, random).optimum(), truths[name])
         if name not in COMPARED:
             continue
+        case = f"{name}, {count} seeds"
+        coarse = sweep(curve, seeds, random, step=1.0).optimum()
+        yield "best rate", f"{case}, rates by factors of 2", inside(coarse, truths[name])
         moved = {(32, 2**k): sweep(curve, seeds, random, -0.5 * k) for k in (2, 3, 4)}
         found = drift(moved, "depth")
         assert found is not None
         yield "drift of the best rate", case, inside(found, -0.5)
-        for apart in (0.0, 1.0):
-            truth = true_regret(name, apart, truths[name])
-            yield "regret", f"{case}, rates {2**apart:.0f} times apart", inside(regret(curve, random, apart), truth)
+        for apart in APART:
+            said, truth = regret(curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random))
+            yield "regret", f"{case}, best rates {2**apart:.1f} times apart", inside(said, truth)
 
 
-_TRUE_REGRETS: dict[tuple[str, float], float] = {}
+_FINE = np.linspace(-4.0, 4.0, 641)
 
 
-def true_regret(name: str, apart: float, best: float) -> float:
-    """The mean score at a rate this far above the best one, in log2, minus that at the best one."""
-    if (name, apart) not in _TRUE_REGRETS:
-        foreign, own = population(CURVES[name], np.array([best + apart, best])).mean(0)
-        _TRUE_REGRETS[name, apart] = float(foreign - own)
-    return _TRUE_REGRETS[name, apart]
+@cache
+def _means(curve: Curve) -> Array:
+    """The mean score of all networks at fine rates."""
+    return np.asarray(np.concatenate([population(curve, part).mean(0) for part in np.split(_FINE, [160, 320, 480])]))
 
 
-def regret(curve: Curve, random: Random, apart: float, count: int = 8) -> Interval:
-    """The regret where the large network's best rate is ``2^-apart`` of the small one's, by ``nfd transfer``'s way."""
-    seeds = Seeds.drawn(random, count)
-    small, large = sweep(curve, Seeds.drawn(random, count), random, apart), sweep(curve, seeds, random)
-    scores, rates = np.empty((count, 2)), []
-    for by, on in folds(count):
-        pair = rates_of(small, large, by)
-        scored = Seeds(seeds.shift[on], seeds.level[on], seeds.edge[on])
-        scores[on] = np.minimum(curve.losses(np.log2(pair)[None], random, scored), GUESS)
-        rates.append(pair)
-    foreign, own = zip(*rates, strict=True)
-    columns = torch.tensor(scores)
-    return Regret(foreign, own, columns[:, 0], columns[:, 1], GUESS, procedure(small, large)).loss
+def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[Interval, float]:
+    """The regret of the best rates that were found, and its truth: the mean over all networks.
+
+    Args:
+        small, large: scores by which these rates are chosen. The large network has this curve.
+    """
+    foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
+    pair = np.log2([foreign_eta, own_eta])
+    new = Seeds.drawn(random, 2 * len(large.losses))
+    foreign, own = torch.tensor(np.minimum(curve.losses(pair[None], random, new), GUESS)).unbind(1)
+    truth = np.interp(pair, _FINE, _means(curve))
+    return Regret(foreign_eta, own_eta, foreign, own, large).loss, float(truth[0] - truth[1])
 
 
 if __name__ == "__main__":

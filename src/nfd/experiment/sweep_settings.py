@@ -90,6 +90,11 @@ class TransferConfig(SweepConfig):
     score: Literal["train_loss", "test_loss"] = "train_loss"
     """loss that the best rate minimises: train_loss (mean over the last tenth of the steps) or test_loss"""
 
+    @property
+    def new_seeds(self) -> list[int]:
+        """Twice as many initialisations, other than those that best rates are chosen by."""
+        return [initial_seed(self.seed, self.seeds + index) for index in range(2 * self.seeds)]
+
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
         if not is_partial() and len(self.widths) * len(self.depths) < 2:

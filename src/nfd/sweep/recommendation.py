@@ -62,7 +62,7 @@ class Recommendation:
 def recommended(found: Sequence[Transfer]) -> Recommendation:
     """The advice that all rules together give."""
     small, *_, large = found[0].cells
-    seeds = len(found[0].regret.own)
+    seeds = len(found[0].regret.grid.losses)
     known = [one for one in found if not one.doubt]
     transferring = [one for one in known if one.verdict == "TRANSFERS"]
     if transferring:

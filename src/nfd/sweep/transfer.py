@@ -2,8 +2,9 @@
 
 For each rule the best ``eta_c`` is found at every width and depth. Its *drift* is the exponent of
 ``best eta_c ~ L**p n**q``, in doublings per doubling. Its *regret* is what the largest network loses when it is trained
-at the smallest one's best rate instead of its own: both are trained, on the same batches from the same starts. For
-each seed both rates are chosen by the other seeds: a rate looks better than it is on the seeds that chose it.
+at the smallest one's best rate, as it was found, instead of its own, as it was found (``nfd.sweep.regret``): both are
+trained from new starts, which chose neither rate, on the same batches. The regret is about these two rates; how far
+other seeds would have found other rates is in the intervals of the rates.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
-from nfd.core.statistics import UNKNOWN, Interval, mean, student
+from nfd.core.statistics import Interval
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
-from nfd.sweep.optimum import Scores, at, chosen, resamples, rounded, vertex
+from nfd.sweep.optimum import Scores, chosen, rounded
+from nfd.sweep.regret import Regret
 from nfd.sweep.sweep import Sweep, succeeded, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
@@ -35,41 +37,6 @@ _ROUNDS = 12  # of extending a grid by two rates
 
 Size = tuple[int, int]
 Place = tuple[RuleName, Size]
-
-
-@dataclass(frozen=True)
-class Regret:
-    """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this.
-
-    The rates of each seed, ``foreign_eta`` and ``own_eta``, were chosen by the others (``folds``).
-    ``guess`` is log C, from which progress counts. ``spread`` is the error of the whole procedure (``procedure``).
-    """
-
-    foreign_eta: tuple[float, ...]
-    own_eta: tuple[float, ...]
-    foreign: Tensor
-    own: Tensor
-    guess: float
-    spread: float
-
-    @property
-    def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below equal guesses: on seeds that did not
-        choose the rate."""
-        return self.guess - float(self.own.mean())
-
-    @property
-    def loss(self) -> Interval:
-        """The loss paid, in nats: paired by seed, with the error of the seeds or of the procedure, the larger."""
-        paid = mean(self.foreign - self.own)
-        if not self.spread > paid.stderr:
-            return paid
-        return student(paid.value, self.spread, len(self.own) - 1)
-
-    @property
-    def share(self) -> Interval:
-        """The loss paid over the progress."""
-        return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -97,7 +64,7 @@ class Transfer:
     def verdict(self) -> Verdict:
         """By the regret as a share of progress: its 95 % interval within ``TOLERANCE``, above it, or neither."""
         share = self.regret.share
-        if self.doubt or not share.low > -math.inf or len(self.regret.own) < FEWEST_SEEDS:
+        if self.doubt or not share.low > -math.inf or len(self.regret.grid.losses) < FEWEST_SEEDS:
             return "UNCERTAIN"
         if share.low > -TOLERANCE and share.high < TOLERANCE:
             return "TRANSFERS"
@@ -157,23 +124,14 @@ class _Question:
 
     def _regrets(self, cells: dict[Place, Scores]) -> dict[RuleName, Regret]:
         small, large = self.sizes[0], self.sizes[-1]
-        parts = folds(self.config.seeds)
-        rates = {r: [rates_of(cells[r, small], cells[r, large], by) for by, _ in parts] for r in self.config.rules}
-        plan = [
-            config
-            for rule, pairs in rates.items()
-            for pair, (_, on) in zip(pairs, parts, strict=True)
-            for config in self._grid(rule, large, pair, on.tolist())
-        ]
+        seeds = self.config.new_seeds
+        rates = {rule: [rounded(cells[rule, size].best()) for size in (small, large)] for rule in self.config.rules}
+        plan = [run for rule, pair in rates.items() for run in self._grid(rule, large, pair, seeds)]
         records = iter(succeeded(self.sweep.run(plan, "regrets")))
         found = {}
-        for rule, pairs in rates.items():
-            scores = torch.empty(self.config.seeds, 2, dtype=torch.float64)
-            for pair, (_, on) in zip(pairs, parts, strict=True):
-                scores[on] = self._scores(pair, [next(records) for _ in range(2 * len(on))]).scores
-            foreign, own = zip(*pairs, strict=True)
-            spread = procedure(cells[rule, small], cells[rule, large])
-            found[rule] = Regret(foreign, own, scores[:, 0], scores[:, 1], self.guess, spread)
+        for rule, pair in rates.items():
+            foreign, own = self._scores(pair, [next(records) for _ in range(2 * len(seeds))]).scores.unbind(1)
+            found[rule] = Regret(pair[0], pair[1], foreign, own, cells[rule, large])
         return found
 
     def _scored(self, rates: dict[Place, list[float]]) -> dict[Place, Scores]:
@@ -194,32 +152,10 @@ class _Question:
     def _grid(
         self, rule: RuleName, size: Size, rates: Sequence[float], seeds: Sequence[int] | None = None
     ) -> list[RunConfig]:
-        """Seeds (all, or those of some places) times rates, the rates varying fastest; a rate may be given twice."""
+        """Seeds times rates, the rates varying fastest; a rate may be given twice."""
         shared = self.settings | {"rule": rule, "width": size[0], "depth": size[1]}
-        some = shared["seed"] if seeds is None else [shared["seed"][place] for place in seeds]
-        return [config for seed in some for eta_c in rates for config in grid(**shared | _point(seed, eta_c))]
-
-
-def folds(seeds: int) -> list[tuple[Tensor, Tensor]]:
-    """Places of the seeds that choose rates, and of the one that is scored at them: each in turn, by all others."""
-    places = torch.arange(seeds)
-    return [(places[places != one], places[one : one + 1]) for one in range(seeds)]
-
-
-def rates_of(small: Scores, large: Scores, seeds: Tensor) -> list[float]:
-    """The best rates of the smallest and of the largest network by some seeds."""
-    return [rounded(float(cell.of(seeds).best())) for cell in (small, large)]
-
-
-def procedure(small: Scores, large: Scores) -> float:
-    """Standard error of the regret read off the largest network's grid: both rates chosen anew by a bootstrap of the
-    seeds, which also score."""
-    seeds = len(small.losses)
-    draws = resamples(seeds)
-    foreign, own = (vertex(cell.log2_eta, cell.resampled(draws), cell.guess).cubic for cell in (small, large))
-    curves = large.resampled(draws)
-    regret = at(large.log2_eta, curves, foreign) - at(large.log2_eta, curves, own)
-    return float(regret.std(correction=0)) * math.sqrt(seeds / (seeds - 1))
+        each = shared["seed"] if seeds is None else seeds
+        return [run for seed in each for eta_c in rates for run in grid(**shared | _point(seed, eta_c))]
 
 
 def _point(seed: int, eta_c: float) -> dict[str, Any]:
