@@ -22,6 +22,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,6 +94,10 @@ class Scores:
     def optimum(self) -> Interval:
         """``best`` with its interval."""
         return chosen([self], torch.ones(1, dtype=torch.float64))
+
+    def at(self, log2_eta: float) -> float:
+        """The typical score at any rate: linear between those of the grid, constant beyond."""
+        return float(np.interp(log2_eta, self.log2_eta.numpy(), self.typical.numpy()))
 
 
 def rate_of(log2_eta: Interval) -> Interval:
@@ -172,7 +177,9 @@ def chosen(cells: list[Scores], weights: Tensor) -> Interval:
     """
     seeds = len(cells[0].losses)
     fits = [cell.resampled for cell in cells]
-    places, parabolas = (torch.stack(each, -1) @ weights for each in zip(*((f.place, f.parabola) for f in fits)))
+    places, parabolas = (
+        torch.stack(each, -1) @ weights for each in zip(*((f.place, f.parabola) for f in fits), strict=True)
+    )
     noise, form = of_seeds(places, seeds), places - parabolas
     # a distance between the fits that is noise of the seeds is in their error already
     square = max(0.0, float(form.mean().square()) - of_seeds(form, seeds))
@@ -202,7 +209,8 @@ def resamples(seeds: int) -> Tensor:
 @cache
 def _changes(seeds: int) -> Tensor:
     """Least squares of values ``[B]`` by the weights of ``resamples``, ``[S, B]``."""
-    return torch.linalg.pinv(resamples(seeds) - 1 / seeds)
+    changes: Tensor = torch.linalg.pinv(resamples(seeds) - 1 / seeds)
+    return changes
 
 
 def rounded(log2_eta: float) -> float:
