@@ -217,13 +217,13 @@ def _rates(random: Random, truths: dict[str, float]) -> Iterator[Hit]:
             yield "regret", f"{case}, best rates {2**apart:.1f} times apart", inside(said, truth)
 
 
-_FINE = np.linspace(-4.0, 4.0, 641)
+_FINE = np.linspace(-4.0, 4.0, 321)
 
 
 @cache
 def _means(curve: Curve) -> Array:
     """The mean score of all networks at fine rates."""
-    return np.asarray(np.concatenate([population(curve, part).mean(0) for part in np.split(_FINE, [160, 320, 480])]))
+    return np.asarray(np.concatenate([population(curve, part).mean(0) for part in np.split(_FINE, [80, 160, 240])]))
 
 
 def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[Interval, float]:

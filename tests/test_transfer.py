@@ -21,10 +21,11 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
-from nfd.sweep.optimum import Scores, rounded, vertex
+from nfd.sweep.optimum import Scores, of_seeds, resamples, rounded, vertex
 from nfd.sweep.recommendation import recommended
+from nfd.sweep.regret import Regret
 from nfd.sweep.sweep import Sweep
-from nfd.sweep.transfer import drift, folds, procedure, transfer
+from nfd.sweep.transfer import drift, transfer
 from nfd.sweep.transfer_findings import sentence, table
 
 RATES = torch.arange(-4.0, 3.0, dtype=torch.float64)
@@ -41,7 +42,7 @@ def cell(losses: torch.Tensor, upset: torch.Tensor | None = None) -> Scores:
 
 
 def test_the_vertex_of_a_parabola_is_found() -> None:
-    assert float(cell(parabolas(-0.7)).best()) == pytest.approx(-0.7)
+    assert cell(parabolas(-0.7)).best() == pytest.approx(-0.7)
     found = cell(parabolas(-0.9, -0.7, -0.5)).optimum()
     assert found.value == pytest.approx(-0.7, abs=0.01)
     assert found.stderr == pytest.approx(0.2 / math.sqrt(3), rel=0.05)  # nearly the mean of the vertices
@@ -55,28 +56,28 @@ def test_divergence_beside_the_best_rate_does_not_move_it(cliff: float) -> None:
     losses[:, cliff < RATES] = math.inf
     found = cell(losses)
     best = RATES[losses[0].argmin()]
-    assert abs(float(found.best() - best)) <= 0.5
-    assert float(found.at(found.best())) <= float(losses.min()) + 0.03
+    assert abs(found.best() - float(best)) <= 0.5
+    assert float(np.interp(found.best(), RATES, losses[0])) <= float(losses.min()) + 0.03
 
 
 def test_the_parabola_is_fitted_where_a_fifth_of_the_progress_is_not_yet_lost() -> None:
     """Of 2.1 nats: below 0.62 lie four rates, within a fifth of the loss itself only the best."""
     x = torch.arange(1.0, 6.0, dtype=torch.float64)
     losses = (0.2 + 0.1 * (x - 2.9) ** 2).expand(3, -1)
-    assert float(Scores(x, losses, torch.zeros_like(losses) > 0, 2.3).best()) == pytest.approx(2.9)
+    assert Scores(x, losses, torch.zeros_like(losses) > 0, 2.3).best() == pytest.approx(2.9)
 
 
 def test_where_the_grid_alone_decides_the_interval_holds_its_step() -> None:
     sharp = cell(parabolas(0.2, 0.2, 0.2, bend=2.0)).optimum()
-    assert sharp.low <= -0.5
-    assert sharp.high >= 0.5
+    assert sharp.low == pytest.approx(-0.475, abs=0.01)  # 95 % of half a step
+    assert sharp.high == pytest.approx(0.475, abs=0.01)
 
 
 def test_an_optimum_at_an_end_is_known_as_one() -> None:
     assert cell(parabolas(-7.0)).edge == -1
     assert cell(parabolas(9.0)).edge == 1
     assert cell(parabolas(0.0)).edge == 0
-    assert float(cell(parabolas(9.0)).best()) <= float(RATES[-1])
+    assert cell(parabolas(9.0)).best() <= float(RATES[-1])
 
 
 def test_rates_at_which_nothing_is_learnt_are_too_high_or_too_low() -> None:
@@ -131,8 +132,8 @@ def test_drifts_are_found_and_grids_extended(p: float, q: float) -> None:
 
 def test_the_regret_is_what_the_largest_network_pays() -> None:
     (found,) = transfer(config(), cast(Sweep, Known(-1.0, 0.0, start=0.0)))
-    assert found.regret.foreign_eta == pytest.approx((0.5,) * 8, rel=0.02)  # best at depth 2, by any seven seeds
-    assert found.regret.own_eta == pytest.approx((0.125,) * 8, rel=0.02)
+    assert found.regret.foreign_eta == pytest.approx(0.5, rel=0.02)  # best at depth 2
+    assert found.regret.own_eta == pytest.approx(0.125, rel=0.02)
     assert found.regret.loss.value == pytest.approx(0.05 * 2**2, abs=0.01)
     assert found.regret.share.value == pytest.approx(0.2 / (math.log(10) - 0.5), abs=0.01)
     assert found.verdict == "COSTS"
@@ -153,19 +154,57 @@ def test_runs_that_failed_stop_the_question() -> None:
         transfer(config(), cast(Sweep, Known(0.0, 0.0, start=0.0, status="failed")))
 
 
-def test_a_doubtful_choice_of_the_rate_is_in_the_interval() -> None:
-    """One seed of five diverges just above the small network's best rate: the regret's interval knows."""
-    rates = RATES / 2
-    small, large = parabolas(*[1.0] * 5, bend=0.05), parabolas(*[-1.0] * 5, bend=0.05)
-    risky = small.clone()
-    risky[0, RATES > 0] = math.inf
+def regret_of(foreign: list[float], lost: tuple[int, ...], own_eta: float = 0.5) -> Regret:
+    """The regret at rate 1, where so many of eight starts diverge at the rates of a grid of 1/4, 1/2, 1, 2 and 4."""
+    grid = torch.full((8, 5), 0.5, dtype=torch.float64)
+    for place, count in enumerate(lost):
+        grid[:count, place] = math.inf
+    scores = Scores(torch.arange(-2.0, 3.0), grid, grid > GUESS, GUESS)
+    new = torch.tensor(foreign, dtype=torch.float64).clamp(max=GUESS)
+    return Regret(1.0, own_eta, new, torch.linspace(0.49, 0.51, len(new)).double(), scores)
 
-    def spread(losses: torch.Tensor) -> float:
-        cells = [Scores(rates, each, ~each.isfinite(), GUESS) for each in (losses, large)]
-        return procedure(*cells)
 
-    assert spread(small) < 1e-6
-    assert spread(risky) > 0.01
+def test_the_regret_knows_of_divergence_that_no_start_happened_to_show() -> None:
+    """No new start of 16 diverges; how far that may be luck is told by the grid at and above the rate."""
+    calm = [0.52, 0.5] * 8
+    near, far = regret_of(calm, (0, 0, 0, 8, 8)), regret_of(calm, (0, 0, 0, 0, 8))
+    assert near.loss.value == pytest.approx(0.01, abs=0.02)
+    assert near.loss.high == pytest.approx(0.01 + (1 - math.exp(-2.15 / 24)) * (GUESS - 0.5), abs=0.02)  # 24 are calm
+    assert far.loss.high < near.loss.high / 2
+    assert near.loss.low == pytest.approx(far.loss.low, abs=0.02)
+    same = regret_of(calm, (0, 0, 0, 8, 8), own_eta=1.0)
+    assert same.diverges == (0, 0, 0)  # whatever the chance, it is that of both
+
+
+def test_the_regret_of_networks_that_diverge_is_what_they_lose() -> None:
+    lost = GUESS - 0.5
+    half = regret_of([math.inf, 0.5] * 8, (0, 0, 4, 8, 8)).loss
+    assert half.value == pytest.approx(lost / 2, rel=0.05)
+    assert half.low < 0.35 * lost
+    assert half.high > 0.65 * lost
+    none = regret_of([math.inf] * 16, (0, 0, 8, 8, 8)).loss
+    assert none.value == pytest.approx(lost, rel=0.05)
+    assert none.low > 0.8 * lost
+    blind = replace(regret_of([0.5] * 16, (0, 0, 0, 0, 8)), own=torch.full((16,), GUESS))
+    assert math.isnan(blind.loss.value)
+
+
+def test_the_regret_of_calm_networks_is_a_mean_over_pairs() -> None:
+    """No rate diverges: nothing but the pairs is left, and a bound on what 24 starts did not show."""
+    one = regret_of([0.6, 0.7, 0.8, 0.7] * 4, (0, 0, 0, 0, 0))
+    paid = one.foreign - one.own
+    assert one.loss.value == pytest.approx(float(paid.mean()), abs=1e-3)
+    half = 2.13 * float(paid.std()) / 4
+    assert one.loss.value - one.loss.low == pytest.approx(half, rel=0.1)
+    assert half < one.loss.high - one.loss.value < 3 * half
+
+
+def test_the_error_of_a_mean_over_samples_of_the_seeds_is_exact_for_a_mean() -> None:
+    for seeds in (2, 3, 8):
+        values = torch.randn(seeds, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        means = resamples(seeds) @ values
+        assert float(means.mean()) == pytest.approx(float(values.mean()))
+        assert of_seeds(means, seeds) == pytest.approx(float(values.var()) / seeds)
 
 
 def test_best_rates_on_the_grid_leave_their_drift_open_by_half_a_step_each() -> None:
@@ -175,7 +214,7 @@ def test_best_rates_on_the_grid_leave_their_drift_open_by_half_a_step_each() -> 
         return cell(torch.where(best == RATES, 0.5, 2.2).expand(5, -1))
 
     cells = {(16, 2): cliffs(0.0), (16, 4): cliffs(0.0), (16, 8): cliffs(0.0)}
-    half = 1.96 * math.sqrt(2) * 0.5 * 0.5 / math.sqrt(3)  # two ends, each half, anywhere within half a step
+    half = 0.475 * math.sqrt(2) * 0.5  # two ends, each half, anywhere within half a step
     for found, moved in ((drift(cells, "depth"), 0.0), (drift({**cells, (16, 8): cliffs(-1.0)}, "depth"), -0.5)):
         assert found is not None
         assert found.value == pytest.approx(moved)
@@ -186,7 +225,7 @@ def test_best_rates_on_the_grid_leave_their_drift_open_by_half_a_step_each() -> 
     assert found.stderr == pytest.approx(0, abs=1e-6)  # vertices between the rates have no such doubt
     both = drift({(n, L): cliffs(0.0) for n in (16, 32) for L in (2, 8)}, "width")
     assert both is not None
-    assert both.stderr == pytest.approx(math.sqrt(4) * 0.5 * 0.5 / math.sqrt(3))  # four sizes, each by half
+    assert both.high - both.value == pytest.approx(math.sqrt(4) * 0.5 * 0.475, rel=1e-3)  # four sizes, each by half
 
 
 def test_a_curve_that_is_steeper_on_one_side_does_not_move_the_best_rate() -> None:
@@ -195,19 +234,18 @@ def test_a_curve_that_is_steeper_on_one_side_does_not_move_the_best_rate() -> No
     losses = 0.5 + torch.where(x < 0.1, 0.2, 0.06) * (x - 0.1).square()
     found = Scores(x, losses.expand(4, -1), torch.zeros(4, len(x), dtype=torch.bool), GUESS)
     shape = vertex(x, found.typical, GUESS)
-    assert abs(float(shape.cubic) - 0.1) < 0.6 * abs(float(shape.parabola) - 0.1)
+    assert abs(float(shape.place) - 0.1) < 0.6 * abs(float(shape.parabola) - 0.1)
     assert found.optimum().low < 0.1 < found.optimum().high
 
 
 @pytest.mark.parametrize("name", ["parabola", "divergence at 1.5 times"])
 def test_intervals_of_the_best_rate_hold_it(name: str) -> None:
-    """No fewer than 95 of 100 (three errors of 80 repetitions), beside divergence too."""
+    """About 95 of 100 (three errors of 80 repetitions), beside divergence too; by being near, not by being wide."""
     random, curve = np.random.default_rng(0), CURVES[name]
     truth = best_rate(curve)
-    held = [inside(sweep(curve, Seeds.drawn(random, 6), random).optimum(), truth) for _ in range(80)]
-    assert np.mean(held) > 0.87
-    missed = [inside(sweep(curve, Seeds.drawn(random, 6), random).optimum(), truth + 1.5) for _ in range(40)]
-    assert np.mean(missed) < 0.3  # and not by being wide
+    found = [sweep(curve, Seeds.drawn(random, 6), random).optimum() for _ in range(80)]
+    assert np.mean([inside(each, truth) for each in found]) > 0.87
+    assert np.mean([inside(each, truth + 0.7) for each in found]) < 0.3
 
 
 class Chosen(Known):
@@ -224,7 +262,7 @@ class Chosen(Known):
 
 
 def test_the_regret_is_scored_on_seeds_that_did_not_choose() -> None:
-    """The rates of a seed are those of the other seeds alone, and it is trained at them."""
+    """Starts that chose neither rate are trained at both."""
     known = Chosen(0.0, 0.0, start=-1.0)
     asked: list[RunConfig] = []
 
@@ -236,16 +274,14 @@ def test_the_regret_is_scored_on_seeds_that_did_not_choose() -> None:
             asked.extend(some if label == "regrets" else [])
             return known.run(some, label)
 
-    (found,) = transfer(config(seeds=6), cast(Sweep, Watched()))
-    small, large = found.cells[16, 2], found.cells[32, 8]
-    trained = {(run.seed, run.eta_c) for run in asked}
-    for seed, (by, on) in enumerate(folds(6)):
-        assert (sorted(by.tolist()), on.tolist()) == ([s for s in range(6) if s != seed], [seed])
-        chosen = [rounded(float(cell.of(by).best())) for cell in (small, large)]
-        assert [found.regret.foreign_eta[seed], found.regret.own_eta[seed]] == chosen
-        assert {(seed, eta) for eta in chosen} == {pair for pair in trained if pair[0] == seed}
-        every = [rounded(float(cell.best())) for cell in (small, large)]
-        assert chosen != every  # what all seeds choose is another rate
+    settings = config(seeds=6)
+    (found,) = transfer(settings, cast(Sweep, Watched()))
+    rates = [rounded(found.cells[size].best()) for size in ((16, 2), (32, 8))]
+    assert [found.regret.foreign_eta, found.regret.own_eta] == rates
+    assert [(run.seed, run.eta_c) for run in asked] == [(seed, eta) for seed in range(6, 18) for eta in rates]
+    assert {(run.width, run.depth) for run in asked} == {(32, 8)}
+    assert len(found.regret.own) == 12
+    assert found.regret.grid is found.cells[32, 8]
 
 
 def test_the_benchmark_of_coverage_has_a_row_for_every_kind() -> None:

@@ -98,8 +98,8 @@ def _with_cost(evidence: Evidence, rule: str, said: str) -> str:
     """What the shallowest network's best rate costs the deepest, read off its curve."""
     found = list(_largest(evidence, rule).values())
     first, last = found[0], found[-1]
-    lost = float(last.at(first.best()) - last.at(last.best()))
-    made = last.guess - float(last.at(last.best()))
+    lost = last.at(first.best()) - last.at(last.best())
+    made = last.guess - last.at(last.best())
     return f"{said} The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
 
 

@@ -9,8 +9,8 @@ jumps from seed to seed beside divergence, so the best rate is the mean of the l
 with replacement ("bagging"): its standard error is up to a third smaller there.
 
 The interval holds three errors, each once. Of the seeds: what the lowest point changes per seed, by least squares over
-the same samples, with Student's t. Of the curve's form: six tenths of the distance to a parabola's vertex, less what the
-seeds make of that distance; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
+the same samples, with Student's t. Of the curve's form: 0.6 of the distance to a parabola's vertex, less what the seeds
+make of that distance; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
 within half a step, in the share of the samples where a rate next to the best one has lost a fifth already.
 
 Source: Efron 2014, "Estimation and accuracy after model selection" (the error of a bagged estimate).
@@ -22,6 +22,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,6 +94,10 @@ class Scores:
     def optimum(self) -> Interval:
         """``best`` with its interval."""
         return chosen([self], torch.ones(1, dtype=torch.float64))
+
+    def at(self, log2_eta: float) -> float:
+        """The typical score at any rate: linear between those of the grid, constant beyond."""
+        return float(np.interp(log2_eta, self.log2_eta.numpy(), self.typical.numpy()))
 
 
 def rate_of(log2_eta: Interval) -> Interval:
@@ -172,7 +177,9 @@ def chosen(cells: list[Scores], weights: Tensor) -> Interval:
     """
     seeds = len(cells[0].losses)
     fits = [cell.resampled for cell in cells]
-    places, parabolas = (torch.stack(each, -1) @ weights for each in zip(*((f.place, f.parabola) for f in fits)))
+    places, parabolas = (
+        torch.stack(each, -1) @ weights for each in zip(*((f.place, f.parabola) for f in fits), strict=True)
+    )
     noise, form = of_seeds(places, seeds), places - parabolas
     # a distance between the fits that is noise of the seeds is in their error already
     square = max(0.0, float(form.mean().square()) - of_seeds(form, seeds))
@@ -202,7 +209,8 @@ def resamples(seeds: int) -> Tensor:
 @cache
 def _changes(seeds: int) -> Tensor:
     """Least squares of values ``[B]`` by the weights of ``resamples``, ``[S, B]``."""
-    return torch.linalg.pinv(resamples(seeds) - 1 / seeds)
+    changes: Tensor = torch.linalg.pinv(resamples(seeds) - 1 / seeds)
+    return changes
 
 
 def rounded(log2_eta: float) -> float:

@@ -1,8 +1,8 @@
 """What the largest network loses at the smallest one's best rate, with an interval that knows of rare divergence.
 
 Of the networks that do not diverge the loss is a mean over starts. Whether one diverges is a matter of few cases: where
-none of eight did, one of ten may. So every start is taken to have an edge of stability, normally distributed over log eta_c. Its distribution is
-fitted to the new runs and to the largest network's whole grid; with
+none of eight did, one of ten may. So every start is taken to have an edge of stability, normally distributed over log
+eta_c. Its distribution is fitted to the new runs and to the largest network's whole grid; with
 
     ``q`` the chance at the smallest one's rate less that at its own,
     ``A`` the mean loss paid by starts that train at both rates, ``D`` what a start loses that trains at its own only,
@@ -94,7 +94,8 @@ class Regret:
 
 def _chance(log2_eta: Tensor, middle: Tensor, width: Tensor) -> Tensor:
     """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of stability: ``[M, E]``."""
-    return torch.special.ndtr((log2_eta - middle[:, None]) / width[:, None])
+    chance: Tensor = torch.special.ndtr((log2_eta - middle[:, None]) / width[:, None])
+    return chance
 
 
 def _likely(log2_eta: Tensor, lost: Tensor, middle: Tensor, width: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
