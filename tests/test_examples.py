@@ -102,7 +102,7 @@ def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    arguments = ["two_limits.py", "--depths", "2", "--samples", "4", "--scale", "0.01", "--out", str(tmp_path)]
+    arguments = ["two_limits.py", "--depths", "2", "--samples", "2", "--scale", "0.01", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(EXAMPLES / "two_limits.py"), run_name="__main__")
     page = (tmp_path / "two-limits.md").read_text()

@@ -88,13 +88,21 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
         numpys, pythons = np.random.get_state(), random.getstate()
         try:
             if seed is not None:
-                torch.manual_seed(seed)
+                _seed_pytorch(seed)
                 np.random.seed(seed % 2**32)
                 random.seed(seed)
             yield
         finally:
             np.random.set_state(numpys)
             random.setstate(pythons)
+
+
+def _seed_pytorch(seed: int) -> None:
+    """``torch.manual_seed``, which without an accelerator would keep the calling stack of every call for one."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def global_state() -> bytes:
