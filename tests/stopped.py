@@ -15,7 +15,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import FOREVER
+from tests.waiting import FOREVER, INTERRUPTIBLE
 
 ROOT = Path(__file__).parents[1]
 POINTS = {
@@ -30,7 +30,7 @@ POINTS = {
 
 def start(point: str, count: int, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """The process, when it has stopped at its point."""
-    command = [sys.executable, "-m", "tests.stopped", point, str(count), *map(str, arguments)]
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "tests.stopped", point, str(count), *map(str, arguments)]
     options = {"cwd": ROOT, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, **options}
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     assert driver.stdout is not None

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tasks
-from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
+from tests.waiting import FOREVER, INTERRUPTIBLE, PATIENCE, children, wait_for, wait_for_the_end_of
 
 from nfd.sweep.executors import Executor, Outcome, executor_named
 from nfd.sweep.executors.processes import Processes
@@ -192,7 +192,6 @@ DRIVER = """
 import sys
 from nfd.sweep.executors import executor_named
 from tests import tasks
-from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
 
 if __name__ == "__main__":
     log, workers = sys.argv[1], int(sys.argv[2])
@@ -205,7 +204,7 @@ def script(tmp_path: Path, text: str, *arguments: object) -> subprocess.Popen[st
     path = tmp_path / "driver.py"
     path.write_text(text)
     return subprocess.Popen(
-        [sys.executable, str(path), *map(str, arguments)],
+        [*INTERRUPTIBLE, sys.executable, str(path), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -224,7 +223,7 @@ class TestDriver:
         for number, driver in drivers.items():
             wait_for(lambda number=number: len(held(logs[number])) == workers)  # type: ignore[misc]
             os.killpg(driver.pid, number) if number == signal.SIGINT else driver.kill()
-            _, errors = driver.communicate()
+            _, errors = driver.communicate(timeout=PATIENCE)
             wait_for_the_end_of(held(logs[number]))
             assert errors.count("Traceback") == (number == signal.SIGINT)  # of the driver alone
         assert drivers[signal.SIGINT].returncode != 0
@@ -240,23 +239,23 @@ class TestDriver:
         workers = children(driver.pid)
         time.sleep(after)
         driver.send_signal(number)
-        driver.communicate()
+        driver.communicate(timeout=PATIENCE)
         wait_for_the_end_of(workers)
 
     @pytest.mark.slow
     def test_a_script_without_guard_is_safe(self, tmp_path: Path) -> None:
         text = DRIVER.replace('if __name__ == "__main__":', "if True:").replace("tasks.logged", "tasks.named")
         driver = script(tmp_path, text.replace("(log, i, 1e5)", '("square", i)'), "unused", 1)
-        output, errors = driver.communicate()
+        output, errors = driver.communicate(timeout=PATIENCE)
         assert output.count("Outcome(") == 9, errors
 
     @pytest.mark.slow
     def test_work_in_a_script(self, tmp_path: Path) -> None:
         text = DRIVER.replace("tasks.logged", "local").replace("import tasks\n", "import tasks\ndef local(x): return 1")
-        output, errors = script(tmp_path, text, "unused", 1).communicate()
+        output, errors = script(tmp_path, text, "unused", 1).communicate(timeout=PATIENCE)
         assert output.count("value=1") == 9, errors
         text = text.replace('if __name__ == "__main__":', "if True:")
-        output, errors = script(tmp_path, text, "unused", 2).communicate()
+        output, errors = script(tmp_path, text, "unused", 2).communicate(timeout=PATIENCE)
         assert output == ""
         assert "RuntimeError: A worker was lost before it was ready: it exited with 1." in errors
         assert "if __name__ == '__main__':" in errors.splitlines()[-1]
@@ -381,11 +380,10 @@ class TestRay:
 import ray
 from nfd.sweep.executors import executor_named
 from tests import tasks
-from tests.waiting import FOREVER, children, wait_for, wait_for_the_end_of
 executor = executor_named("ray")
 print(executor.slots > 0, ray.is_initialized(), list(executor.run(tasks.square, [3])), ray.is_initialized())
 """
-        output, errors = script(tmp_path, text).communicate()
+        output, errors = script(tmp_path, text).communicate(timeout=PATIENCE)
         assert output.split(maxsplit=2)[:2] == ["True", "True"], errors
         assert output.endswith("[Outcome(index=0, value=9, error=None)] False\n")
         assert "Traceback" not in errors

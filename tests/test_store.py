@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.waiting import calls
+from tests.waiting import PATIENCE, calls
 
 from nfd.store import identity, lock, store
 from nfd.store.blobs import pack, unpack
@@ -256,7 +256,7 @@ def test_a_second_driver_is_refused_at_once_and_told_who_is_first(
             with pytest.raises(BlockingIOError, match=f"process {os.getpid()} on .*, since 2.*reading is possible"):
                 Store.open(tmp_path)
         code = "try:\n Store.open(sys.argv[1])\nexcept BlockingIOError as error:\n print(error)"
-        said, _ = child(code, tmp_path).communicate()
+        said, _ = child(code, tmp_path).communicate(timeout=PATIENCE)
         assert f"process {os.getpid()} on " in said
         (tmp_path / "runs.driver").write_text("{")
         with pytest.raises(BlockingIOError, match="a process that has not yet said its name"):
@@ -273,7 +273,7 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match=f"process {holder.pid} on"):
         Store.open(tmp_path)
     holder.kill()
-    holder.communicate()
+    holder.communicate(timeout=PATIENCE)
     assert (tmp_path / "runs.driver").exists()  # a note is not a lock
     with Store.open(tmp_path) as runs:
         runs.add([run(0)])
@@ -568,7 +568,7 @@ print(3 * (g + 1))
 
 
 def test_a_limit_on_the_size_of_files_is_survived(tmp_path: Path) -> None:
-    said, _ = child(FILLING, tmp_path).communicate()
+    said, _ = child(FILLING, tmp_path).communicate(timeout=PATIENCE)
     assert said.strip().isdigit(), said
     with Store.open(tmp_path) as runs:
         assert len(runs) == int(said)
@@ -616,7 +616,7 @@ def test_a_killed_driver_loses_nothing_and_halves_nothing(tmp_path: Path, times:
         assert driver.stdout is not None
         promised += len(list(itertools.takewhile(lambda line: line != "stopped\n", driver.stdout)))
         driver.send_signal(signal.SIGKILL)
-        driver.communicate()
+        driver.communicate(timeout=PATIENCE)
         with Store.read(tmp_path) as runs:
             assert len(runs) == 3 * promised
         with Store.open(tmp_path) as runs:
@@ -645,7 +645,7 @@ def as_nobody(code: str, directory: Path) -> str:
     """What the code prints when it may write nothing; root, whom permissions do not bind, steps down first."""
     down = "import urllib.parse\n"  # pathlib's, loaded late and perhaps from where nobody may read
     down += "if os.geteuid() == 0:\n os.setgroups([])\n os.setgid(65534)\n os.setuid(65534)\n"
-    said, _ = child(down + code, directory, cwd="/").communicate()
+    said, _ = child(down + code, directory, cwd="/").communicate(timeout=PATIENCE)
     return said.strip()
 
 

@@ -36,7 +36,7 @@ import pytest
 from PIL import Image
 from rich.progress import Progress
 from tests import stopped
-from tests.waiting import PATIENCE, calls, children, wait_for, wait_for_the_end_of
+from tests.waiting import INTERRUPTIBLE, PATIENCE, calls, children, wait_for, wait_for_the_end_of
 
 from nfd.cli.main import main
 from nfd.cli.sweeping import resumable
@@ -92,7 +92,7 @@ def history(directory: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def nfd(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "nfd", *map(str, arguments)]
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "nfd", *map(str, arguments)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(command, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options)
 
@@ -124,7 +124,7 @@ def killed(arguments: Sequence[object], point: str, count: int) -> None:
     driver = stopped.start(point, count, *arguments)
     workers = children(driver.pid)
     driver.kill()
-    driver.communicate()
+    driver.communicate(timeout=PATIENCE)
     assert driver.returncode == -signal.SIGKILL
     wait_for_the_end_of(workers)
 
@@ -201,7 +201,7 @@ def interrupted(driver: subprocess.Popen[str]) -> tuple[str, str]:
     """Ctrl-C as a terminal sends it: to the driver and to all its workers."""
     workers = children(driver.pid)
     os.killpg(driver.pid, signal.SIGINT)
-    said = driver.communicate()
+    said = driver.communicate(timeout=PATIENCE)
     wait_for_the_end_of(workers)
     return said
 
@@ -361,7 +361,7 @@ def test_a_small_disk(executor: str, tmp_path: Path, whole: dict[str, tuple[Any,
         filler.write_bytes(bytes(850_000))
         given = ["sweep", toml(tmp_path / "grid.toml"), "--out", disk / "out", "--executor", executor]
         driver = nfd(*given)
-        out, said = driver.communicate()
+        out, said = driver.communicate(timeout=PATIENCE)
         assert (driver.returncode, out) == (2, ""), said
         assert re.search("(the disk is full|reading or writing failed).*safe.*resume", said)
         assert said.count("\n") == 1
@@ -370,7 +370,7 @@ def test_a_small_disk(executor: str, tmp_path: Path, whole: dict[str, tuple[Any,
         print(f"\ndisk full after {len(before)} of {TOTAL} runs ({executor})")
         filler.unlink()
         driver = nfd(*given)
-        _, said = driver.communicate()
+        _, said = driver.communicate(timeout=PATIENCE)
         assert driver.returncode == 0, said
         assert before.items() <= history(disk / "out").items()
         assert contents(disk / "out") == whole
@@ -612,7 +612,7 @@ def test_wandb_offline_holds_the_rows_by_name(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     for _ in range(2):
         driver = nfd(*given)
-        out, said = driver.communicate()
+        out, said = driver.communicate(timeout=PATIENCE)
         assert (driver.returncode, said) == (0, ""), out
     directories = list((tmp_path / "out" / "wandb").glob("offline-run-*"))
     with Store.read(tmp_path / "out") as runs:

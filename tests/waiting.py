@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 600.0  # seconds after which an event is given up: a test that gets there has failed
+INTERRUPTIBLE = ("env", "--default-signal=INT")  # before a command: else tests in the background make it deaf to Ctrl-C
 FOREVER = 24 * 3600.0  # seconds, of work that only a kill ends
 
 
