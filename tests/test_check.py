@@ -658,6 +658,7 @@ def test_the_command_says_writes_and_exits(
         ([], "needs a constructor"),
         (["mymodels"], "package.module:name"),
         (["nothere:f"], "no module 'nothere'"),
+        (["nothere.py:f"], "Name the module, not its file: nothere:f."),
         (["mymodels:nothing"], "has no 'nothing'"),
         (["mymodels:make_model", "--widths", "8", "4"], "must be ascending"),
     ):

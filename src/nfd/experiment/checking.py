@@ -36,8 +36,11 @@ def named(path: str, what: str) -> Any:
     try:
         module = import_users(module_name)
     except ModuleNotFoundError as error:
-        here = os.getcwd()
-        raise InputError(f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).") from error
+        here, plain = os.getcwd(), module_name.removesuffix(".py").replace(os.sep, ".")
+        hint = "" if plain == module_name else f" Name the module, not its file: {plain}:{name}."
+        raise InputError(
+            f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).{hint}"
+        ) from error
     except (Exception, SystemExit) as error:
         if isinstance(error, Exception) and not isinstance(error, SyntaxError) and is_ours(error):
             raise
