@@ -192,7 +192,9 @@ def _both(law: Law, cost: Cost, most: int, lowest: tuple[int, int], highest: tup
 def _about(law: Law, n: int, L: int) -> str:
     said = [law.note] if not law.good else []
     for name, term, symbol, start in (("width", law.a, "a", law.widths[0]), ("depth", law.b, "b", law.depths[0])):
-        if not pays(term):
+        if term.high < 0:
+            said.append(f"More {name} raises the loss ({symbol} = {term}): the smallest fitted, {start}, was kept.")
+        elif not pays(term):
             said.append(f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start}, was kept.")
         elif not term.low > 0:
             said.append(f"What {name} buys is not told from nothing ({symbol} = {term}): take more seeds to be sure.")

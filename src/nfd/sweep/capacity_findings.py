@@ -67,11 +67,13 @@ def answers(found: Capacity, asked: Asked) -> list[str]:
     if found.floor is not None:
         said.append(found.floor.beside(law.floor))
     bought = returns(law, n, L)
+    better = bought.left.high < 0
+    apart = "to its size: it is better than the infinite network" if better else "to its size"
     said.append(
-        f"A network of width {n} and depth {L} loses {bought.left.unsigned} nats to its size. Doubling its width buys "
+        f"A network of width {n} and depth {L} loses {bought.left.unsigned} nats {apart}. Doubling its width buys "
         f"{bought.width}, doubling its depth {bought.depth}. {_horizon(found, n, L)}"
     )
-    if bought.enough is not None:
+    if bought.enough is not None and not better:
         said.append(
             f"Returns diminish beyond width {bought.enough[0]:,} and depth {bought.enough[1]:,}: from there on all "
             "growth together lowers the loss by less than a tenth of the floor."
@@ -273,7 +275,7 @@ def _held_out(found: Capacity) -> list[str]:
     h = found.held_out
     if h is None:
         return []
-    verdict = "the prediction holds" if h.inside else "the prediction fails"
+    verdict = "the prediction holds" if h.inside else "the prediction fails, as their mean lies outside of its interval"
     return [
         f"Held out: for the mean of {h.networks} networks of width {h.width:,} and depth {h.depth:,} the law said "
         f"{h.predicted.unsigned}; trained, they reach {h.measured.unsigned}: {verdict}."
