@@ -43,6 +43,7 @@ PARTS = {
 }
 RESULT = Path(__file__).with_name("coverage.json")
 _WORKERS, _CHUNK, _QUICK = 2, 250, 50
+_MOST = {"predict": 100}  # repetitions of a part that trains dozens of networks in each
 _WHOLE = ("networks",)  # in one chunk: nfd.check counts its seeds from zero
 
 
@@ -63,7 +64,8 @@ def chunk(part: str, repetitions: int, seed: int) -> tuple[list[Row], float]:
 
 def chunks(part: str, repetitions: int) -> list[int]:
     """Repetitions of every chunk of a part."""
-    count = 1 if part in _WHOLE else -(-repetitions // _CHUNK)
+    repetitions = min(repetitions, _MOST.get(part, repetitions))
+    count = 1 if part in _WHOLE else max(-(-repetitions // _CHUNK), min(_WORKERS, repetitions) if part in _MOST else 1)
     return [repetitions // count + (index < repetitions % count) for index in range(count)]
 
 
