@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeated
-from nfd.claims.backward import correlated
-from nfd.claims.forward import excess
-from nfd.claims.measuring import distance, relative
 from nfd.core.statistics import interval, log_slope
+from nfd.paper.claims.backward import correlated
+from nfd.paper.claims.forward import excess
+from nfd.paper.claims.measuring import distance, relative
 
 _ENTRIES, _NOISE = 32, 0.3
 _WIDTHS = (16, 32, 64, 128)

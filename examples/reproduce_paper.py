@@ -23,7 +23,7 @@ import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import interval
 from nfd.data.digits import digits
-from nfd.limits.two_limits import first_step
+from nfd.paper.two_limits import first_step
 
 # %% [markdown]
 # ## The first step, exactly

@@ -15,8 +15,8 @@ from torch import Tensor
 from nfd.core.files import prepare_directory, staged, write_text
 from nfd.core.statistics import individual, interval, log_slope, rms, squared_size, stderr, systematic
 from nfd.data.digits import digits
-from nfd.limits.start import errors_in_depth, errors_in_width
-from nfd.limits.two_limits import ETA_C, HORIZON, first_step, networks, solutions
+from nfd.paper.start import errors_in_depth, errors_in_width
+from nfd.paper.two_limits import ETA_C, HORIZON, first_step, networks, solutions
 
 WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
 

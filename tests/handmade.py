@@ -11,8 +11,8 @@ import numpy as np
 
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import looks
-from nfd.figures import figure4, figure5
-from nfd.figures.runs import Runs
+from nfd.paper.figures import figure4, figure5
+from nfd.paper.figures.runs import Runs
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nfd.claims.claim import Claim, Judged
-from nfd.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
-from nfd.claims.table import CLAIMS
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
+from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
+from nfd.paper.claims.table import CLAIMS
 
 ROOT = Path(__file__).parents[1]
 VERDICTS = {"holds", "holds with a condition", "does not hold", "undecided", "not testable here"}

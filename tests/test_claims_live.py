@@ -11,7 +11,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from nfd.claims import (
+from nfd.core.activations import activation
+from nfd.core.machine import threads
+from nfd.core.statistics import Interval
+from nfd.core.variances import variances
+from nfd.data.digits import digits
+from nfd.paper.claims import (
     backward,
     first_step,
     forward,
@@ -23,16 +28,11 @@ from nfd.claims import (
     regimes,
     two_layer,
 )
-from nfd.claims.claim import Judged
-from nfd.claims.evidence import Evidence
-from nfd.claims.rules import rescued, some_of, together
-from nfd.claims.table import CLAIMS
-from nfd.core.activations import activation
-from nfd.core.machine import threads
-from nfd.core.statistics import Interval
-from nfd.core.variances import variances
-from nfd.data.digits import digits
-from nfd.limits.start import covariances, endpoints, errors_in_depth
+from nfd.paper.claims.claim import Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.rules import rescued, some_of, together
+from nfd.paper.claims.table import CLAIMS
+from nfd.paper.start import covariances, endpoints, errors_in_depth
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,14 +14,14 @@ import pytest
 import torch
 from tests.handmade import HORIZONS, Answer, Ended, falling, figure_1, made, never, noise, normal
 
-from nfd.claims import blocks, convergence, independence, shape, spectra
-from nfd.claims.evidence import Evidence
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import looks
-from nfd.figures import figure4, figure5
-from nfd.figures.runs import Runs
+from nfd.paper.claims import blocks, convergence, independence, shape, spectra
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.figures import figure4, figure5
+from nfd.paper.figures.runs import Runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from nfd.claims import (
+from nfd.core import activations
+from nfd.core.statistics import Interval, mean
+from nfd.core.variances import variances
+from nfd.data.digits import digits
+from nfd.limits.kernel import kernel
+from nfd.meters.start import start
+from nfd.nets.resnet import ResNet
+from nfd.nets.sgd import SGD
+from nfd.paper import two_limits
+from nfd.paper.claims import (
     backward,
     convergence,
     first_step,
@@ -35,26 +44,17 @@ from nfd.claims import (
     spectra,
     two_layer,
 )
-from nfd.claims import blocks as blocks_of_runs
-from nfd.claims.evidence import Evidence
-from nfd.claims.table import CLAIMS as EVERY
-from nfd.core import activations
-from nfd.core.statistics import Interval, mean
-from nfd.core.variances import variances
-from nfd.data.digits import digits
-from nfd.limits import two_limits
-from nfd.limits.kernel import kernel
-from nfd.limits.two_limits import ETA_C
-from nfd.meters.start import start
-from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd.paper.claims import blocks as blocks_of_runs
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.table import CLAIMS as EVERY
+from nfd.paper.two_limits import ETA_C
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODULES = (backward, first_step, forward, identities, kernels, limit, post_activation, regimes, two_layer)
 CLAIMS = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 C_1 = 1 / math.sqrt(2 * math.pi)
-World = Mapping[str, Any]  # what stands in the place of functions and settings, by their names below nfd.claims
+World = Mapping[str, Any]  # what stands in the place of functions and settings, by their names below nfd.paper.claims
 
 
 @dataclass(frozen=True)
@@ -467,7 +467,7 @@ def named() -> Iterator[Any]:
 @pytest.mark.parametrize("case", list(named()))
 def test_the_measurement_says_what_is_true(case: Case, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     for place, made in case.world().items():
-        monkeypatch.setattr(f"nfd{place}" if place.startswith(".") else f"nfd.claims.{place}", made)
+        monkeypatch.setattr(f"nfd{place}" if place.startswith(".") else f"nfd.paper.claims.{place}", made)
     judged = CLAIMS[case.claim].measure(fresh(evidence))
     monkeypatch.undo()
     assert judged.verdict == case.verdict, judged.reading
@@ -585,7 +585,7 @@ def test_products_of_features_and_gradients_correlate_over_depth_as_they_are_kno
 
 def test_the_five_functions_are_of_these_layers(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     h, g = (torch.tensor(v).view(3, 1, 1).expand(-1, 3, 64) for v in ([5.0, 2.0, 4.0], [2.0, 3.0, 7.0]))
-    monkeypatch.setattr("nfd.claims.backward.flows", lambda net, x: SimpleNamespace(h=h, delta=g))
+    monkeypatch.setattr("nfd.paper.claims.backward.flows", lambda net, x: SimpleNamespace(h=h, delta=g))
     found = backward.moments_at_start(fresh(evidence), "shared", "relu")
     assert found.functions[0].tolist() == [v for v in (4.0, 100.0, 36.0, 64.0, 14.0) for _ in range(3)]
     assert found.ends[0].tolist() == [80.0, 224.0]  # h_0.g_0 and h_L.g_L over sqrt(64)

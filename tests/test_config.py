@@ -18,7 +18,8 @@ from nfd.core.defaults import rate_for
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
 from nfd.experiment.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
-from nfd.experiment.sweep_settings import FigureConfig, data_settings
+from nfd.experiment.sweep_settings import data_settings
+from nfd.paper.config import FigureConfig
 from nfd.scaling.rules import RULES
 
 

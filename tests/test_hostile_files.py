@@ -23,7 +23,9 @@ from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Axes, Finding
 from nfd.experiment.kernel_facts import kernel_facts
 from nfd.experiment.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
-from nfd.experiment.sweep_settings import CapacityConfig, FigureConfig, TransferConfig
+from nfd.experiment.sweep_settings import CapacityConfig, TransferConfig
+from nfd.paper.claims.page import claims_sections
+from nfd.paper.config import FigureConfig
 from nfd.report.overview import overview
 from nfd.report.page import page
 from nfd.report.results import read_results
@@ -311,7 +313,7 @@ def reported(folder: Path, changed: list[tuple[tuple[Any, ...], Any]]) -> None:
     (folder / "result.json").write_text(json.dumps(content))
     found, problems = read_results(folder)
     assert len(found) + len(problems) >= 1
-    assert page("Results", overview(found, problems)).endswith("</html>\n")
+    assert page("Results", overview(found, problems, [claims_sections])).endswith("</html>\n")
 
 
 @given(changes)
@@ -339,7 +341,7 @@ def test_results_of_another_kind_are_a_sentence_on_the_page(tmp_path: Path, cont
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "result.json").write_bytes(content)
     found, problems = read_results(tmp_path)
-    assert page("Results", overview(found, problems))
+    assert page("Results", overview(found, problems, [claims_sections]))
     assert found or "result.json" in problems[0]
 
 

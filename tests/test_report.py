@@ -19,12 +19,12 @@ from tests.browser import Seen, browser, seen
 from nfd.cli.main import main
 from nfd.core.files import write_json
 from nfd.experiment.findings.finding import Axes, Finding, plain
-from nfd.experiment.sweep_settings import FigureConfig
+from nfd.paper.claims.page import claims_markdown, claims_section
+from nfd.paper.config import FigureConfig
+from nfd.paper.pages import write_claims
 from nfd.report.charts import chart_of, still
-from nfd.report.claims import claims_markdown, claims_section
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.page import Section, page
-from nfd.report.paper import write_claims
 from nfd.report.section import section_html
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, styled
 from nfd.report.tidy import linear_span, log_span, tidy

@@ -43,9 +43,10 @@ from nfd.experiment import checking, kernel_fit, prediction, study
 from nfd.experiment.config import Config
 from nfd.experiment.runs import dataset_of, run_key, train_group
 from nfd.experiment.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
-from nfd.experiment.sweep_settings import CapacityConfig, FigureConfig, TransferConfig
-from nfd.figures import FIGURES
-from nfd.figures.making import trained
+from nfd.experiment.sweep_settings import CapacityConfig, TransferConfig
+from nfd.paper.config import FigureConfig
+from nfd.paper.figures import FIGURES
+from nfd.paper.figures.making import trained
 from nfd.sweep.capacity import capacity
 from nfd.sweep.capacity_findings import asked_of, result
 from nfd.sweep.executors import executor_named
@@ -682,7 +683,7 @@ def test_the_rest_of_what_commands_take_changes_what_they_say(place: Path, capsy
     assert "Hermite" in said("kernel", "facts").title()
     for number in ("2", "6"):
         command = made(FigureCommand, number=number, store="kept", executor="inline")
-        assert stopped_at("nfd.figures.making.trained", command)[0] is FIGURES[number]
+        assert stopped_at("nfd.paper.figures.making.trained", command)[0] is FIGURES[number]
         assert (place / "kept").is_dir()
     with pytest.raises(UsageError, match="'nowhere' holds no networks"):
         made(ClaimsCommand, store="nowhere").run("")

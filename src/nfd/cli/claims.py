@@ -7,7 +7,7 @@ from pathlib import Path
 from nfd.cli.options import PAGE
 from nfd.cli.sweeping import SweepOptions, resumable
 from nfd.core.errors import UsageError
-from nfd.experiment.sweep_settings import FigureConfig
+from nfd.paper.config import FigureConfig
 
 
 class ClaimsCommand(SweepOptions, FigureConfig):
@@ -36,9 +36,9 @@ class ClaimsCommand(SweepOptions, FigureConfig):
         return resumable(store, lambda: self._judged(config, directory, store, command))
 
     def _judged(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
-        from nfd.claims.table import evidence_for, table
         from nfd.core.machine import threads
-        from nfd.report.paper import write_claims
+        from nfd.paper.claims.table import evidence_for, table
+        from nfd.paper.pages import write_claims
 
         with self.sweep(store) as sweep:
             evidence = evidence_for(config, sweep, say=lambda text: print(text, flush=True))

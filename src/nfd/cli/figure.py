@@ -9,7 +9,7 @@ import tyro
 
 from nfd.cli.options import PAGE
 from nfd.cli.sweeping import SweepOptions, resumable
-from nfd.experiment.sweep_settings import FigureConfig
+from nfd.paper.config import FigureConfig
 
 
 def _say(text: str) -> None:
@@ -40,9 +40,9 @@ class FigureCommand(SweepOptions, FigureConfig):
         return resumable(store, lambda: self._drawn(config, directory, store, command))
 
     def _drawn(self, config: FigureConfig, directory: Path, store: Path, command: str) -> int:
-        from nfd.figures import FIGURES
-        from nfd.figures.making import dataset_for, findings, trained
-        from nfd.report.paper import write_figure, write_figures
+        from nfd.paper.figures import FIGURES
+        from nfd.paper.figures.making import dataset_for, findings, trained
+        from nfd.paper.pages import write_figure, write_figures
 
         wanted = FIGURES.values() if self.number == "all" else [FIGURES[self.number]]
         drawn, dataset = [], dataset_for(config, progress=True)

@@ -29,6 +29,7 @@ class ReportCommand(Options, Config):
             raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
         from nfd.core.files import expanded, prepare_directory
         from nfd.core.ownership import check_replaceable
+        from nfd.paper.claims.page import claims_sections
         from nfd.report.overview import write_report
         from nfd.report.results import read_results, replaceable
 
@@ -43,7 +44,8 @@ class ReportCommand(Options, Config):
             print(f"nfd: {problem}", file=sys.stderr)
         if not results:
             raise UsageError(f"no result in {self.directory!r}: no readable result.json there or below.")
-        path = write_report(results, problems, self.directory, prepare_directory(self.out), command)
+        out = prepare_directory(self.out)
+        path = write_report(results, problems, self.directory, out, command, drawers=[claims_sections])
         drawn = sum(len(one.findings) for one in results)
         print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
         print(f"Report: {path}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from nfd.core.files import staged, write_json, write_text
-from nfd.report.claims import are_claims, claims_section
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 from nfd.report.results import REPORT, Result
+
+Drawer = Callable[[Result], list[Section]]  # the sections of results that another package writes; none for others
 
 _DEEPEST = 3  # levels of a result whose values are listed
 _LONGEST = 12  # of a list that is shown as a value
@@ -18,37 +19,43 @@ _MOST = 500  # rows of a table
 _ABOUT = ("title", "command", "repeat", "config", "findings", "answers")  # what a part says elsewhere, or not
 
 
-def write_report(results: Sequence[Result], problems: Sequence[str], directory: str, out: Path, command: str) -> Path:
+def write_report(
+    results: Sequence[Result],
+    problems: Sequence[str],
+    directory: str,
+    out: Path,
+    command: str,
+    drawers: Sequence[Drawer] = (),
+) -> Path:
     """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
     title = f"Results in {directory}" if len(results) != 1 else results[0].title
     with staged(out) as folder:
-        write_text(folder / "report.html", page(title, overview(results, problems)))
+        write_text(folder / "report.html", page(title, overview(results, problems, drawers)))
         listed = [{"folder": one.folder, "title": one.title, "command": one.command} for one in results]
         about = {"title": title, "command": command, REPORT: directory}
         write_json(folder / "result.json", {**about, "results": listed, "problems": list(problems)})
     return out / "report.html"
 
 
-def overview(results: Sequence[Result], problems: Sequence[str]) -> list[Section]:
+def overview(results: Sequence[Result], problems: Sequence[str], drawers: Sequence[Drawer] = ()) -> list[Section]:
     """What could not be read, then a part for every result."""
     unread = [Section("What could not be read", [], points=problems)] if problems else []
-    return [*unread, *(section for one in results for section in part(one))]
+    return [*unread, *(section for one in results for section in part(one, drawers))]
 
 
-def part(result: Result) -> list[Section]:
-    """A result: where it came from and its answers, then its findings, statements, or values."""
+def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
+    """A result: where it came from and its answers, then its findings, what ``drawers`` make of it, or values."""
     origin = f"In {result.folder}, made by: {result.command}"
     drawn = [finding_section(finding, level=3) for finding in result.findings]
-    rows = result.content.get("rows")
-    tested = [claims_section(rows, level=3)] if are_claims(rows) else []
-    told = bool(drawn or tested)
+    special = [section for drawer in drawers for section in drawer(result)]
+    told = bool(drawn or special)
     opening = Section(
         result.title,
         [origin, *_partial(result)],
         points=[*_answers(result), *_missing(result)],
         table=[] if told else _values(result),
     )
-    return [opening, *tested, *drawn, *([] if told else [*_undrawn(result), *_tables(result)])]
+    return [opening, *special, *drawn, *([] if told else [*_undrawn(result), *_tables(result)])]
 
 
 def _partial(result: Result) -> list[str]:

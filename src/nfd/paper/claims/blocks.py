@@ -1,0 +1,231 @@
+"""Claims of section 5: two-layer blocks, Eqs. 7 and 8, and transfer of the learning rate (Fig. 5)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from nfd.core.names import RuleName
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope
+from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.rules import (
+    EVEN,
+    above,
+    below,
+    between,
+    conditional,
+    inside,
+    known,
+    no_number,
+    power_said,
+    together,
+    undecided,
+)
+from nfd.paper.figures import figure5
+from nfd.paper.figures.panels import apart_said
+from nfd.paper.figures.runs import Runs
+from nfd.sweep.optimum import Scores
+from nfd.sweep.transfer import Size, drift
+
+_UNIFORM, _EQ8 = figure5.RULES
+_TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none
+
+
+def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -> Judged:
+    collapse = evidence.runs["5"]["collapse"]
+    found, said = _exponent_of(collapse, rule, meter)
+    if not known(found):
+        return no_number(collapse.where(rule=rule), "depth", "depth")
+    function, _ = _exponent_of(collapse, rule, "function_update_inner")
+    first, _ = _exponent_of(collapse, rule, meter, look=0)
+    looks = collapse.curve("measured_after")[0].tolist()
+    early = f"{power_said('L', first)} after {looks[0]:.0f}"
+    reading = f"{said} after {looks[-1]:.0f} steps; {early}. What inner layers do to the "
+    return between(
+        found, low, high, f"{reading}function goes as {power_said('L', function)}.", f"{early} steps",
+        "digits and Adam: docs/checks.md",
+    )  # fmt: skip
+
+
+def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple[Interval, str]:
+    depths, samples = figure5.updates(collapse, rule, meter, look)
+    if len(depths) < 2:
+        return UNKNOWN, "no known power of L"
+    found = interval(lambda s: log_slope(depths, s.mean(0)), samples)
+    return found, f"{power_said('L', found)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
+
+
+def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[Size, Scores]:
+    """Scores by (width, depth)."""
+    some = runs.where(rule=rule)
+    return {(n, L): figure5.scores(some, rule, n, L, classes, metric) for n, L in some.by("width", "depth")}
+
+
+def drifted(found: dict[Size, Scores], axis: str) -> tuple[Interval | None, str]:
+    """The drift of the best rate, None where it cannot be told, and the best rates in words."""
+    blind = [f"width {n}, depth {L}" for (n, L), cell in found.items() if not cell.learns or cell.edge]
+    if blind:
+        return None, f"The best rate is not within the grid at {'; '.join(blind)}."
+    said = ", ".join(
+        f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in found.items()
+    )
+    return drift(found, "depth" if axis == "depth" else "width"), f"Best eta_c: {said}."
+
+
+def _moves(evidence: Evidence) -> Judged:
+    """Whether the best uniform rate moves with depth, at the largest width."""
+    found, said = drifted(_largest(evidence, _UNIFORM), "depth")
+    if found is None:
+        return undecided(said)
+    return above(found, _TRANSFERS, _with_cost(evidence, _UNIFORM, said), "both widths of the figure (Fig. 5 d)")
+
+
+def _stays(evidence: Evidence) -> Judged:
+    found, said = drifted(_largest(evidence, _EQ8), "depth")
+    if found is None:
+        return undecided(said)
+    reading = _with_cost(evidence, _EQ8, said)
+    return between(found, -_TRANSFERS, _TRANSFERS, f"{reading} At depths to 256: docs/sweeps.md.", "both widths")
+
+
+def _largest(evidence: Evidence, rule: str) -> dict[Size, Scores]:
+    runs = evidence.runs["5"]["transfer"]
+    return cells(runs.where(width=max(runs.values("width"))), rule, evidence.classes)
+
+
+def _with_cost(evidence: Evidence, rule: str, said: str) -> str:
+    """What the shallowest network's best rate costs the deepest, read off its curve."""
+    found = list(_largest(evidence, rule).values())
+    first, last = found[0], found[-1]
+    lost = last.at(first.best()) - last.at(last.best())
+    made = last.guess - last.at(last.best())
+    return f"{said} The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
+
+
+def _better(evidence: Evidence, metric: str) -> Judged:
+    """Eq. 8 minus uniform, each at its best rate, at every size; the value is the worst of them."""
+    transfer = evidence.runs["5"]["transfer"]
+    found, ends = {}, []
+    for (width, depth), some in sorted(transfer.by("width", "depth").items()):
+        found[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
+        ends += [rule for rule in figure5.RULES if figure5.best_rate(some, rule)[1]]
+    said = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in found.items())
+    if ends:
+        return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {said}.")
+    verdict = together(inside(apart, -math.inf, 0.0) for apart in found.values())
+    worst = max(found.values(), key=lambda apart: apart.low if verdict == "does not hold" else apart.high)
+    better = sum(apart.high < 0 for apart in found.values())
+    reading = f"Eq. 8 minus uniform in nats, each at its best rate: {said}. Better at {better} of {len(found)} sizes."
+    tried = () if verdict == "holds" else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
+    return Judged(worst, verdict, reading, tried)
+
+
+def _deep(evidence: Evidence, metric: str) -> Judged:
+    """At the paper's rate; what is left of it when each rule is tuned makes the condition."""
+    deep = evidence.runs["5"]["deep"]
+    shown = deep.where(eta_c=min(deep.values("eta_c")))
+    if any(r.status == "diverged" for r in shown):
+        return no_number(shown, "rule", "")
+    found, fair = figure5.advantage(shown, metric), figure5.tuned_advantage(deep, metric)
+    rates = {name: figure5.best_rate(deep, rule) for rule, name in figure5.RULES.items()}
+    said = ", ".join(f"{eta:g}{' (an end of the grid)' * end} with {name}" for name, (eta, end) in rates.items())
+    reading = f"Eq. 8 minus uniform: {found} at eta_c = {min(deep.values('eta_c')):g}; {fair} each at its best, {said}."
+    rule = above if metric == "test_accuracy" else below
+    grid = ", ".join(f"{eta:g}" for eta in sorted(deep.values("eta_c")))
+    judged, tuned = (rule(each, 0.0, reading, f"each rule at its best of the rates {grid}") for each in (found, fair))
+    condition = {"holds": "", "undecided": "At one rate for both, not resolved when each is tuned:"}
+    said_of = condition.get(tuned.verdict, "At one rate for both, and not when each is tuned:")
+    return conditional(judged, said_of) if said_of else judged
+
+
+def _one_layer(evidence: Evidence) -> Judged:
+    found, said = drifted(cells(evidence.runs["claims"]["one-layer"], "depth-mup", evidence.classes), "depth")
+    return undecided(said) if found is None else between(found, -_TRANSFERS, _TRANSFERS, said, "the depths of Fig. 5")
+
+
+def _mup_depth(evidence: Evidence) -> Judged:
+    found, said = drifted(cells(evidence.runs["claims"]["one-layer"], "mup", evidence.classes), "depth")
+    return undecided(said) if found is None else below(found, -_TRANSFERS, said, "two-layer blocks: nfd transfer")
+
+
+def _width(evidence: Evidence) -> Judged:
+    found, said = drifted(cells(evidence.runs["claims"]["width"], "depth-mup", evidence.classes), "width")
+    return undecided(said) if found is None else between(found, -_TRANSFERS, _TRANSFERS, said, "four widths")
+
+
+def _exponent(id_: str, source: str, statement: str, rule: RuleName, meter: str, low: float, high: float) -> Claim:
+    what = f"Exponent in L of {meter} (nfd.meters.updates) at the end, {figure5.RULES[rule]}"
+    measurement = f"{what}: holds within [{low:g}, {high:g}]."
+    return Claim(id_, source, statement, measurement, partial(_slope, rule=rule, meter=meter, low=low, high=high))
+
+
+CLAIMS = (
+    _exponent(
+        "eq7-inner", "Eqs. 7 and 27; Section H.1; Fig. 5 row 1", "With uniform rates inner updates fall as 1/sqrt(L).",
+        "depth-mup", "inner_update", -0.5 - EVEN, -0.5 + EVEN,
+    ),
+    _exponent(
+        "eq7-stream", "Eqs. 7, 33 and 34; Section H.2; Fig. 5 row 1",
+        "With uniform rates updates of the stream's dynamics stay.", "depth-mup", "stream_update", -EVEN, EVEN,
+    ),
+    _exponent(
+        "eq8-inner", "Eq. 8; Fig. 5 row 1", "With the rates of Eq. 8 inner updates stay.",
+        "depth-mup-inner", "inner_update", -EVEN, EVEN,
+    ),
+    _exponent(
+        "eq8-stream", "Eqs. 8 and 32; Section H.2", "With the rates of Eq. 8 updates of the stream's dynamics stay.",
+        "depth-mup-inner", "stream_update", -EVEN, EVEN,
+    ),
+    Claim(
+        "fig5-moves", "Section 5; Fig. 5 row 2, d", "With uniform rates the best eta_c moves with depth.",
+        f"Doublings of the best eta_c (training loss) per doubling of depth: holds above {_TRANSFERS}.", _moves,
+    ),
+    Claim(
+        "fig5-stays", "Section 5; Fig. 5 row 2, e", "With the rates of Eq. 8 the best eta_c stays over depths.",
+        f"Doublings of the best eta_c (training loss) per doubling of depth: holds within {_TRANSFERS} of 0.", _stays,
+    ),
+    Claim(
+        "fig5-better-train", "Fig. 5 row 2", "Eq. 8 improves the training loss uniformly.",
+        "Training loss, Eq. 8 minus uniform, each at the rate of its lowest training loss, paired by seed, at every "
+        "size: holds where all lie below 0.",
+        partial(_better, metric="train_loss"),
+    ),
+    Claim(
+        "fig5-better-test", "Fig. 5 row 2", "Eq. 8 improves the test loss uniformly.",
+        "Test loss, Eq. 8 minus uniform, each at the rate of its lowest training loss, paired by seed, at every size: "
+        "holds where all lie below 0.",
+        partial(_better, metric="test_loss"),
+    ),
+    Claim(
+        "fig5-deep-train", "Fig. 5 row 3", "At depth 64 Eq. 8 reaches a lower training loss.",
+        "Training loss at the end, Eq. 8 minus uniform at the smallest eta_c, paired by seed: holds below 0, with a "
+        "condition where not when each is at its best rate.",
+        partial(_deep, metric="train_loss"),
+    ),
+    Claim(
+        "fig5-deep-test", "Fig. 5 row 3", "At depth 64 Eq. 8 reaches a lower test loss.",
+        "Test loss at the end, Eq. 8 minus uniform at the smallest eta_c, paired by seed: holds below 0, with a "
+        "condition where not when each is at its best rate.",
+        partial(_deep, metric="test_loss"),
+    ),
+    Claim(
+        "fig5-deep-accuracy", "Fig. 5 row 3", "At depth 64 Eq. 8 reaches a higher test accuracy.",
+        "Test accuracy at the end, Eq. 8 minus uniform at the smallest eta_c, paired by seed: holds above 0, with a "
+        "condition where not when each is at its best rate.",
+        partial(_deep, metric="test_accuracy"),
+    ),
+    Claim(
+        "transfer-one-layer", "Sections 1, 2 and 5", "Under depth-muP one-layer blocks keep their best rate.",
+        f"Doublings of the best eta_c per doubling of depth: holds within {_TRANSFERS} of 0.", _one_layer,
+    ),
+    Claim(
+        "transfer-mup-depth", "Section 1", "Under muP the best rate does not carry over to deeper networks.",
+        f"Doublings of the best eta_c per doubling of depth, one-layer blocks: holds below -{_TRANSFERS}.", _mup_depth,
+    ),
+    Claim(
+        "transfer-width", "Sections 1 and 2", "The best rate carries over to wider networks.",
+        f"Doublings of the best eta_c per doubling of width, depth-muP, one-layer: holds within {_TRANSFERS} of 0.",
+        _width,
+    ),
+)  # fmt: skip

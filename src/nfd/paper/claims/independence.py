@@ -1,0 +1,260 @@
+"""Claims on trained decoupled networks (Corollary 1, Figs. 4 and 7, section I.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nfd.core.statistics import UNKNOWN, Interval, interval
+from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided
+from nfd.paper.figures import figure4
+from nfd.paper.figures.panels import apart_said, difference, mean_of
+from nfd.paper.figures.runs import Runs
+
+ALIGNED = 0.05  # of the progress: a gap within is none
+_LEARNT = 0.05  # nats: a network that learns less learns nothing to compare
+_DEEP = 18  # the depth from which on the paper saw NaN
+
+
+def _ends(runs: Runs) -> tuple[int, int]:
+    depths = sorted(runs.values("depth"))
+    return depths[0], depths[-1]
+
+
+def _vanishes(evidence: Evidence) -> Judged:
+    runs = evidence.runs["4"]["dnn"]
+    shallow, deep = _ends(runs)
+    if shallow not in _learning(runs, evidence.classes):
+        return undecided(f"{_none_learns([shallow])} There is no progress to compare with.")
+    made = torch.stack([figure4.made(runs, L, evidence.classes) for L in (shallow, deep)], 1)
+    found = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
+    if not known(found):
+        return no_number(runs.where(feedback="shared"), "depth", "depth")
+    said = " and ".join(f"{mean_of(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
+    return below(found, 0.1, f"Progress in nats: {said}.", "eta_c = 0.1 alone, as in the caption")
+
+
+def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
+    """Whether the two trainings stay apart, at the deepest network that learns and does not diverge."""
+    runs = evidence.runs[figure][name]
+    gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in _learning(runs, evidence.classes)}
+    gaps = {L: gap for L, gap in gaps.items() if known(gap)}
+    if not gaps:
+        return undecided("At every depth networks learn nothing or diverge.")
+    depth, found = list(gaps.items())[-1]
+    rest = [L for L in sorted(runs.values("depth")) if depth < L]
+    reading = f"Gap over progress: {_listed(gaps)}."
+    if rest:
+        reading += f" {_none_learns(rest)}"
+    outside = {"holds": "does not hold", "does not hold": "holds"}
+    verdict = inside(found, -ALIGNED, ALIGNED)
+    tried = () if verdict == "does not hold" else ("every depth of the figure",)
+    return Judged(found, outside.get(verdict, verdict), reading, tried)  # type: ignore[arg-type]
+
+
+def _none_learns(depths: Sequence[int]) -> str:
+    return f"Of networks of depth {', '.join(map(str, depths))} some learn nothing or diverge."
+
+
+def _learning(runs: Runs, classes: int) -> list[int]:
+    """The depths whose standard networks all learn."""
+    made = {L: mean_of(figure4.made(runs, L, classes)) for L in sorted(runs.values("depth"))}
+    return [L for L, progress in made.items() if progress.low > _LEARNT]
+
+
+def _listed(gaps: dict[int, Interval]) -> str:
+    return "; ".join(f"{apart_said(gap)} at depth {L}" for L, gap in gaps.items())
+
+
+def _compared(runs: Runs, classes: int, *depths: int) -> list[int]:
+    """Those of these depths where there is no gap over progress: networks learn nothing, or some diverge."""
+    learning = _learning(runs, classes)
+    return [L for L in depths if L not in learning or not known(figure4.relative_gap(runs, L, classes))]
+
+
+def _mup_diverges(evidence: Evidence) -> Judged:
+    runs = evidence.runs["4"]["mup"].where(feedback="shared")
+    deep = [L for L in sorted(runs.values("depth")) if L > _DEEP]
+    if not deep:
+        return undecided(f"No network here is deeper than {_DEEP}.")
+    ended = {L: sum(r.status == "diverged" for r in some) for L, some in sorted(runs.by("depth").items())}
+    count = len(runs.values("seed"))
+    shown = ", ".join(f"{bad} of {count} at depth {L}" for L, bad in ended.items())
+    shares = torch.tensor([float(r.status == "diverged") for r in runs if r.config["depth"] > _DEEP])
+    found = mean_of(shares.double())
+    reading = f"Diverged within {runs.values('steps')[0]} steps: {shown}."
+    return above(found, 0.5, reading, f"depths {', '.join(map(str, ended))}")
+
+
+def _mup_overfits(evidence: Evidence) -> Judged:
+    """Whether the test loss rises with depth while the training loss does not; needs samples that are seen again."""
+    runs = evidence.runs["4"]["mup"].where(feedback="shared")
+    config = runs.configs[0]
+    seen, images = config.steps * config.batch, len(evidence.dataset.train)
+    if seen <= images:
+        reading = f"These runs see {seen:,} of {images:,} images, each once: what is learnt cannot be overfitted."
+        return Judged(UNKNOWN, "not testable here", reading)
+    depths = [L for L, some in sorted(runs.by("depth").items()) if bool(some.metric("test_loss").isfinite().all())]
+    if len(depths) < 2:
+        return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")
+    apart = [runs.where(depth=L).metric("test_loss") - runs.where(depth=L).metric("train_loss") for L in depths]
+    found = difference(apart[0], apart[-1])
+    passes = f"after {seen / images:.1f} passes"
+    reading = f"Test minus training loss changes by {found} nats from depth {depths[0]} to {depths[-1]} {passes}."
+    return above(found, 0.0, reading, f"{passes} alone")
+
+
+def _improves(evidence: Evidence, metric: str) -> Judged:
+    runs = evidence.runs["4"]["depth-mup"].where(feedback="shared")
+    shallow, deep = _ends(runs)
+    found = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
+    if not known(found):
+        return no_number(runs, "depth", "depth")
+    return below(found, 0.0, f"From depth {shallow} to {deep} it changes by {found} nats.", "eta_c = 0.1 alone")
+
+
+def _aligns(evidence: Evidence) -> Judged:
+    """Whether the gap, over the progress, is none at the largest depth."""
+    runs = evidence.runs["4"]["depth-mup"]
+    gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
+    _, deep = _ends(runs)
+    if missing := _compared(runs, evidence.classes, deep):
+        return undecided(f"Gap over progress: {_listed(gaps)}. {_none_learns(missing)}")
+    found = gaps[deep]
+    reading = f"Gap over progress: {_listed(gaps)}; {figure4.gap(runs, deep)} nats at depth {deep}."
+    return between(
+        found, -ALIGNED, ALIGNED, reading, *_other_rates(evidence), "squared loss, single samples: docs/two-limits.md",
+        "the first step alone: corollary1-first-step",
+    )  # fmt: skip
+
+
+def _other_rates(evidence: Evidence) -> list[str]:
+    said = []
+    for eta_c, some in sorted(evidence.runs["claims"]["rates"].by("eta_c").items()):
+        deep = _ends(some)[1]
+        gap = figure4.relative_gap(some, deep, evidence.classes)
+        said.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
+    return said
+
+
+def _closes(evidence: Evidence) -> Judged:
+    """Whether the gap, over the progress, shrinks with depth."""
+    runs = evidence.runs["4"]["depth-mup"]
+    shallow, deep = _ends(runs)
+    if missing := _compared(runs, evidence.classes, shallow, deep):
+        return undecided(_none_learns(missing))
+    pairs = torch.cat([figure4.late(runs, L) for L in (shallow, deep)], 1)
+    found = interval(lambda p: _size(p[:, 2:], evidence) - _size(p[:, :2], evidence), pairs)
+    gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
+    return below(found, 0.0, f"Gap over progress: {_listed(gaps)}.", *_other_rates(evidence))
+
+
+def _size(pair: Tensor, evidence: Evidence) -> Tensor:
+    return figure4.gap_over_progress(pair, evidence.classes).abs()
+
+
+def _wide_steadies(evidence: Evidence) -> Judged:
+    """Whether wider muP networks rise less on the way, at the deepest that does not diverge in either figure."""
+    both = [evidence.runs[figure]["mup"].where(feedback="shared") for figure in ("4", "7")]
+    finite = [L for L in sorted(both[0].values("depth")) if all(_finite(r.where(depth=L)) for r in both)]
+    if not finite:
+        return undecided("Networks diverged at every depth.")
+    highest = [r.where(depth=finite[-1]).metric("highest_loss") for r in both]
+    found = interval(lambda a, b: b.mean(0) - a.mean(0), *highest)
+    widths = " to ".join(str(r.values("width")[0]) for r in both)
+    reading = f"The highest loss on the way changes by {found} nats from width {widths} at depth {finite[-1]}."
+    return below(found, 0.0, reading, f"depths {', '.join(map(str, finite))} do not diverge")
+
+
+def _finite(runs: Runs) -> bool:
+    return bool(runs.metric("highest_loss").isfinite().all())
+
+
+def _wide_aligns(evidence: Evidence) -> Judged:
+    runs = [evidence.runs[figure]["depth-mup"] for figure in ("4", "7")]
+    _, deep = _ends(runs[0])
+    if any(_compared(r, evidence.classes, deep) for r in runs):
+        return undecided(_none_learns([deep]))
+    found = interval(lambda a, b: _size(b, evidence) - _size(a, evidence), *(figure4.late(r, deep) for r in runs))
+    gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
+    said = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
+    return below(found, 0.0, f"Gap over progress at depth {deep}: {said}.", "infinite width: docs/two-limits.md")
+
+
+def _wide_gains(evidence: Evidence) -> Judged:
+    runs = [evidence.runs[figure]["depth-mup"].where(feedback="shared") for figure in ("4", "7")]
+    _, deep = _ends(runs[0])
+    found = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
+    if not known(found):
+        return no_number(Runs([r for some in runs for r in some.where(depth=deep)]), "width", "width")
+    return below(found, 0.0, f"The test loss at depth {deep} changes by {found} nats.", "one width doubling")
+
+
+CLAIMS = (
+    Claim(
+        "fig4-dnn-vanishes", "Fig. 4a; Section I.2", "Deep vanilla networks make little progress.",
+        "Progress (log C minus the training loss of the second half) of the deepest over the shallowest: holds below "
+        "0.1.", _vanishes,
+    ),
+    Claim(
+        "fig4-dnn-apart", "Fig. 4a; Section I.2", "Vanilla networks train differently when decoupled.",
+        f"Gap over progress at the deepest network that learns: holds outside of +-{ALIGNED}.",
+        partial(_apart, figure="4", name="dnn"),
+    ),
+    Claim(
+        "fig4-mup-apart", "Fig. 4b; Section I.2", "muP residual networks train differently when decoupled.",
+        f"Gap over progress at the deepest network that learns: holds outside of +-{ALIGNED}.",
+        partial(_apart, figure="4", name="mup"),
+    ),
+    Claim(
+        "fig4-mup-diverges", "Section I.2", "muP residual networks deeper than 18 end in NaN.",
+        "Share of standard networks deeper than 18 that diverge: holds above a half.", _mup_diverges,
+    ),
+    Claim(
+        "fig4-mup-overfits", "Fig. 4b", "Deep muP residual networks overfit.",
+        "Test minus training loss at the deepest network that does not diverge minus at the shallowest, where images "
+        "are seen more than once: holds above 0.", _mup_overfits,
+    ),
+    Claim(
+        "fig4-depth-train", "Fig. 4c; Section I.2", "Under depth-muP depth improves the training loss.",
+        "Training loss at the end, deepest minus shallowest, paired by seed: holds below 0.",
+        partial(_improves, metric="train_loss"),
+    ),
+    Claim(
+        "fig4-depth-test", "Fig. 4c; Section I.2", "Under depth-muP depth improves the test loss.",
+        "Test loss at the end, deepest minus shallowest, paired by seed: holds below 0.",
+        partial(_improves, metric="test_loss"),
+    ),
+    Claim(
+        "corollary1-trained", "Corollary 1; Fig. 4c", "Deep depth-muP networks train alike when decoupled.",
+        f"Decoupled minus standard training loss over the second half, over the progress, at the largest depth: holds "
+        f"within {ALIGNED} of 0.", _aligns,
+    ),
+    Claim(
+        "fig4-closes", "Fig. 4c; Section I.2", "Under depth-muP the two trainings come closer as depth grows.",
+        "Size of the gap over progress at the largest depth minus at the smallest: holds below 0.", _closes,
+    ),
+    Claim(
+        "fig7-steadies", "Fig. 7b; Section I.2", "Width makes muP residual networks less unstable.",
+        "Highest loss on the way at width 256 minus 128, at the deepest that does not diverge: holds below 0.",
+        _wide_steadies,
+    ),
+    Claim(
+        "fig7-mup-apart", "Fig. 7b; Section I.2", "Wider muP residual networks still train differently when decoupled.",
+        f"As fig4-mup-apart, at width 256: holds outside of +-{ALIGNED}.",
+        partial(_apart, figure="7", name="mup"),
+    ),
+    Claim(
+        "fig7-aligns", "Fig. 7c; Section I.2", "Width brings decoupled and standard depth-muP training closer.",
+        "Size of the gap over progress at the largest depth, width 256 minus 128: holds below 0.", _wide_aligns,
+    ),
+    Claim(
+        "fig7-gains", "Fig. 7c; Section I.2", "Width improves depth-muP networks.",
+        "Test loss at the largest depth, width 256 minus 128: holds below 0.", _wide_gains,
+    ),
+)  # fmt: skip

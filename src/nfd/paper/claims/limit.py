@@ -1,0 +1,219 @@
+"""The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2, Appendices F and G)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from nfd.core.names import Activation, Feedback
+from nfd.core.random import derive
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_apart, systematic
+from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.measuring import distance, listed, relative, signed
+from nfd.paper.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
+from nfd.paper.config import Preset
+from nfd.paper.two_limits import ETA_C, networks, solutions
+
+RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Networks, their width, solutions, their particles, samples, and depths."""
+
+    networks: int
+    width: int
+    solutions: int
+    particles: int
+    samples: int
+    depths: tuple[int, ...]
+
+
+SIZES: dict[Preset, Counts] = {
+    "smoke": Counts(3, 32, 6, 32, 2, (2, 4)),
+    "cpu": Counts(12, 4096, 12, 4096, 8, (2, 8, 32)),
+    "paper": Counts(24, 4096, 24, 8192, 12, (2, 8, 32)),
+}
+
+
+@lru_cache(maxsize=64)
+def solved(
+    evidence: Evidence, L: int, *, eq5: bool, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1
+) -> Tensor:
+    """Outputs [solutions / 2, K] of Definition 1 or of Eq. 5."""
+    counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
+    seed = derive(evidence.seed, "claim", "solutions", L) >> 1
+    return solutions(
+        x, y, L, more * counts.particles, counts.solutions, eq5=eq5, eta_c=eta_c, activation=name, seed=seed
+    )
+
+
+@lru_cache(maxsize=64)
+def trained(
+    evidence: Evidence, L: int, feedback: Feedback, *, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1
+) -> Tensor:
+    """Outputs [networks, K] of wide networks."""
+    counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
+    seed = derive(evidence.seed, "claim", feedback, L)
+    width = more * counts.width
+    return networks(x, y, L, width, counts.networks, feedback, "deferred", seed=seed, eta_c=eta_c, activation=name)
+
+
+def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> Judged:
+    """Whether a prediction agrees with networks at every finite depth; ``variants`` are tried where it does not."""
+    worst = max(base.values(), key=lambda found: found.value)
+    verdict = together(near(found) for found in base.values())
+    verdict, condition = rescued(verdict, {name: near(found) for name, found in variants.items()})
+    reading = f"Relative distance: {listed(base)}; with {listed(variants)}.{condition}"
+    return Judged(worst, verdict, reading, tuple(variants))
+
+
+def _equation_5(evidence: Evidence) -> Judged:
+    L = SIZES[evidence.size].depths[-2]
+
+    def apart(L: int, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1) -> Interval:
+        prediction = solved(evidence, L, eq5=True, eta_c=eta_c, name=name, more=more)
+        return distance(prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more))
+
+    variants = {
+        f"twice the particles and the width, L = {L}": apart(L, more=2),
+        f"a quarter of eta_c, L = {L}": apart(L, eta_c=ETA_C / 4),
+        f"tanh, L = {L}": apart(L, name="tanh"),
+        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(L, name="identity", eta_c=ETA_C / 4),
+    }
+    return judge_at_depth({f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants)
+
+
+def judge_vanishing(fall: Interval, sizes: dict[int, Interval]) -> Judged:
+    """Whether paired differences fall with depth."""
+    found = {f"L = {L}": size for L, size in sizes.items()}
+    reading = f"It moves outputs by {listed(found)}, relative, which goes as L^{fall}. What it leaves out: "
+    return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *found)
+
+
+def _vanishing(evidence: Evidence) -> Judged:
+    depths, paired, sizes = SIZES[evidence.size].depths, [], {}
+    for L in depths:
+        without = solved(evidence, L, eq5=False)
+        paired.append(solved(evidence, L, eq5=True) - without)
+        sizes[L] = relative(paired[-1], without)
+    fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(paired, 1))
+    return judge_vanishing(fall, sizes)
+
+
+def _decoupled(evidence: Evidence) -> Judged:
+    return judge_at_depth(
+        {
+            f"L = {L}": distance(solved(evidence, L, eq5=False), trained(evidence, L, "independent"))
+            for L in SIZES[evidence.size].depths
+        },
+        {"tanh at the largest": distance(*_both(evidence, "independent", "tanh"))},
+    )
+
+
+def _both(evidence: Evidence, feedback: Feedback, name: Activation, eta_c: float = ETA_C) -> tuple[Tensor, Tensor]:
+    """Definition 1 and networks at the largest depth."""
+    L = SIZES[evidence.size].depths[-1]
+    prediction = solved(evidence, L, eq5=False, name=name, eta_c=eta_c)
+    return prediction, trained(evidence, L, feedback, name=name, eta_c=eta_c)
+
+
+def judge_convergence(
+    distances: dict[int, Interval], fall: Interval, control: Interval, variants: dict[str, Interval]
+) -> Judged:
+    """Whether a distance vanishes with depth: near at the largest depth; or far there and not falling."""
+    last = distances[max(distances)]
+    shown = listed({f"L = {L}": found for L, found in distances.items()})
+    reading = f"Relative distance: {shown}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
+    reading += f"decoupled networks {control}."
+    verdict = near(last)
+    if verdict == "does not hold" and fall.low < RATE + FASTER:
+        verdict = "undecided"
+    verdict, condition = rescued(verdict, {name: near(found) for name, found in variants.items()})
+    return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
+
+
+def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:
+    """The exponent in depth of the distance between groups, depth by depth."""
+    count = len(depths)
+
+    def slope(*groups: Tensor) -> Tensor:
+        pairs = zip(groups[:count], groups[count:], strict=True)
+        gaps = [squared_apart(a, b).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt() for a, b in pairs]
+        return log_slope(depths, torch.stack(gaps))
+
+    return interval(slope, *first, *second)
+
+
+def _theorem(evidence: Evidence) -> Judged:
+    depths = SIZES[evidence.size].depths
+    first = [solved(evidence, L, eq5=False) for L in depths]
+    second = [trained(evidence, L, "shared") for L in depths]
+    variants = {
+        "tanh": distance(*_both(evidence, "shared", "tanh")),
+        "a quarter of eta_c": distance(*_both(evidence, "shared", "relu", ETA_C / 4)),
+    }
+    control = distance(*_both(evidence, "independent", "relu"))
+    distances = {L: distance(a, b) for L, a, b in zip(depths, first, second, strict=True)}
+    return judge_convergence(distances, falling(depths, first, second), control, variants)
+
+
+def _program(evidence: Evidence) -> Judged:
+    reading = (
+        "A statement on how expressions are formed, proved by induction over Eq. 4; no number could contradict it. "
+        "Deferred layers carry out such a program exactly (docs/mathematics/deferred-decisions.md) and are tested "
+        "against dense networks."
+    )
+    return Judged(UNKNOWN, "not testable here", reading)
+
+
+_DISTANCE = (
+    "RMS difference of mean outputs over online steps on +1/-1 classes, noise taken away, over the RMS of outputs"
+)
+
+CLAIMS = (
+    Claim(
+        "valid-program",
+        "Prop. 7, Section 4.2",
+        "Every vector that training with SGD produces is made by the operations of a tensor program.",
+        "None: there is nothing to measure.",
+        _program,
+    ),
+    Claim(
+        "equation-5",
+        "Prop. 8, Eq. 5, Section 4.2",
+        "At any finite depth, training at infinite width follows Definition 1's scheme and a term of order tau^2 for "
+        "reused weights.",
+        f"{_DISTANCE}: Eq. 5 by particles against wide networks, the largest over depths. Holds if all are below "
+        f"{NEAR}; with a condition if one is with other settings.",
+        _equation_5,
+    ),
+    Claim(
+        "tau-squared-term",
+        "After Prop. 8, Section 4.2; Remark 1",
+        "The term of order tau^2 that Eq. 5 adds for reused weights vanishes as depth grows.",
+        f"Exponent in L of the paired difference of outputs with and without it. Holds if it is at most "
+        f"{RATE + FASTER}.",
+        _vanishing,
+    ),
+    Claim(
+        "definition-1",
+        "Corollary 1, Section 4.2; Definition 1",
+        "Definition 1 is the limit of networks whose backward pass uses an independent copy of the weights.",
+        f"{_DISTANCE}: Definition 1 by particles against wide decoupled networks of the same depth, the largest. Holds "
+        f"if those of all depths are below {NEAR}; with a condition if one is with tanh.",
+        _decoupled,
+    ),
+    Claim(
+        "theorem-1",
+        "Theorem 1, Section 4.2",
+        "As width and then depth go to infinity, training of the standard network follows Definition 1.",
+        f"{_DISTANCE}: Definition 1 against wide standard networks at the largest depth. Holds below {NEAR}; with a "
+        f"condition if it is with other settings; does not if above and not falling faster than L^{RATE + FASTER}.",
+        _theorem,
+    ),
+)

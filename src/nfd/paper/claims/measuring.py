@@ -1,0 +1,118 @@
+"""What the claims that are measured live have in common: inputs, seeds, exponents and distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nfd.core.random import derive
+from nfd.core.statistics import (
+    Interval,
+    interval,
+    log_slope,
+    satterthwaite,
+    squared_apart,
+    squared_size,
+    standard_errors,
+    stderr,
+)
+from nfd.paper.claims.evidence import Evidence
+
+
+def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
+    """Seeds of independent networks for one measurement."""
+    return [derive(evidence.seed, "claim", name, index) for index in range(count)]
+
+
+def rows(evidence: Evidence, count: int) -> Tensor:
+    """The first training inputs [count, d], float64."""
+    return evidence.dataset.inputs[:count].double()
+
+
+def signed(evidence: Evidence, count: int) -> tuple[Tensor, Tensor]:
+    """Training inputs [count, d] and +1 for even classes, -1 for odd ones."""
+    return rows(evidence, count), torch.where(evidence.dataset.labels[:count] % 2 == 0, 1.0, -1.0)
+
+
+def unit(evidence: Evidence) -> Tensor:
+    """The first training input [1, d] with ``|x|^2 = d``."""
+    x = rows(evidence, 1)
+    return x / x.square().mean().sqrt()
+
+
+def over(
+    evidence: Evidence, name: str, sizes: Sequence[int], count: int, measured: Callable[[int, int], Tensor]
+) -> Tensor:
+    """``measured(size, seed)`` of independent networks at every size, [count, sizes, ...]."""
+    columns = [
+        torch.stack([measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)]) for size in sizes
+    ]
+    return torch.stack(columns, 1)
+
+
+def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
+    """The exponent in the sizes of the mean over networks [R, sizes]."""
+    return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
+
+
+def ratio(first: Tensor, second: Tensor) -> Interval:
+    """The ratio of the means of two independent groups [R]."""
+    return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)
+
+
+def distance(first: Tensor, second: Tensor) -> Interval:
+    """RMS over entries of the difference of two groups [R, K] of means, noise taken away, over the RMS of the second.
+
+    The interval is that of the square, cut off at zero.
+    """
+    square = interval(lambda a, b: squared_apart(a, b) / _scale(b), first, second)
+    return beyond(square, float(_scale(second)), first, second)
+
+
+def relative(differences: Tensor, outputs: Tensor) -> Interval:
+    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K] of the
+    same runs."""
+
+    def square(pairs: Tensor) -> Tensor:
+        difference, output = pairs.unbind(1)
+        return squared_size(difference.mean(0), stderr(difference)) / _scale(output)
+
+    both = torch.stack([differences, outputs], 1)
+    return beyond(interval(square, both), float(_scale(outputs)), differences)
+
+
+def _scale(outputs: Tensor) -> Tensor:
+    """Mean square of mean outputs [R, K]."""
+    return outputs.mean(0).square().mean()
+
+
+def beyond(square: Interval, scale: float, *samples: Tensor) -> Interval:
+    """The root of a mean square over a scale, from which the noise of the samples [R, K] was taken, cut off at zero.
+
+    The jackknife sees what is linear in the noise; what is quadratic, ``sqrt(2) noise`` if all entries err together,
+    counts besides, so that a difference of nothing is not known better than its noise.
+    """
+    noise, freedom = satterthwaite((float(stderr(s).square().mean()) / scale, len(s) - 1) for s in samples)
+    error = math.sqrt(2) * noise
+    more = standard_errors(freedom) * error
+    low, high = (math.hypot(limit - square.value, more) for limit in (square.low, square.high))
+    error = math.hypot(square.stderr, error)
+    return Interval(square.value, error, square.value - low, square.value + high).root()
+
+
+def within(value: float, error: float) -> Interval:
+    """A number without randomness, known to a numerical error."""
+    return Interval(value, error, value - error, value + error)
+
+
+def span(samples: Tensor) -> Interval:
+    """The largest of several numbers without noise; the limits are the smallest and the largest."""
+    return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
+
+
+def listed(found: dict[str, Interval]) -> str:
+    """Intervals with their names, for a reading."""
+    return "; ".join(f"{name} {value}" for name, value in found.items())

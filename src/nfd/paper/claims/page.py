@@ -1,0 +1,114 @@
+"""Statements and their verdicts, as a table of a page and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeGuard
+
+from nfd.core.text import visible
+from nfd.report.results import Result
+from nfd.report.section import Label, Section
+
+Row = Mapping[str, Any]
+
+_KEYS = {"id", "source", "statement", "verdict"}
+_TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
+    "holds": "good",
+    "holds with a condition": "partly",
+    "does not hold": "bad",
+}
+
+
+def are_claims(rows: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether rows of a result are statements with verdicts."""
+    if not isinstance(rows, list) or not rows:
+        return False
+    return all(isinstance(row, dict) and row.keys() >= _KEYS for row in rows)
+
+
+def claims_sections(result: Result) -> list[Section]:
+    """The statements of a result of ``nfd claims``, for the page of ``nfd report``; none of another command's."""
+    rows = result.content.get("rows")
+    return [claims_section(rows, level=3)] if are_claims(rows) else []
+
+
+def claims_section(rows: Sequence[Row], title: str = "Statements and verdicts", level: Literal[2, 3] = 2) -> Section:
+    """The statements in a table, what was measured and found beside each, and how many hold."""
+    table = [
+        {
+            "source": _plain(row["source"]),
+            "statement": [f"{row['id']}: {row['statement']}"],
+            "measured": _measured(row),
+            "verdict": Label(_plain(row["verdict"]), _TONES.get(str(row["verdict"]), "open")),
+            "how, and what it says": _details(row),
+        }
+        for row in rows
+    ]
+    return Section(title, [_count(rows)] if rows else ["There are none."], table=table, level=level, cards=True)
+
+
+def claims_markdown(rows: Sequence[Row], intro: str) -> str:
+    """``intro``, a table of the statements in Markdown, and below it what was measured, read and tried for each."""
+    head = ["| id | source | statement | measured | verdict |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        f"| {' | '.join(in_markdown(v) for v in (r['id'], r['source'], r['statement'], _measured(r), r['verdict']))} |"
+        for r in rows
+    ]
+    below = [
+        f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
+    ]
+    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), ""] if rows else [])
+    return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
+
+
+def _count(rows: Sequence[Row]) -> str:
+    """``5 statements: 3 holds, 2 undecided.``"""
+    counts = Counter(str(row["verdict"]) for row in rows)
+    known = [name for name in (*_TONES, "undecided", "not testable here") if name in counts]
+    said = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*known, *counts]))
+    return f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {said[:1].upper()}{said[1:]}."
+
+
+def _measured(row: Row) -> str:
+    """The value with its interval and standard error, as far as they are known."""
+    value, error, low, high = (_number(row.get(name)) for name in ("value", "stderr", "low", "high"))
+    if value is None:
+        return "none"
+    if low is None or high is None:
+        return f"{value:.4g}"
+    if low == high == value:
+        return f"{value:.4g} (exact)"
+    return f"{value:.4g} [{low:.4g}, {high:.4g}]" + (f" ± {error:.2g}" if error is not None else "")
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value) if value is not None and math.isfinite(float(value)) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _details(row: Row) -> list[str]:
+    tried = row.get("tried") or []
+    tried = tried if isinstance(tried, list | tuple) else [tried]
+    joined = "; ".join(map(str, tried))
+    said = [("Measured", row.get("measurement")), ("Reading", row.get("reading")), ("Tried", joined)]
+    return [f"{name}: {_ended(_plain(text))}" for name, text in said if text]
+
+
+def _plain(text: Any) -> str:
+    return " ".join(str(text).split())
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def in_markdown(text: Any) -> str:
+    """Text in Markdown: in one line, without what would end a cell, begin HTML, or make a link or a picture."""
+    shown = visible(_plain(text)).replace("&", "&amp;").replace("<", "&lt;")
+    for mark in "\\|*_`[]!":
+        shown = shown.replace(mark, f"\\{mark}")
+    return shown

@@ -1,0 +1,223 @@
+"""Claims of section 3 on shape: pre- or post-activation, the horizon, and what size buys (Figs. 1 and 2)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nfd.core.statistics import interval
+from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.rules import above, below, known, no_number, undecided
+from nfd.paper.figures import figure1, figure2
+from nfd.paper.figures.panels import difference, mean_of
+from nfd.paper.figures.runs import Runs
+from nfd.sweep.sweep import upset_in
+
+_MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
+
+
+def _advantage(evidence: Evidence, metric: str) -> Judged:
+    runs = evidence.runs["1"]["training"]
+    found = figure1.advantage(runs, metric)
+    if not known(found):
+        return no_number(runs, "order", "")
+    return above(
+        found, 0.0, f"At the end of training post-activation is {found} nats above pre-activation.", *_budget(evidence)
+    )  # fmt: skip
+
+
+def _budget(evidence: Evidence) -> tuple[str, ...]:
+    config = evidence.runs["1"]["training"].configs[0]
+    return (f"depth {config.depth}, width {config.width}, {config.steps} steps of {config.batch}",)
+
+
+def _steadier(evidence: Evidence) -> Judged:
+    runs = evidence.runs["1"]["training"]
+    found = figure1.variance_ratio(runs)
+    if not known(found):
+        return no_number(runs, "order", "")
+    said = f"The variance over {_seeds(runs)} seeds is {math.exp(found.value):.2g} times that of pre-activation."
+    return above(found, 0.0, said, *_budget(evidence))
+
+
+def _moderate(evidence: Evidence, metric: str) -> Judged:
+    """From the smallest horizon that is at least 1 to the next."""
+    runs = evidence.runs["2"]["horizon"]
+    first, second = [T for T in sorted(runs.values("horizon")) if T >= 1][:2]
+    some = [runs.where(horizon=T) for T in (first, second)]
+    if not any(r.status == "done" for r in (*some[0], *some[1])):
+        return no_number(runs, "horizon", "T =")
+    found = figure2.gain(runs, first, second, evidence.classes, metric)
+    best = figure2.best(runs, metric)
+    lowest = "some networks diverged at every T" if math.isnan(best) else f"it is lowest at T = {best:g}"
+    return below(
+        found, 0.0,
+        f"The {_named(metric)} changes by {found} nats from T = {first:g} to {second:g}; {lowest}.",
+        f"horizons {', '.join(f'{T:g}' for T in sorted(runs.values('horizon')))}",
+    )  # fmt: skip
+
+
+def _excessive(evidence: Evidence) -> Judged:
+    """The largest horizon against the best smaller one, which is chosen without the seed that is compared."""
+    runs = evidence.runs["2"]["horizon"]
+    if all(r.status == "diverged" for r in runs):
+        return no_number(runs, "horizon", "T =")
+    found = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
+    *smaller, largest = sorted(found)
+    lost = torch.stack([found[largest][k] - found[_best_without(found, smaller, k)][k] for k in range(_seeds(runs))])
+    apart = mean_of(lost)
+    beside = "".join(
+        f"; {difference(found[T], found[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
+    )
+    config = runs.configs[0]
+    passes = config.steps * config.batch / len(evidence.dataset.train)
+    return above(
+        apart, 0.0,
+        f"At T = {largest:g} the test loss is {apart} nats above that of the best smaller T{beside}.",
+        f"{passes:.2g} passes over the images: longer training was not tried",
+    )  # fmt: skip
+
+
+def _best_without(found: dict[float, Tensor], horizons: list[float], seed: int) -> float:
+    rest = [k for k in range(len(found[horizons[0]])) if k != seed]
+    return min(horizons, key=lambda T: float(found[T][rest].mean()))
+
+
+def _unstable_horizon(evidence: Evidence) -> Judged:
+    runs = evidence.runs["2"]["both"]
+    horizons = sorted(runs.values("horizon"))
+    every = ", ".join(f"{_upset(runs.where(horizon=T)).mean():.0%} at {T:g}" for T in horizons)
+    return _more_upset(
+        runs.where(horizon=horizons[-1]), runs.where(horizon=horizons[0]), f"T = {horizons[-1]:g}",
+        f"T = {horizons[0]:g}", f"every T: {every}",
+    )  # fmt: skip
+
+
+def _unstable_depth(evidence: Evidence) -> Judged:
+    runs = evidence.runs["2"]["both"]
+    depths = sorted(runs.values("depth"))
+    every = " and ".join(f"{_upset(runs.where(depth=L)).mean():.0%} at depth {L}" for L in (depths[0], depths[-1]))
+    moderate = Runs([r for r in runs if r.config["horizon"] <= _MODERATE])
+    return _more_upset(
+        moderate.where(depth=depths[-1]), moderate.where(depth=depths[0]), f"depth {depths[-1]}", f"depth {depths[0]}",
+        f"every T up to the largest: {every}",
+        "depths up to 256 under tuned rates: docs/sweeps.md",
+    )  # fmt: skip
+
+
+def _more_upset(many: Runs, few: Runs, name: str, other: str, *tried: str) -> Judged:
+    """Whether a larger share of networks is upset; one share for each seed."""
+    shares = torch.stack([_upset(many), _upset(few)], 1)
+    found = interval(lambda s: (s[:, 0] - s[:, 1]).mean(), shares)
+    said = f"{shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%} at {other}"
+    reading = f"Diverged or doubled its loss: {said}, over {len(shares)} seeds."
+    if bool((shares == 1).all()):
+        return undecided(f"{reading} There can be no more.")
+    return above(found, 0.0, reading, *tried)
+
+
+def _upset(runs: Runs) -> Tensor:
+    return torch.tensor([sum(upset_in(r) for r in some) / len(some) for some in runs.by("seed").values()]).double()
+
+
+def _depth_helps(evidence: Evidence) -> Judged:
+    runs = evidence.runs["2"]["both"].where(horizon=1.0)
+    first, second, *_ = sorted(runs.values("depth"))
+    found = difference(*(runs.where(depth=L).metric("test_loss") for L in (first, second)))
+    if not known(found):
+        return no_number(runs, "depth", "depth")
+    return below(
+        found, 0.0, f"The test loss changes by {found} nats from depth {first} to {second} at T = 1.",
+        "T = 1 alone",
+    )  # fmt: skip
+
+
+def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
+    """The gain of the last doubling of a size minus that of the first, in test loss."""
+    real = evidence.runs["3"]["real"]
+    runs = real.where(**{other: max(real.values(other))})
+    sizes = sorted(runs.values(axis))
+    if len(sizes) < 3:
+        return undecided("It takes three sizes or more.")
+    losses = torch.stack([runs.where(**{axis: size}).metric("test_loss") for size in sizes], 1)
+    if not bool(losses.isfinite().all()):
+        return no_number(runs, axis, axis)
+    gains = losses[:, :-1] - losses[:, 1:]
+    first, last = mean_of(gains[:, 0]), mean_of(gains[:, -1])
+    config = runs.configs[0]
+    reading = (
+        f"After {config.steps} steps of {config.batch}, doubling {axis} from {sizes[0]} lowers the test loss by "
+        f"{first} nats, from {sizes[-2]} by {last}."
+    )
+    if not first.low > 0:
+        return undecided(f"{reading} There is no first gain to compare with.")
+    return below(mean_of(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd capacity")
+
+
+def _named(metric: str) -> str:
+    return {"train_loss": "training loss", "test_loss": "test loss"}[metric]
+
+
+def _seeds(runs: Runs) -> int:
+    return len(runs.values("seed"))
+
+
+CLAIMS = (
+    Claim(
+        "fig1-train", "Fig. 1b", "Pre-activation networks train faster than post-activation ones.",
+        "Training loss at the end, post- minus pre-activation, paired by seed: holds above 0.",
+        partial(_advantage, metric="train_loss"),
+    ),
+    Claim(
+        "fig1-test", "Fig. 1c", "Pre-activation networks reach a lower test loss.",
+        "Test loss at the end, post- minus pre-activation, paired by seed: holds above 0.",
+        partial(_advantage, metric="test_loss"),
+    ),
+    Claim(
+        "fig1-variance", "Fig. 1, caption", "Pre-activation losses vary less from run to run.",
+        "log of the ratio of variances of the test loss over seeds, by the F distribution: holds above 0.", _steadier,
+    ),
+    Claim(
+        "fig2-moderate-train", "Section 3.3; Fig. 2a", "A moderate increase of T improves training.",
+        "Training loss at the second T from 1 on minus at the first (2 and 1), paired by seed: holds below 0.",
+        partial(_moderate, metric="train_loss"),
+    ),
+    Claim(
+        "fig2-moderate-test", "Section 3.3; Fig. 2b", "A moderate increase of T improves performance.",
+        "Test loss at the second T from 1 on minus at the first (2 and 1), paired by seed: holds below 0.",
+        partial(_moderate, metric="test_loss"),
+    ),
+    Claim(
+        "fig2-large", "Section 3.3; Fig. 2a-b", "A very large T, such as 32, degrades performance.",
+        "Test loss at the largest T minus at the best smaller one, which is chosen from the other seeds; diverged "
+        "networks count as log C: holds above 0.", _excessive,
+    ),
+    Claim(
+        "fig2-unstable-horizon", "Fig. 2c-d", "A very large T makes training unstable.",
+        "Share of networks of all depths that diverge or double their loss on the way, at the largest T minus at the "
+        "smallest, by seed: holds above 0.", _unstable_horizon,
+    ),
+    Claim(
+        "fig2-unstable-depth", "Fig. 2c-d", "A very large depth makes training unstable.",
+        f"The same share over T up to {_MODERATE:g}, at the largest depth minus at the smallest: holds above 0.",
+        _unstable_depth,
+    ),
+    Claim(
+        "fig2-depth", "Fig. 2c-d", "A moderate increase of depth improves performance.",
+        "Test loss at the second depth minus the first at T = 1, paired by seed: holds below 0.", _depth_helps,
+    ),
+    Claim(
+        "ceiling-width", "Sections 1 and 3.3", "Growing the width pays less and less: the limit is a ceiling.",
+        "Gain in test loss of the last doubling of width minus that of the first, which is above 0, at the largest "
+        "depth: holds below 0.", partial(_saturates, axis="width", other="depth"),
+    ),
+    Claim(
+        "ceiling-depth", "Sections 1 and 3.3", "Growing the depth pays less and less: the limit is a ceiling.",
+        "Gain in test loss of the last doubling of depth minus that of the first, which is above 0, at the largest "
+        "width: holds below 0.", partial(_saturates, axis="depth", other="width"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""The table of claims: every statement judged, from the runs of the figures and what is computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nfd.core.progress import bar
+from nfd.paper.claims import (
+    backward,
+    blocks,
+    convergence,
+    first_step,
+    forward,
+    identities,
+    independence,
+    kernels,
+    limit,
+    post_activation,
+    regimes,
+    shape,
+    spectra,
+    two_layer,
+)
+from nfd.paper.claims.claim import Claim
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.runs import RUNS
+from nfd.paper.config import FigureConfig
+from nfd.paper.figures import FIGURES
+from nfd.paper.figures.figure import Figure
+from nfd.paper.figures.making import dataset_for, trained
+from nfd.sweep.sweep import Sweep
+
+CLAIMS: tuple[Claim, ...] = (  # in the order of the text
+    *regimes.CLAIMS,
+    *post_activation.CLAIMS,
+    *forward.CLAIMS,
+    *kernels.CLAIMS,
+    *shape.CLAIMS,
+    *backward.CLAIMS,
+    *convergence.CLAIMS,
+    *identities.CLAIMS,
+    *limit.CLAIMS,
+    *first_step.CLAIMS,
+    *independence.CLAIMS,
+    *two_layer.CLAIMS,
+    *blocks.CLAIMS,
+    *spectra.CLAIMS,
+)
+
+_FIGURES: Mapping[str, Figure] = {**FIGURES, "claims": RUNS}
+
+
+def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None) -> Evidence:
+    """The runs of every figure, trained where they are not stored; ``say`` is told what there is to train."""
+    dataset = dataset_for(config, progress=sweep.progress)
+    runs = {number: trained(figure, config, sweep, say) for number, figure in _FIGURES.items()}
+    return Evidence(config.size, dataset, config.seed, runs)
+
+
+def table(evidence: Evidence, claims: Sequence[Claim] = CLAIMS, *, progress: bool = False) -> list[dict[str, Any]]:
+    """One line for every claim."""
+    with bar("claims", enabled=progress) as shown:
+        shown.plan(float(len(claims)))
+        rows = []
+        for claim in claims:
+            shown.plan(0.0, claim.id)
+            rows.append(claim.row(evidence))
+            shown.advance(1.0)
+    return rows

@@ -1,0 +1,57 @@
+"""What a figure is: the runs it is made from, at three sizes, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nfd.data.dataset import Dataset
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import initial_seed, steps_of
+from nfd.paper.config import Preset
+from nfd.paper.figures.runs import Data, Runs
+from nfd.sweep.grid import grid
+
+Settings = Mapping[str, Any]
+Parts = Mapping[str, Settings]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Attributes:
+        name: such as "figure-1". title: what it asks.
+        parts: for each size, the grids of ``nfd.grid`` by name, where a list is an axis. ``epochs`` stands for the
+            steps that make so many passes over the training part, ``seeds`` for a list of that many seeds, ``apart``
+            for seeds that no other part has, ``looks`` for so many looks at the test part.
+        reduce: runs by part, and what they were trained on, to one finding per panel.
+    """
+
+    name: str
+    title: str
+    parts: Mapping[Preset, Parts]
+    reduce: Callable[[Mapping[str, Runs], Data], list[Finding]]
+
+    def grids(self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0) -> dict[str, list[RunConfig]]:
+        """The runs of every part."""
+        return {name: grid(**_settings(part, dataset, seed), **data) for name, part in self.parts[size].items()}
+
+
+def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
+    """Settings of ``RunConfig``, from those of a part."""
+    found = dict(part)
+    batch, seeds = min(found.get("batch", 16), len(dataset.train)), found.pop("seeds")
+    epochs, looked, first = found.pop("epochs", None), found.pop("looks", None), found.pop("apart", 0)
+    if epochs is not None:
+        found["steps"] = steps_of(epochs, len(dataset.train), batch)
+    if looked is not None:
+        found["every"] = max(1, found["steps"] // looked)
+    return found | {"batch": batch, "seed": [initial_seed(seed, first + k) for k in range(seeds)]}
+
+
+def everywhere(shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]) -> dict[Preset, dict[str, Settings]]:
+    """The parts of each size, with the settings that all share."""
+    return {size: {name: {**shared, **part} for name, part in parts.items()} for size, parts in sizes.items()}

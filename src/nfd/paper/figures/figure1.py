@@ -1,0 +1,127 @@
+"""Figure 1: pre- and post-activation residual networks under the branch multiplier 1/sqrt(L)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from scipy import stats
+
+from nfd.core.statistics import Interval
+from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.paper.figures.captions import caption
+from nfd.paper.figures.figure import Figure, everywhere
+from nfd.paper.figures.panels import (
+    BANDS,
+    BARS,
+    apart_said,
+    by_seed,
+    curve_rows,
+    difference,
+    diverged,
+    epoch_losses,
+    line,
+    panel,
+    point_rows,
+    sizes,
+    slope,
+    slopes_said,
+    tested,
+)
+from nfd.paper.figures.runs import Data, Runs
+
+_NAMES = {"pre": "pre-activation", "post": "post-activation"}
+
+PARTS = everywhere(
+    {"order": ["pre", "post"], "eta_c": 0.01},
+    {
+        "smoke": {
+            "start": {"depth": [4, 8, 16], "width": 16, "steps": 1, "meter": "start", "seeds": 3},
+            "training": {"depth": 8, "width": 16, "steps": 6, "looks": 2, "seeds": 3},
+        },
+        "cpu": {
+            "start": {
+                "depth": [4, 8, 16, 32, 64, 128, 256], "width": 128, "steps": 1, "meter": "start", "seeds": 8,
+            },
+            "training": {"depth": 64, "width": 128, "batch": 128, "steps": 390, "looks": 13, "seeds": 5},
+        },
+        "paper": {
+            "start": {
+                "depth": [4, 8, 16, 32, 64, 128, 256], "width": 128, "steps": 1, "meter": "start", "seeds": 8,
+            },
+            "training": {"depth": 64, "width": 128, "batch": 128, "epochs": 30, "looks": 30, "seeds": 5},
+        },
+    },
+)  # fmt: skip
+
+
+def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+    """Panels a to c."""
+    return [_features(runs["start"], data), *_training(runs["training"], data)]
+
+
+def end_rms(runs: Runs) -> torch.Tensor:
+    """RMS of h_L at the start, ``[runs]``."""
+    return runs.curve("h_rms")[:, -1]
+
+
+def advantage(training: Runs, metric: str = "test_loss") -> Interval:
+    """Post- minus pre-activation, at the end of training."""
+    apart = training.by("order")
+    return difference(apart["pre"].metric(metric), apart["post"].metric(metric))
+
+
+def variance_ratio(training: Runs) -> Interval:
+    """log of the variance of test losses over seeds, post- over pre-activation, by the F distribution."""
+    losses = {order: some.metric("test_loss") for order, some in training.by("order").items()}
+    ratio = float((losses["post"].var(0) / losses["pre"].var(0)).log())
+    freedom = len(losses["pre"]) - 1
+    half = math.log(float(stats.f.ppf(0.975, freedom, freedom)))
+    return Interval(ratio, 2 / math.sqrt(freedom), ratio - half, ratio + half)
+
+
+def _features(start: Runs, data: Data) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    for order, some in start.by("order").items():
+        found = sizes(some, "depth", end_rms)
+        rows += point_rows(_NAMES[order], "depth", "rms", found)
+        slopes.append(slope(_NAMES[order], *by_seed(found)))
+    depths = sorted({row["depth"] for row in rows})
+    flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"] if rows else 1.0)
+    return panel(
+        "figure-1",
+        "a",
+        "Do features stay at their scale?",
+        headline=f"RMS of h_L before training goes as {slopes_said('L', slopes)}.",
+        rows=rows,
+        axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"),
+        caption=caption(start, data, BARS),
+        slopes=slopes,
+        references=flat,
+    )
+
+
+def _training(training: Runs, data: Data) -> list[Finding]:
+    losses, tests = list[Row](), list[Row]()
+    for order, some in training.by("order").items():
+        losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])
+        tests += curve_rows(_NAMES[order], "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
+    said, ended = caption(training, data, BANDS), diverged(training, "order", "")
+    train = advantage(training, "train_loss")
+    return [
+        panel(
+            "figure-1", "b", "Training loss",
+            headline=f"At the end post-activation is above pre-activation by {apart_said(train)} nats.",
+            rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=said,
+            details=ended,
+        ),
+        panel(
+            "figure-1", "c", "Test loss",
+            headline=f"At the end post-activation is above pre-activation by {apart_said(advantage(training))} nats.",
+            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=said, details=ended,
+        ),
+    ]  # fmt: skip
+
+
+FIGURE = Figure("figure-1", "Pre- or post-activation?", PARTS, reduce)

@@ -1,0 +1,227 @@
+"""Figure 3: how fast networks come to their limits, before and after training.
+
+Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against particles of the same
+depth driven by the same noise (``nfd.meters.start``), in depth against the network of twice the depth along one
+Brownian path of matrices: where errors are c/L so are these. After training it is that of Theorem 1: outputs of one
+network against the mean of very wide ones, and against infinite depth extrapolated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.experiment.findings.finding import Axes, Finding, Row, columns
+from nfd.limits.depth import extrapolated
+from nfd.paper.config import Preset
+from nfd.paper.figures.captions import caption
+from nfd.paper.figures.figure import Figure, Parts
+from nfd.paper.figures.panels import (
+    BARS,
+    by_seed,
+    exponent,
+    line,
+    panel,
+    point_rows,
+    sizes,
+    slope,
+    slopes_said,
+)
+from nfd.paper.figures.runs import Data, Runs
+
+_STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
+_START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
+_REAL = {"meter": "outputs", "coupled": True}
+_LIMIT = {"meter": "outputs", "coupled": True, "apart": 1000}
+_SHORT = {"eta_c": 0.3, "steps": 32, "batch": 16}
+_LONG = {"eta_c": 0.01, "epochs": 30, "batch": 128}
+
+PARTS: dict[Preset, Parts] = {
+    "smoke": {
+        "start": {**_START, "width": [8, 16, 32], "depth": [2, 4, 8, 16], "seeds": 3},
+        "real": {**_REAL, "width": [8, 16], "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
+        "limit": {**_LIMIT, "width": 64, "depth": [2, 4], "steps": 4, "eta_c": 0.3, "seeds": 3},
+    },
+    "cpu": {
+        "start": {**_START, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64, 128], "seeds": 12},
+        "real": {**_REAL, **_SHORT, "width": [32, 64, 128, 256, 512], "depth": [4, 8, 16, 32, 64], "seeds": 8},
+        "limit": {
+            **_LIMIT, **_SHORT, "width": 2048, "depth": [4, 8, 16, 32, 64], "weights": "deferred", "seeds": 6,
+        },
+    },
+    "paper": {
+        "start": {**_START, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128, 256], "seeds": 12},
+        "real": {
+            **_REAL, **_LONG, "width": [32, 64, 128, 256, 512, 1024], "depth": [4, 8, 16, 32, 64, 128], "seeds": 5,
+        },
+        "limit": {**_LIMIT, **_LONG, "width": 4096, "depth": [4, 8, 16, 32, 64, 128], "seeds": 3},
+    },
+}  # fmt: skip
+
+
+def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+    """Panels a and b before training, c and d after it."""
+    start, real, limit = runs["start"], runs["real"], runs["limit"]
+    return [
+        _start(start, data, "a", "width"),
+        _start(start, data, "b", "depth"),
+        _trained_width(real, limit, data),
+        _trained_depth(real, limit, data),
+    ]
+
+
+def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
+    """Mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
+
+    In width at the second largest depth. In depth at the largest width, against the network twice as deep: where the
+    distance from the limit is ``c / L`` that from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for
+    M = 2L but faster for one M that all are compared with.
+    """
+    particles, end = _STREAMS[stream]
+    some = start.where(activation=activation)
+    depths = sorted(some.values("depth"))
+    if axis == "width":
+        return sizes(some.where(depth=depths[-2]), "width", lambda r: r.metric(particles))
+    widest = some.where(width=max(some.values("width")))
+    ends = {L: widest.where(depth=L).curve(end) for L in depths}
+    return {float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in depths if 2 * L in ends}
+
+
+def outputs(runs: Runs) -> Tensor:
+    """Outputs after training, ``[seeds, probes x classes]``."""
+    return runs.curve("outputs")
+
+
+def infinite(limit: Runs) -> Tensor:
+    """Infinitely deep, by extrapolation from the two deepest (L and 2L), ``[seeds, ...]``."""
+    *_, shallow, deep = sorted(limit.values("depth"))
+    return extrapolated(*(outputs(limit.where(depth=L)) for L in (shallow, deep)))
+
+
+def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
+    """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that depth."""
+    found = {n: outputs(some.where(depth=depth)) for n, some in sorted(real.by("width").items())}
+    return list(map(float, found)), torch.stack(list(found.values()), 1), outputs(limit.where(depth=depth))
+
+
+def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
+    """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones ``[seeds, depths, ...]``."""
+    *depths, _ = sorted(limit.values("depth"))
+    end = infinite(limit)
+    return list(map(float, depths)), torch.stack([outputs(limit.where(depth=L)) - end for L in depths], 1)
+
+
+def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
+    """The exponent in n of the mean-square error of trained networks of one depth."""
+    widths, *samples = width_squares(real, limit, depth)
+    return _exponent(widths, squared_distances, *samples)
+
+
+def squares_slope(widths: list[float], runs: Tensor, limit: Tensor) -> Tensor:
+    """The same of all widths, as a number: of outputs ``[seeds, widths, ...]`` against those of the limit."""
+    return log_slope(widths, squared_distances(runs, limit).clamp_min(1e-300))
+
+
+def depth_slope(limit: Runs) -> Interval:
+    """The exponent in L of the mean-square error of trained, very wide networks."""
+    depths, differences = depth_squares(limit)
+    return _exponent(depths, systematic_squares, differences)
+
+
+def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
+    """The exponent of squares ``[points]`` of the samples, over the points where they can be told from zero."""
+    kept = resolved(squares, *samples)
+    if len(kept) < min(3, len(places)) or len(kept) < 2:
+        return UNKNOWN
+    return interval(lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)), *samples)
+
+
+def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
+    """The points whose square can be told from zero."""
+    return [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
+
+
+def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
+    """The square of every point, with its interval."""
+    return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
+
+
+def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    other = "depth" if axis == "width" else "width"
+    for activation in start.values("activation"):
+        for stream, symbol in (("h", "h_L"), ("g", "g_0")):
+            series = f"{activation}, {symbol}"
+            found = start_errors(start, activation, stream, axis)
+            rows += point_rows(series, axis, "square", found)
+            slopes.append(slope(series, *by_seed(found)))
+    at = sorted(start.values(other))[-2 if other == "depth" else -1]
+    against = {
+        "width": "particles of infinite width driven by the same noise",
+        "depth": "the network twice as deep along the same Brownian path",
+    }[axis]
+    letter_of = {"width": "n", "depth": "L"}[axis]
+    places = sorted({row[axis] for row in rows})
+    highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
+    return panel(
+        "figure-3", letter, f"Before training, against {axis}",
+        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        rows=rows,
+        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error", "logarithmic"),
+        caption=caption(start, data, f"At {other} {at:g}, coordinates of h_L and g_0 minus those of {against}.", BARS),
+        slopes=slopes,
+        references=line("slope -1", axis, "square", places, -1.0, highest),
+    )  # fmt: skip
+
+
+def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    for depth in sorted(real.values("depth")):
+        widths, *samples = width_squares(real, limit, depth)
+        rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples))
+        slopes.append(exponent(f"depth {depth}", width_slope(real, limit, depth)))
+    return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
+
+
+def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
+    depths, differences = depth_squares(limit)
+    rows = _resolved("infinitely wide", "depth", depths, _each(systematic_squares, differences))
+    slopes = [exponent("infinitely wide", depth_slope(limit))]
+    end = infinite(limit)
+    for n, some in sorted(real.by("width").items()):
+        found = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
+        squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in found.values()]
+        rows += _resolved(f"width {n}", "depth", list(found), squares)
+    return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
+
+
+def _resolved(series: str, axis: str, places: list[float], squares: list[Interval]) -> list[Row]:
+    """Rows of the squares that can be told from zero."""
+    return [
+        {"series": series, axis: p} | columns("square", s) for p, s in zip(places, squares, strict=True) if s.low > 0
+    ]
+
+
+def _panel(
+    real: Runs, limit: Runs, data: Data, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
+) -> Finding:
+    letter_of = {"width": "n", "depth": "L"}[axis]
+    places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
+    highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
+    wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
+    how = f"Mean square of outputs of one network minus {against}, noise of the latter taken away; {wide}"
+    return panel(
+        "figure-3", letter, f"After training, against {axis}",
+        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        rows=rows,
+        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error of outputs", "logarithmic"),
+        caption=caption(real, data, how, "Bars: 95 % intervals."),
+        slopes=slopes,
+        references=line("slope -1", axis, "square", places, -1.0, highest),
+    )  # fmt: skip
+
+
+FIGURE = Figure("figure-3", "How fast do networks come to the limit?", PARTS, reduce)

@@ -1,0 +1,119 @@
+"""Figure 6: the smallest eigenvalues of the covariances Sigma and Theta of the steps of training (Assumption 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.paper.figures.captions import caption
+from nfd.paper.figures.figure import Figure, everywhere
+from nfd.paper.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said
+from nfd.paper.figures.runs import Data, Runs
+
+MATRICES = {"sigma": "Sigma", "theta": "Theta"}  # delta, the loss-weighted Theta, is measured beside them
+_SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}
+
+PARTS = everywhere(
+    _SHARED,
+    {
+        "smoke": {"online": {"width": [16, 32], "steps": 12, "every": 4, "seeds": 3}},
+        "cpu": {"online": {"width": [512, 1024, 2048], "steps": 500, "every": 50, "seeds": 5}},
+        "paper": {"online": {"width": [512, 1024, 2048, 4096], "steps": 500, "every": 50, "seeds": 5}},
+    },
+)
+
+
+def eigenvalues(runs: Runs, name: str) -> tuple[list[float], Tensor]:
+    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their ``_relative``.
+
+    None is negative: what rounding says of more steps than neurons is zero.
+    """
+    steps = runs.curve("measured_after")[0].tolist()
+    return steps, runs.curve(name).view(len(runs), len(steps), -1).clamp_min(0)
+
+
+def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+    """Panels a and b by layer, c and d by step, e and f by width: of Sigma and of Theta."""
+    return [
+        draw(runs["online"], data, letter, name)
+        for draw, letters in ((_layers, "ab"), (_steps, "cd"), (_widths, "ef"))
+        for letter, name in zip(letters, MATRICES, strict=True)
+    ]
+
+
+def smallest(runs: Runs, name: str, look: int = -1) -> Tensor:
+    """The smallest over layers at one look, ``[seeds]``."""
+    return eigenvalues(runs, name)[1][:, look].amin(1)
+
+
+def by_width(runs: Runs, name: str, look: int = -1) -> tuple[list[float], Tensor]:
+    """Widths and smallest eigenvalues over layers ``[seeds, widths]``."""
+    return by_seed({float(n): smallest(some, name, look) for n, some in sorted(runs.by("width").items())})
+
+
+def _layers(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+    rows = list[Row]()
+    for width, some in sorted(runs.by("width").items()):
+        steps, values = eigenvalues(some, name)
+        each = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
+        rows += point_rows(f"width {width}", "layer", "eigenvalue", each)
+    lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
+    told = f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
+    return panel(
+        "figure-6", letter, f"{MATRICES[name]} by layer",
+        headline=f"After {steps[-1]:.0f} steps {told}.",
+        rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic"),
+        caption=caption(runs, data, _what(name), BARS),
+    )  # fmt: skip
+
+
+def _steps(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+    rows = list[Row]()
+    for width, some in sorted(runs.by("width").items()):
+        steps, values = eigenvalues(some, name)
+        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2))
+    fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
+    said = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
+    return panel(
+        "figure-6", letter, f"{MATRICES[name]} by step",
+        headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {said}.",
+        rows=rows, axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves"),
+        caption=caption(runs, data, _what(name), BANDS),
+    )  # fmt: skip
+
+
+def _widths(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+    rows, slopes = list[Row](), list[Row]()
+    steps, _ = eigenvalues(runs, name)
+    for look in (0, len(steps) // 2, len(steps) - 1):
+        widths, samples = by_width(runs, name, look)
+        series = f"step {steps[look]:.0f}"
+        rows += point_rows(series, "width", "eigenvalue", dict(zip(widths, samples.unbind(1), strict=True)))
+        slopes.append(slope(series, widths, samples))
+    return panel(
+        "figure-6", letter, f"{MATRICES[name]} by width",
+        headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
+        axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic"),
+        caption=caption(runs, data, _what(name), BARS),
+    )  # fmt: skip
+
+
+def _factor(fall: float) -> str:
+    if math.isnan(fall):
+        return "unknown (a network diverged)"
+    return f"{fall:.3g}" if math.isfinite(fall) else "beyond rounding"
+
+
+def _up(name: str) -> str:
+    return f"smallest eigenvalue of {MATRICES[name]}"
+
+
+def _what(name: str) -> str:
+    of = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
+    return f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to its diagonal."
+
+
+FIGURE = Figure("figure-6", "Do the covariances stay invertible while training?", PARTS, reduce)

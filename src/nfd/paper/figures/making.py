@@ -1,0 +1,42 @@
+"""From a figure to its findings, by way of a sweep: what is stored is not trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from nfd.data.dataset import Dataset
+from nfd.experiment.findings.finding import Finding
+from nfd.experiment.runs import dataset_of
+from nfd.experiment.settings import RunConfig
+from nfd.experiment.sweep_settings import data_settings
+from nfd.paper.config import FigureConfig
+from nfd.paper.figures.figure import Figure
+from nfd.paper.figures.runs import Data, Runs
+from nfd.sweep.grid import names
+from nfd.sweep.sweep import Sweep, succeeded
+
+
+def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
+    """The data that a configuration names."""
+    return dataset_of(RunConfig(**data_settings(config)), progress=progress)
+
+
+def trained(
+    figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
+) -> dict[str, Runs]:
+    """The runs of every part of a figure; those that are not stored are trained, and ``say`` is told how many."""
+    data = data_settings(config)
+    grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
+    wanted = [c for configs in grids.values() for c in configs]
+    missing = len(set(names(wanted)) - sweep.store.keys())
+    if missing:
+        say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
+    records = iter(succeeded(sweep.run(wanted, figure.name)))
+    return {name: Runs.of(sweep.store, [next(records).key for _ in configs]) for name, configs in grids.items()}
+
+
+def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
+    """The panels of a figure, with the data in their titles."""
+    panels = figure.reduce(runs, Data(dataset.title, len(dataset.classes)))
+    return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]

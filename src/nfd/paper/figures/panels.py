@@ -1,0 +1,125 @@
+"""Rows of charts and captions, from runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, mean, standard_errors, stderr
+from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
+from nfd.meters.verdict import verdict
+from nfd.paper.figures.runs import Runs
+
+BANDS = "Bands: 95 % intervals of the mean over seeds."
+BARS = "Bars: 95 % intervals of the mean over seeds."
+
+
+def panel(figure: str, letter: str, title: str, **rest: Any) -> Finding:
+    """A panel of a figure, ``figure-1`` and ``a``."""
+    return Finding(f"{figure}{letter}", f"({letter}) {title}", **rest)
+
+
+def mean_of(samples: Tensor) -> Interval:
+    """The mean over runs with its interval; of one run, itself."""
+    if len(samples) == 1:
+        return Interval(float(samples[0]), math.nan, float(samples[0]), float(samples[0]))
+    return mean(samples)
+
+
+def difference(first: Tensor, second: Tensor) -> Interval:
+    """Mean of ``second - first`` with its interval: paired where the runs are as many."""
+    if len(first) == len(second):
+        return mean_of(second - first)
+    return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
+
+
+def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor) -> list[Row]:
+    """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
+    middle, half = values.mean(0), torch.zeros_like(values[0])
+    if len(values) > 1:
+        half = standard_errors(len(values) - 1) * stderr(values)
+    columns_of = zip(places, middle.tolist(), half.tolist(), strict=True)
+    return [
+        {"series": series, x: place, y: m, "low": m - h, "high": m + h}
+        for place, m, h in columns_of
+        if math.isfinite(m)
+    ]
+
+
+def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor]) -> list[Row]:
+    """Rows of points, with the interval of each; a place where a run diverged is left out."""
+    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
+    return [{"series": series, x: place} | columns(y, mean_of(s)) for place, s in finite.items()]
+
+
+def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
+    """A line of reference: ``at`` at the first place, and with this exponent from there; none without places."""
+    if not places:
+        return []
+    ends = (min(places), max(places))
+    return [{"series": series, x: p, y: at * math.pow(p / ends[0], exponent)} for p in ends]
+
+
+def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
+    """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or one place."""
+    if len(samples) < 2 or len(places) < 2:
+        return exponent(series, UNKNOWN)
+    return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
+
+
+def exponent(series: str, found: Interval) -> Row:
+    """The row of an exponent that was found elsewhere."""
+    return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
+
+
+def apart_said(found: Interval) -> str:
+    """A difference in words, where there is one."""
+    return str(found) if math.isfinite(found.value) else "unknown (networks diverged)"
+
+
+def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
+    """``h: n^-1.02 [-1.10, -0.94]; ...``."""
+    return "; ".join(f"{row['series']}: {power(letter, row)}" for row in slopes)
+
+
+def sizes(runs: Runs, axis: str, read: Callable[[Runs], Tensor]) -> dict[float, Tensor]:
+    """What ``read`` gives of the runs of every size."""
+    return {float(size): read(some) for size, some in sorted(runs.by(axis).items())}
+
+
+def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
+    """Places and ``[seeds, places]`` of those where no run diverged."""
+    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
+    return list(finite), torch.stack(list(finite.values()), 1) if finite else torch.empty(0, 0)
+
+
+def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
+    """Training losses, the first and then means over the steps between looks, ``[runs, looks]``, and the updates made
+    by then."""
+    moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
+    losses = runs.curve("loss")
+    parts = [losses[:, a:b].mean(1) for a, b in itertools.pairwise(moments)]
+    return [float(m) for m in moments], torch.stack([losses[:, 0], *parts], 1)
+
+
+def tested(runs: Runs, name: str) -> tuple[list[float], Tensor]:
+    """``test_loss`` or ``test_accuracy`` at every look, ``[runs, looks]``, and the updates made by then."""
+    return runs.curve("tested_after")[0].tolist(), runs.curve(name)
+
+
+def diverged(runs: Runs, axis: str, name: str) -> list[str]:
+    """A sentence on the runs that diverged, by a setting; none where none did."""
+    counts = {
+        value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
+    }
+    said = [f"{name} {shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
+    return [f"Diverged: {listed(said)}."] if said else []
+
+
+def shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,82 @@
+"""Pages and files of the figures of the paper, and of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nfd.core.files import staged, write_json, write_text
+from nfd.experiment.findings.finding import Finding, plain
+from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
+from nfd.paper.config import FigureConfig
+from nfd.paper.figures.figure import Figure
+from nfd.report.charts import write_charts
+from nfd.report.figure import figure_section
+from nfd.report.page import page
+from nfd.report.section import Section
+
+Drawn = Sequence[tuple[Sequence[Finding], Section]]
+
+_FIGURES = "The figures of the paper"
+_CLAIMS = "What the paper says, and what is measured"
+
+
+def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Section:
+    """Write a figure's page and every panel as PDF, PNG and CSV; returns the figure as a section of a page."""
+    number = figure.name.replace("figure-", "Figure ")
+    with staged(directory) as folder:
+        charts = write_charts(findings, folder)
+        section = figure_section(f"{number}: {figure.title}", "", findings, charts)
+        write_text(folder / f"{figure.name}.html", page(f"{figure.title} ({data})", [section]))
+    return section
+
+
+def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
+    """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
+    title = f"{_FIGURES}, on {data}"
+    sections = [*_warning(config), *(section for _, section in drawn)]
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", config.toml())
+        write_text(folder / "report.html", page(title, [*sections, _made(command)]))
+        found = plain([finding for findings, _ in drawn for finding in findings])
+        about = {"title": title, "config": config.model_dump(), "command": command}
+        write_json(folder / "result.json", {**about, "findings": found})
+    return directory / "report.html"
+
+
+def write_claims(
+    config: FigureConfig, rows: Sequence[Mapping[str, Any]], data: str, directory: Path, command: str
+) -> Path:
+    """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
+    intro = _intro(config, data, command)
+    with staged(directory) as folder:
+        write_text(folder / "config.toml", config.toml())
+        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(intro)}"))
+        sections = [*_warning(config), Section("How", [intro]), claims_section(rows)]
+        write_text(folder / "report.html", page(_CLAIMS, sections))
+        about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
+        write_json(folder / "result.json", {**about, "rows": list(rows)})
+    return directory / "report.html"
+
+
+def _warning(config: FigureConfig) -> list[Section]:
+    if config.size != "smoke":
+        return []
+    return [Section("At size smoke", ["This shows that everything works, and nothing of what the paper says."])]
+
+
+def _made(command: str) -> Section:
+    return Section("What was run", [f"Made by: {command}. The same command draws again without training."])
+
+
+def _intro(config: FigureConfig, data: str, command: str) -> str:
+    return (
+        f"Statements of the paper, in our words, that can be measured, judged at size {config.size} on {data} by "
+        f"{command}. Intervals are 95 % ones, over seeds of the initial weights where networks are trained. The rule "
+        "that stands with each measurement makes the verdict: it holds, or does not, where the whole interval says so; "
+        "it holds with a condition where it does in part of the cases or under what the reading names; it is undecided "
+        "where the interval lies on both sides of the bound, or where networks diverged or the grid was too small to "
+        "tell, as the reading says. What was tried to make a statement hold stands with those that do not. Eighty "
+        "verdicts at 95 % are wrong a few times by chance."
+    )
