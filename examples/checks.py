@@ -43,9 +43,10 @@ CASES = {
     "The two-layer network under Adam, inner rate L^0": "The same trade as Eq. 8 makes for SGD.",
     "GPT-2 under AdamW, mup": (
         "Depth drifts: every block adds an update of its own to the stream. Against width, exponents are small but for "
-        "what inner layers do to the function. Trained on the source text of Python's json package, as bytes."
+        "what inner layers do to the function, which ten steps cannot settle. Trained on the source text of Python's "
+        "json package, as bytes."
     ),
-    "GPT-2 under AdamW, complete-p": "The same text and rate: no meter depends on depth.",
+    "GPT-2 under AdamW, complete-p": "The same text and rate: no meter collapses or grows with depth.",
     "A broken parameterisation: standard rates on residual blocks of plain linear layers": (
         "PyTorch's own initialisation and one rate for all: updates grow with width, and with depth."
     ),
