@@ -25,6 +25,7 @@ from nfd.experiment.settings import CheckConfig
 from nfd.meters import running, table
 from nfd.meters.advice import cause
 from nfd.meters.check import Check
+from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units
 from nfd.meters.runs import loss_of
 from nfd.meters.table import METERS
@@ -463,9 +464,10 @@ def test_no_advice_names_the_rule_in_use() -> None:
 def test_a_run_that_diverges_says_when_and_where() -> None:
     found = nfd.check(two_layer, [16], [2, 4], vectors(12), eta_c=1e6, seeds=2)
     assert not found.ok
-    (said,) = [event for event in found.events if "not finite" in event]
-    assert "at step" in said
-    assert "of 4 networks" in said
+    (broken,) = [failure for failure in found.failures if failure.event.kind == EventKind.NOT_FINITE]
+    assert 0 < broken.event.step < 12
+    assert broken.of == 4
+    assert f"after step {broken.event.step}, not finite, first in {broken.event.layer}" in str(found)
     assert {row["verdict"] for row in found.table if row["meter"] == "loss"} <= {"UNCERTAIN"}
     assert "zero or not finite" in str(found)
 
@@ -473,7 +475,8 @@ def test_a_run_that_diverges_says_when_and_where() -> None:
 def test_a_last_step_that_breaks_the_network_is_no_success() -> None:
     found = nfd.check(Residual, [16], [2, 4], vectors(1), rule="standard", eta_c=9e19, seeds=2)
     assert not found.ok
-    assert any("not finite after step 1" in event for event in found.events)
+    assert (EventKind.NOT_FINITE, 1) in [(failure.event.kind, failure.event.step) for failure in found.failures]
+    assert any("after step 1, not finite" in event for event in found.events)
 
 
 def test_batch_statistics_are_not_mistaken_for_learning() -> None:
@@ -521,24 +524,28 @@ def test_dead_units_of_images_are_channels() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     with torch.no_grad():
         model[0].bias[:6] = -100.0  # type: ignore[index]
-    assert dead_units(model, lambda: model(torch.randn(4, 3, 8, 8))) == "ReLU 1 in 1: 75% of its units are dead"
-    assert dead_units(model, lambda: model(torch.randn(1, 3, 4, 4))) is None  # four pixels tell nothing
+    dead = Event(EventKind.DEAD_UNITS, 1, "ReLU 1 in 1", 0.75)
+    assert dead_units(model, lambda: model(torch.randn(4, 3, 8, 8)), 1) == dead
+    assert dead_units(model, lambda: model(torch.randn(1, 3, 4, 4)), 1) is None  # four pixels tell nothing
 
 
 def test_a_loss_that_rises_is_no_success() -> None:
     batches = [(x.numpy(), y.numpy()) for x, y in vectors(1) * 6]
     found = nfd.check(Residual, [8, 16], [2], batches, rule="mup", optimizer="adamw", eta_c=3.0, seeds=2)
     assert not found.ok
-    assert any("the loss rose from" in event and "eta_c=3 is too large" in event for event in found.events)
+    (rose,) = [failure for failure in found.failures if failure.event.kind == EventKind.LOSS_ROSE]
+    assert rose.event.size > 2
+    assert rose.networks > 1  # one failure, however far each loss rose
+    assert any("the loss rose to" in event and "rate is too large" in event for event in found.events)
 
 
 def test_dead_units_are_named() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
     x = vectors(1)[0][0]
-    assert dead_units(model, lambda: model(x)) is None
+    assert dead_units(model, lambda: model(x), 3) is None
     with torch.no_grad():
         model[0].bias[:5] = -100.0  # type: ignore[index]
-    assert dead_units(model, lambda: model(x)) == "ReLU 1 in 1: 62% of its units are dead"
+    assert dead_units(model, lambda: model(x), 3) == Event(EventKind.DEAD_UNITS, 3, "ReLU 1 in 1", 5 / 8)
 
     def make(width: int, depth: int) -> nn.Module:
         made = Residual(width, depth)

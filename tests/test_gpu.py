@@ -21,6 +21,7 @@ from nfd.experiment.kernel_fit import KernelFit, Score
 from nfd.experiment.runs import train_group
 from nfd.experiment.settings import KernelConfig, RunConfig, StudyConfig
 from nfd.experiment.study import Study
+from nfd.meters.event import EventKind
 from nfd.nets.network import Network
 from nfd.nets.revealed import RevealedMatrix
 from nfd.sweep.executors import executor_named
@@ -379,7 +380,7 @@ def test_networks_are_checked_there(device: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("nfd.meters.running.ThreadPoolExecutor", InTurn)
     batches = [(numbers(16, 5, seed=k).float(), torch.arange(16) % 2) for k in range(2)]
     found = nfd.check(make_model, [8, 16], [2, 3], batches, seeds=2, device=device)
-    assert not [event for event in found.events if "finite" in event]
+    assert EventKind.NOT_FINITE not in [failure.event.kind for failure in found.failures]
 
     def ours(width: int, depth: int) -> nn.Module:
         return nfd.ResNet(5, 2, width, depth)

@@ -16,25 +16,29 @@ _COMPLETE: frozenset[RuleName] = frozenset({"complete-p"})
 
 @dataclass(frozen=True)
 class Advice:
-    """What was seen, the remedy, and the rules that already contain it."""
+    """What was seen, the remedy, the rules that already contain it, and why a rule that does not shows it."""
 
     seen: str
     remedy: str = ""
     rules: frozenset[RuleName] = frozenset()
+    because: str = ""
 
 
 _LAZY = Advice(
     "features stop moving as the network widens (lazy training)", "Use a rule of mup's kind, and its readout.", _WIDTH
 )
 _WIDE = Advice(
-    "updates grow with width: rates do not follow it", "Use rule 'mup' or a depth rule instead of 'standard'.", _WIDTH
+    "updates grow with width",
+    "Use rule 'mup' or a depth rule instead of 'standard'.",
+    _WIDTH,
+    "rates do not follow it",
 )
 _UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
 ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
     **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
     ("activation", "depth", "GROWS"): Advice(
-        "the residual stream grows with depth: branches carry no 1/sqrt(L)", "Use a depth rule.", _DEPTH
+        "the residual stream grows with depth", "Use a depth rule.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     ("activation", "depth", "COLLAPSES"): Advice(
         "the signal dies on its way up", "Check the initialisation and the norms."
@@ -44,27 +48,30 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ),
     ("activation", "width", "COLLAPSES"): Advice("the start shrinks with width: the initialisation is not the rule's"),
     ("activation_update", "depth", "GROWS"): Advice(
-        "the stream moves further the deeper the network: blocks add up coherently",
+        "the stream moves further the deeper the network",
         "Use 'complete-p', or a lower rate.",
         _COMPLETE,
+        "blocks add up coherently",
     ),
     ("activation_update", "depth", "COLLAPSES"): Advice(
         "deep streams hardly move: the rate of the blocks falls too fast"
     ),
     ("inner_update", "depth", "COLLAPSES"): Advice(
-        "inner layers stop learning: their gradient carries the residual multiplier",
+        "inner layers stop learning",
         "Use 'complete-p', whose multiplier 1/L keeps the function's step too, or 'depth-mup-inner' (Eq. 8), at the "
         "price that function_update_inner shows.",
         frozenset({"complete-p", "depth-mup-inner"}),
+        "their gradient carries the residual multiplier",
     ),
     ("inner_update", "depth", "GROWS"): Advice("inner rates grow too fast with depth", "Use 'complete-p'.", _COMPLETE),
     ("stream_update", "depth", "COLLAPSES"): Advice(
         "outer layers learn less than 1/L of the stream each", "Raise their rate."
     ),
     ("stream_update", "depth", "GROWS"): Advice(
-        "outer layers add more than 1/L of the stream each: their rates do not fall with depth",
+        "outer layers add more than 1/L of the stream each",
         "Use a depth rule.",
         _DEPTH,
+        "their rates do not fall with depth",
     ),
     ("function_update", "depth", "GROWS"): Advice(
         "a step moves the function further the deeper the network",
@@ -88,7 +95,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "gradients vanish on their way down", "Check norms and residual multipliers."
     ),
     ("gradient", "depth", "GROWS"): Advice(
-        "gradients explode on their way down: branches carry no 1/sqrt(L)", "Use a depth rule.", _DEPTH
+        "gradients explode on their way down", "Use a depth rule.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     ("loss", "depth", "COLLAPSES"): Advice("the loss falls with depth: more blocks pay"),
     ("loss", "depth", "GROWS"): Advice("the same rate does worse the deeper the network: it does not transfer"),
@@ -112,6 +119,8 @@ def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -
     """
     known = ADVICE[meter, axis, word]
     if rule in known.rules:
-        seen = known.seen.split(": ")[0]
-        return f"{seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
-    return f"{known.seen}. {known.remedy}".rstrip()
+        return (
+            f"{known.seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."
+        )
+    because = f": {known.because}" if known.because else ""
+    return f"{known.seen}{because}. {known.remedy}".rstrip()

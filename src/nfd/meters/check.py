@@ -29,6 +29,7 @@ from nfd.core.errors import (
 from nfd.core.names import RuleName
 from nfd.core.progress import bar
 from nfd.core.tables import as_text, table_of
+from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.running import all_runs
 from nfd.meters.runs import Groups, Job, Run, loss_of, moved
 from nfd.meters.table import rows
@@ -63,13 +64,13 @@ class Check:
             to, over what it is at the largest size), verdict, reason, cause, since, seeds_needed.
         runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
             (``first``), and why others could not be read (``unread``).
-        events: what went wrong, with the first step and layer.
+        failures: what went wrong, once per kind, with the first step, layer and network.
         rule, optimizer, eta_c, steps, seeds: what ran.
     """
 
     table: list[dict[str, Any]]
     runs: list[Run] = field(repr=False)
-    events: list[str]
+    failures: list[Failure]
     rule: str
     optimizer: str
     eta_c: float
@@ -79,7 +80,12 @@ class Check:
     @property
     def ok(self) -> bool:
         """Whether nothing collapses, grows or breaks; a loss that falls with size is no fault, doubt is none either."""
-        return not self.events and not any(_is_fault(row) for row in self.table)
+        return not self.failures and not any(_is_fault(row) for row in self.table)
+
+    @property
+    def events(self) -> list[str]:
+        """The failures in words."""
+        return [str(failure) for failure in self.failures]
 
     def __str__(self) -> str:
         names = ("meter", "against", "exponent [95 % interval]", "verdict")
@@ -181,7 +187,7 @@ def check(
     with bar("checking", enabled=progress) as shown:
         runs = all_runs(job, wanted, shown)
     table = [row for axis in AXES for row in rows(runs, sizes, axis, seeds, cast(RuleName, rule))]
-    return Check(table, runs, _events(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
+    return Check(table, runs, _failures(runs), rule, optimizer, job.eta_c, len(pairs), seeds)
 
 
 def _pairs(batches: Iterable[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
@@ -214,20 +220,18 @@ def _sizes(argument: str, sizes: Sequence[int], most: int) -> list[int]:
     return found
 
 
-def _events(runs: list[Run]) -> list[str]:
-    """What went wrong, once per kind: the earliest step, and in how many networks."""
-    found: list[str] = []
-    kinds: dict[str, list[tuple[int, Run, str]]] = {}
+def _failures(runs: Sequence[Run]) -> list[Failure]:
+    """What went wrong, once per kind of event: its earliest case, and in how many networks."""
+    cases: dict[EventKind, list[tuple[Event, Run]]] = {}
     for run in runs:
-        for step, said in run["events"]:
-            kind = "dead" if "dead" in said else "finite" if "finite" in said else said.split(":")[0]
-            kinds.setdefault(kind, []).append((step, run, said))
-    for cases in kinds.values():
-        _, run, said = min(cases, key=lambda case: case[0])
-        networks = len({(r["width"], r["depth"], r["seed"]) for _, r, _ in cases})
-        where = f"width {run['width']}, depth {run['depth']}, seed {run['seed']}"
-        found.append(f"{where}: {said} ({networks} of {len(runs)} networks)")
-    return found
+        for event in run["events"]:
+            cases.setdefault(event.kind, []).append((event, run))
+    failures = []
+    for own in cases.values():
+        event, run = min(own, key=lambda case: case[0].step)
+        networks = len({(r["width"], r["depth"], r["seed"]) for _, r in own})
+        failures.append(Failure(event, run["width"], run["depth"], run["seed"], networks, len(runs)))
+    return failures
 
 
 def _is_fault(row: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nfd.core.statistics import rms
+from nfd.meters.event import Event, EventKind
 from nfd.nets.network import Network
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import modules
@@ -70,12 +71,13 @@ class _Relus(TorchFunctionMode):
         return out
 
 
-def dead_units(model: nn.Module, run: Callable[[], Any]) -> str | None:
+def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
     """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
     path = _Path()
     with path.followed(model), torch.no_grad(), _Relus(path) as watch:
         run()
-    return next((f"{where}: {share:.0%} of its units are dead" for where, share in watch.seen if share >= _DEAD), None)
+    dead = ((layer, share) for layer, share in watch.seen if share >= _DEAD)
+    return next((Event(EventKind.DEAD_UNITS, step, layer, share) for layer, share in dead), None)
 
 
 def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
@@ -132,10 +134,10 @@ def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
             handle.remove()
 
 
-def gradient_event(ratio: float) -> str | None:
-    """In words, a gradient that vanished or exploded on its way down."""
+def gradient_event(ratio: float) -> Event | None:
+    """The event of a gradient that vanished or exploded on its way from the last block to the first, at the start."""
     if not math.isfinite(ratio):
-        return "the gradient of the stream is not finite"
-    if ratio < _VANISHED:
-        return f"gradients vanish: {ratio:.1e} of the last block's reaches the first"
-    return f"gradients explode: {ratio:.1e} times the last block's at the first" if ratio > _EXPLODED else None
+        return Event(EventKind.GRADIENT_NOT_FINITE, 0)
+    if _VANISHED <= ratio <= _EXPLODED:
+        return None
+    return Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, 0, size=ratio)

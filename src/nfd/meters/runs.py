@@ -15,6 +15,7 @@ from nfd.core.ambient import plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
 from nfd.core.random import derive, global_streams
 from nfd.core.statistics import rms
+from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
 from nfd.meters.updates import Baseline, outputs_of
 from nfd.nets.network import Network
@@ -101,9 +102,8 @@ class Job:
         found["unread"] = dict(baseline.unread)
         losses = self._train(model, planned, found, baseline)
         found["loss"] = losses[-1]
-        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0]:
-            said = f"the loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: eta_c={self.eta_c:g} is too large"
-            found["events"].append((len(losses) - 1, said))
+        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
+            found["events"].append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
         if math.isfinite(losses[-1]) and self._stays_finite(model, len(losses), found):
             found |= baseline.updates(model)
             if built.twin is not None and built.planned_twin is not None:
@@ -118,7 +118,7 @@ class Job:
             fine = bool(outputs_of(call_with(model, x)).isfinite().all())
         if not fine:
             bad = first_bad(model, partial(call_with, model, x))
-            found["events"].append((steps, f"not finite after step {steps}, first in {bad}"))
+            found["events"].append(Event(EventKind.NOT_FINITE, steps, bad))
         return fine
 
     def _gap(self, model: nn.Module, twin: nn.Module, start: float) -> float:
@@ -162,15 +162,15 @@ class Job:
             losses.append(float(value.detach()))
             if not math.isfinite(losses[-1]):
                 bad = first_bad(model, partial(call_with, model, x))
-                found["events"].append((step, f"not finite at step {step}, first in {bad}"))
+                found["events"].append(Event(EventKind.NOT_FINITE, step, bad))
                 return losses
             optimizer.step()
             if step == 0 and baseline is not None and len(self.batches) > 1:
                 found["first"] = baseline.updates(model)
             if step.bit_count() <= 1 or step == len(self.batches) - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
-                dead = dead_units(model, partial(call_with, model, x))
-                if dead is not None and not any("dead" in said for _, said in found["events"]):
-                    found["events"].append((step, f"after step {step + 1}, {dead}"))
+                dead = dead_units(model, partial(call_with, model, x), step + 1)
+                if dead is not None and all(event.kind != dead.kind for event in found["events"]):
+                    found["events"].append(dead)
         return losses
 
     def _value(self, model: nn.Module, x: Any, y: Any, found: Run) -> Tensor:
@@ -191,9 +191,9 @@ class Job:
 def _note_gradient(found: Run, ends: Sequence[float]) -> None:
     if len(ends) == 2 and "gradient" not in found and ends[1] != 0:  # a readout that begins at zero sends nothing back
         found["gradient"] = ends[0] / ends[1]
-        said = gradient_event(found["gradient"])
-        if said is not None:
-            found["events"].append((0, said))
+        event = gradient_event(found["gradient"])
+        if event is not None:
+            found["events"].append(event)
 
 
 def shape_of(value: Any) -> str:

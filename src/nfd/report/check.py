@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nfd.core.files import staged, write_csv, write_json, write_text
@@ -44,6 +45,7 @@ def write_check(
                 "command": command,
                 "ok": check.ok,
                 "events": check.events,
+                "failures": [asdict(failure) for failure in check.failures],
                 "table": check.table,
                 "runs": runs,
                 "findings": plain(found),
