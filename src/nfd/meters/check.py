@@ -34,8 +34,8 @@ from nfd.meters.running import all_runs
 from nfd.meters.runs import Groups, Job, Run, loss_of, moved
 from nfd.meters.table import rows
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
+from nfd.scaling.calls import check_sample
 from nfd.scaling.exactness import check_optimizer
-from nfd.scaling.probe import check_sample
 from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
 from nfd.scaling.sizes import MakeModel, check_constructor
 from nfd.training.optimizers import check_made

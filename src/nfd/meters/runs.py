@@ -17,11 +17,11 @@ from nfd.core.random import derive, global_streams
 from nfd.core.statistics import rms
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event, stream_gradients
-from nfd.meters.updates import Baseline, outputs_of
+from nfd.meters.updates import Baseline
 from nfd.nets.network import Network
+from nfd.scaling.calls import call_with, outputs_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
-from nfd.scaling.probe import call_with
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.sizes import MakeModel, instance
 from nfd.training.losses import LOSSES

@@ -28,12 +28,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from nfd.core.errors import InputTypeError
 from nfd.core.statistics import rms
 from nfd.nets.dense import DenseLinear
 from nfd.nets.network import Network
+from nfd.scaling.calls import call_with, evaluating, outputs_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.probe import call_with, evaluating
 from nfd.scaling.tensors import TensorInfo, is_conv1d, modules, tensors
 
 UPDATES = (
@@ -48,22 +47,6 @@ UPDATES = (
 _POWER_ITERATIONS = 16
 _ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
 _HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
-
-
-def outputs_of(result: Any) -> Tensor:
-    """The tensor a model returned: itself, its ``logits``, or the first of several."""
-    while not isinstance(result, Tensor):
-        if hasattr(result, "logits"):
-            result = result.logits
-        elif isinstance(result, Mapping) and result:
-            result = result["logits"] if "logits" in result else next(iter(result.values()))
-        elif isinstance(result, tuple | list) and result:
-            result = result[0]
-        else:
-            raise InputTypeError(
-                f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}."
-            )
-    return result
 
 
 @dataclass(frozen=True)

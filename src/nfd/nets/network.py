@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, cast, get_args
 
 import torch
@@ -100,27 +101,45 @@ class Network(SelfScaled):
 
         For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
         """
+        with self.kept_passes() as passes:
+            outputs = self(x)
+        layers, inner = self.only(passes)
+        for h in layers:
+            if h.requires_grad:
+                h.retain_grad()
+        return Streams(outputs, math.sqrt(self.width) / self.alpha, layers, inner)
+
+    @contextmanager
+    def kept_passes(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
+        """Within it, every pass through ``run`` is kept: h_0 .. h_L, and x_1 .. x_L of two-layer blocks.
+
+        A subclass's own ``forward`` is what is seen.
+        """
         passes, run = list[tuple[list[Tensor], list[Tensor]]](), self.run
 
         def kept(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
             passes.append(run(by, inputs))
             return passes[-1]
 
-        self.__dict__["run"] = kept  # so that a subclass's own ``forward`` is what is seen
+        self.__dict__["run"] = kept
         try:
-            outputs = self(x)
+            yield passes
         finally:
             del self.__dict__["run"]
+
+    def only(self, passes: Sequence[tuple[list[Tensor], list[Tensor]]]) -> tuple[list[Tensor], list[Tensor]]:
+        """The one pass that a forward pass makes; ValueError where it made none or several."""
         if len(passes) != 1:
             raise InputError(
                 f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
                 f"{len(passes)}. Call super().forward(x) once in it."
             )
-        (layers, inner), *_ = passes
-        for h in layers:
-            if h.requires_grad:
-                h.retain_grad()
-        return Streams(outputs, math.sqrt(self.width) / self.alpha, layers, inner)
+        return passes[0]
+
+    @classmethod
+    def settings_of(cls, rule: str) -> dict[str, Any]:
+        """The arguments that a rule decides."""
+        return {"regime": "kernel" if rule == "ntk" else "feature"}
 
     def param_groups(self, eta_c: float, rule: str | None = None, optimizer: Optimizer = "sgd") -> list[dict[str, Any]]:
         """Parameters by role with their rates; for SGD ``eta_c n`` times the rule's depth factor (kernel: no n).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from nfd.core.errors import InputError, check_choice, check_flag, check_real
 from nfd.core.names import Block, Feedback, Order, Regime, Weights
 from nfd.nets.network import Network, trainable
 from nfd.nets.streams import Arithmetic
-from nfd.scaling.rules import Role
+from nfd.scaling.rules import Role, exponent_of
 
 _FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
 
@@ -102,6 +102,10 @@ class ResNet(Network):
         self.coupled = check_flag("coupled", coupled)
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
+
+    @classmethod
+    def settings_of(cls, rule: str) -> dict[str, Any]:
+        return super().settings_of(rule) | {"branch_exponent": exponent_of(rule)}
 
     @property
     def branch(self) -> float:

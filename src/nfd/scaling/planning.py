@@ -21,6 +21,7 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Decay, Optimizer, RuleName
 from nfd.scaling.blocks import blocks_of
+from nfd.scaling.calls import check_sample
 from nfd.scaling.entries import (
     Parts,
     entries_of_base,
@@ -32,7 +33,6 @@ from nfd.scaling.entries import (
 from nfd.scaling.families import Known, known
 from nfd.scaling.own import check_nothing_said, parts_of_own
 from nfd.scaling.plan import DECAYS, Plan
-from nfd.scaling.probe import check_sample
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import OPTIMIZERS, Role, Rule, rule_named
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance

@@ -10,94 +10,21 @@ initialisations at zero hide nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputTypeError, UsageError, check_finite, out_of_memory
-from nfd.core.origin import is_a_models
 from nfd.core.random import generator
+from nfd.scaling.calls import Call, doubled
 from nfd.scaling.tensors import TensorInfo, tensors
 
 _STEP = 1e-4
 _ALONG = 1e-3  # of the change: what may lie off u; rounding and curvature leave far less
 _MOVED = 1e-9  # of the output: the least change that tells anything
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "use_cache")  # would be written to
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a block was called with."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -> dict[int, Call]:
-    """The arguments of the blocks, by id, while the model sees ``sample``: a tensor, a tuple or a dict of arguments."""
-    calls: dict[int, Call] = {}
-
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.setdefault(id(module), Call(args, kwargs))
-
-    handles = [block.register_forward_pre_hook(keep, with_kwargs=True) for block in blocks]
-    try:
-        with torch.no_grad(), evaluating(model), torch.random.fork_rng(devices=[]):
-            call_with(model, sample)
-    except Exception as error:
-        if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
-            raise
-        said = (str(error).splitlines() or [""])[0][:200]
-        raise InputTypeError(
-            f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
-            f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and every module's own mode again afterwards."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
-
-
-def call_with(model: nn.Module, sample: Any) -> Any:
-    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments."""
-    if isinstance(sample, Tensor):
-        return model(sample)
-    if isinstance(sample, tuple | list):
-        return model(*sample)
-    return model(**sample)
-
-
-def check_sample(argument: str, value: Any) -> None:
-    """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
-    or mapping; there minus infinity may stand, as in masks of attention."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            check_finite(argument, value)
-        return
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        parts = value.items()
-    elif isinstance(value, tuple | list):
-        parts = enumerate(value)
-    for name, part in parts:
-        masked = isinstance(part, Tensor) and part.is_floating_point()
-        check_sample(f"{argument}[{name!r}]", part.masked_fill(part == -torch.inf, 0.0) if masked else part)
 
 
 @dataclass(frozen=True)
@@ -115,7 +42,7 @@ class Probed:
 def probe(block: nn.Module, call: Call) -> Probed:
     """Sort the matrices of a block by what a rank-one change does to its output."""
     block = _redrawn(copy.deepcopy(block))
-    args, kwargs = _double(call.args), _double({k: v for k, v in call.kwargs.items() if k not in _CACHES})
+    args, kwargs = doubled(call.args), doubled({k: v for k, v in call.kwargs.items() if k not in _CACHES})
 
     def output() -> Tensor:
         with torch.no_grad():
@@ -226,13 +153,3 @@ def _stream(output: Any) -> Tensor:
     if isinstance(output, dict):
         output = next(iter(output.values()))
     return cast(Tensor, output)
-
-
-def _double(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().double() if value.is_floating_point() else value
-    if isinstance(value, tuple | list):
-        return type(value)(_double(v) for v in value) if type(value) in (tuple, list) else value
-    if isinstance(value, dict):
-        return {k: _double(v) for k, v in value.items()}
-    return value

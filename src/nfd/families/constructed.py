@@ -1,0 +1,111 @@
+"""Anyone's networks as a family: what ``make_model(width, depth)`` builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from nfd.core.errors import InputError
+from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.core.random import derive, global_streams
+from nfd.families.family import Family
+from nfd.families.fingerprint import fingerprint
+from nfd.families.member import Member
+from nfd.families.paper import PaperMember
+from nfd.nets.network import Network
+from nfd.scaling.families import known
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import plan
+from nfd.scaling.sizes import MakeModel, instance
+
+
+def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
+    """The member that a planned module is: the one place that looks at which kind it is."""
+    net = known(module).network
+    if isinstance(net, Network):
+        return PaperMember(module, net, planned.rule, planned.optimizer, planned)
+    return Member(module, planned, width, depth)
+
+
+@dataclass(frozen=True)
+class ConstructedFamily(Family):
+    """What a function of (width, depth) builds: a module of anyone, or a network of ``nfd.nets`` or of a subclass.
+
+    Args:
+        make_model: the function.
+        base: the width and depth that rates are tuned at. Networks of ``nfd.nets`` have their own, width 1 and
+            depth 1, so that a rate is the paper's ``eta_c``.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``.
+        sample: an input, to measure roles and to take the fingerprint with.
+        version: of the code, in place of a fingerprint.
+    """
+
+    make_model: MakeModel
+    base: tuple[int, int]
+    rule: RuleName = "depth-mup"
+    optimizer: Optimizer = "adamw"
+    blocks: str | Sequence[str] | None = None
+    roles: Mapping[str, str] | None = None
+    sample: Any = None
+    version: str | None = None
+
+    @property
+    def name(self) -> str:
+        made = self.make_model
+        return getattr(made, "__qualname__", type(made).__qualname__)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {
+            "family": f"{getattr(self.make_model, '__module__', None)}:{self.name}",
+            "base": list(self.base),
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "blocks": self.blocks if isinstance(self.blocks, str) or self.blocks is None else list(self.blocks),
+            "roles": None if self.roles is None else dict(self.roles),
+            "code": self._code,
+        }
+
+    def build(
+        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+    ) -> Member:
+        if weights != "dense":
+            raise InputError(
+                f"weights={weights!r} are of the paper's networks; {self.name} stores its own. Use weights='dense'."
+            )
+        seed = derive(seed, "check", width, depth)  # every size begins on its own
+        module = instance(self.make_model, width, depth, seed)
+        if device is not None:
+            module.to(device)
+        member = member_of(module, self._plan(module, device), width, depth)
+        member.begin_(seed)
+        return member
+
+    def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
+        own = known(module).network is not None
+        place = None if device is None else torch.device(device)
+        with global_streams(0, [place] if place is not None and place.type != "cpu" else []):
+            return plan(
+                module,
+                rule=self.rule,
+                make_model=None if own else self.make_model,
+                base_width=None if own else self.base[0],
+                base_depth=None if own else self.base[1],
+                optimizer=self.optimizer,
+                blocks=self.blocks,
+                roles=self.roles,
+                sample=self.sample,
+            )
+
+    @cached_property
+    def _code(self) -> str:
+        if self.version is None and self.sample is None:
+            raise InputError(f"{self.name} needs sample=, an input to take its fingerprint with, or version=.")
+        return self.version or fingerprint(
+            self.name, lambda width, depth: instance(self.make_model, width, depth), self.base, self.sample
+        )

@@ -1,0 +1,58 @@
+"""``Family``: a network at every width and depth, and how its tensors are scaled on the way."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+
+from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.families.member import Member
+
+
+class Family(ABC):
+    """What every question asks for: members of any size.
+
+    A family is a frozen dataclass. Its members share a rule and an optimizer, as a plan needs both.
+    """
+
+    rule: RuleName
+    optimizer: Optimizer
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name in messages and charts."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """Plain data that names the family in a store: families that compute otherwise differ in it.
+
+        Raises:
+            ValueError: where code of the user's cannot be told from another version of itself and has no ``version``.
+        """
+
+    @abstractmethod
+    def build(
+        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+    ) -> Member:
+        """The untrained member of a size, from this seed. No global random stream moves.
+
+        Args:
+            width, depth: in the units of the family.
+            seed: of its start. Equal seeds of two sizes are independent, except where layers are coupled.
+            weights: ``"dense"`` or ``"deferred"``.
+            device: where its parameters go; by default where the family puts them.
+
+        Raises:
+            ValueError: when the family has no such member.
+        """
+
+    def under(self, rule: RuleName | None = None, optimizer: Optimizer | None = None) -> Self:
+        """The same networks under another rule, or for another optimizer."""
+        changes = {"rule": rule, "optimizer": optimizer}
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[type-var]

@@ -1,0 +1,74 @@
+"""What tells one version of a model's code from another: what it builds and what that computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import InputError, first_line
+from nfd.core.random import global_streams
+from nfd.scaling.calls import call_with, doubled, outputs_of
+
+Build = Callable[[int, int], nn.Module]
+
+
+def fingerprint(name: str, build: Build, size: tuple[int, int], sample: Any) -> str:
+    """A hash of what a constructor builds at a size and at twice its width and depth.
+
+    It holds the text of the modules, names, shapes and start of their tensors, and, in training mode in double
+    precision, the outputs on the sample and their gradients. Numbers count to six digits, so that the order of sums on
+    another machine does not change it.
+
+    Args:
+        name: of the model, for messages. build: from (width, depth), under seeded streams. sample: an input.
+
+    Raises:
+        ValueError: where two builds differ or the sample cannot be passed: a ``version`` must then tell.
+    """
+    try:
+        first, second = (_trace(build, size, sample) for _ in range(2))
+    except Exception as error:  # whatever the user's model raises on this sample in double precision
+        said = f"it raised {type(error).__name__}: {first_line(error)}"
+        raise InputError(_without(name, said)) from error
+    if first != second:
+        raise InputError(_without(name, "it computes otherwise each time, from the same seed"))
+    return blake2b(first.encode(), digest_size=10).hexdigest()
+
+
+def _without(name: str, said: str) -> str:
+    return (
+        f"{name} cannot be told from another version of its code ({said}), so that a stored result could be a stale "
+        "one. Pass version=, a text that you change with the code."
+    )
+
+
+def _trace(build: Build, size: tuple[int, int], sample: Any) -> str:
+    width, depth = size
+    with global_streams(0):
+        return "\n".join(_computed(build(w, d), sample) for w, d in (size, (2 * width, 2 * depth)))
+
+
+def _computed(module: nn.Module, sample: Any) -> str:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    about = [str(module), *(f"{n} {list(t.shape)} {t.dtype} {_digits(t)}" for n, t in tensors.items())]
+    module = module.double().train()
+    outputs = outputs_of(call_with(module, doubled(sample)))
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    weights = torch.linspace(1, 2, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)
+    gradients = torch.autograd.grad((weights * outputs).sum(), list(trained.values()), allow_unused=True)
+    about.append(f"outputs {list(outputs.shape)} {_digits(outputs)}")
+    about += [f"{n} {_digits(g)}" for n, g in zip(trained, gradients, strict=True) if g is not None]
+    return "\n".join(about)
+
+
+def _digits(values: Tensor) -> str:
+    """Two numbers that change with every entry: the size, and a sum with weights of its own for each place."""
+    flat = values.detach().double().flatten().cpu()
+    places = torch.arange(1, len(flat) + 1, dtype=torch.float64)
+    size, mixed = float(flat.norm()), float((flat * (places * math.sqrt(2) % 1 + 1)).sum())
+    return f"{size:.6g} {mixed:.6g}" if abs(mixed) > 1e-6 * size else f"{size:.6g}"

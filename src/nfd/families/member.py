@@ -1,0 +1,189 @@
+"""``Member``: one network of a family, under its plan. This is the member for any module; others know more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.random import global_streams
+from nfd.core.statistics import rms
+from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
+from nfd.scaling.plan import Plan
+from nfd.scaling.rules import Role
+from nfd.scaling.scaled import Scaled
+from nfd.scaling.tensors import modules
+
+
+@dataclass
+class StreamEnds:
+    """The residual stream of one forward pass: where it enters the first block and where it leaves the last.
+
+    Each list holds a tensor per call of that block, and is empty where the block is not called as a module.
+    """
+
+    first: list[Tensor] = field(default_factory=list)
+    last: list[Tensor] = field(default_factory=list)
+
+    def retain(self) -> None:
+        """Ask PyTorch to keep the gradients of both ends."""
+        for h in (*self.first, *self.last):
+            if h.requires_grad:
+                h.retain_grad()
+
+    def gradients(self) -> tuple[float, float] | None:
+        """RMS of dLoss/dh at the first and at the last end, after ``backward()``; None unless each was seen once."""
+        kept = [h.grad for h in (*self.first, *self.last) if h.grad is not None]
+        if len(kept) != 2 or not (self.first and self.last):
+            return None
+        return rms(kept[0]), rms(kept[1])
+
+
+class StackedMembers:
+    """Members of one shape that are trained as one: ``module`` maps ``[b, d]`` to ``[R, b, C]``."""
+
+    module: nn.Module
+
+    def groups(self, lr: Sequence[float]) -> list[dict[str, Any]]:
+        """Parameter groups with a column of rates, one for each member."""
+        raise NotImplementedError
+
+
+class Member:
+    """A module and the plan that it is trained by.
+
+    Args:
+        module: of anyone.
+        plan: of this module.
+        width, depth: by which it was built; None where that is not known.
+
+    Attributes:
+        time_step: what one block counts for on the time axis of depth, ``T / L``.
+    """
+
+    def __init__(self, module: nn.Module, plan: Plan, width: int | None = None, depth: int | None = None) -> None:
+        self.module, self.plan, self.width, self.depth = module, plan, width, depth
+
+    def __call__(self, sample: Any) -> Any:
+        """What the module returns for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+        return call_with(self.module, sample)
+
+    # ---- how it is scaled ------------------------------------------------------------------------------------
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The role of every tensor, by name."""
+        return self.plan.roles
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The names of the residual blocks."""
+        return self.plan.blocks
+
+    @property
+    def time_step(self) -> float:
+        return 1 / max(len(self.blocks), 1)
+
+    def multiplier(self, name: str) -> float:
+        """The factor that the forward pass puts before a matrix: its effective weights are this times the stored."""
+        return 1.0
+
+    def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Parameter groups for the plan's optimizer; ``lr`` and ``weight_decay`` are those of the base."""
+        return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay)
+
+    def begin_(self, seed: int) -> None:
+        """Draw the start that the rule asks for, in place, and insert its forward multipliers.
+
+        Rule ``"standard"`` leaves the module's own start.
+        """
+        if self.plan.rule != "standard":
+            self.plan.initialize_(self.module, seed)
+        for name, factor in self.plan.multipliers.items():
+            _insert(self.module, name, factor)
+
+    # ---- what it costs ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many numbers it stores; shared ones count once."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    def operations(self, sample: Any) -> float:
+        """Floating-point operations of a forward and a backward pass per input of ``sample``, counted by PyTorch.
+
+        A multiply-add is two. Entrywise functions and norms are not counted. Nothing of the module changes.
+        """
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        counter = FlopCounterMode(display=False)  # attention by its products: PyTorch has no count for the fused one
+        with evaluating(self.module), global_streams(), sdpa_kernel(SDPBackend.MATH), counter:
+            torch.autograd.grad(outputs_of(self(sample)).sum(), trained, allow_unused=True)
+        return counter.get_total_flops() / batch_size(sample)
+
+    # ---- what it shows ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stream(self) -> Iterator[StreamEnds]:
+        """Within it, one forward pass shows the ends of its stream; their gradients are kept for ``backward()``."""
+        ends, parts, handles = StreamEnds(), modules(self.module), []
+        if self.blocks and all(block in parts for block in (self.blocks[0], self.blocks[-1])):
+            first, last = parts[self.blocks[0]], parts[self.blocks[-1]]
+            handles = [
+                first.register_forward_pre_hook(
+                    lambda _, args, kwargs: ends.first.extend(_stream((*args, *kwargs.values()))), with_kwargs=True
+                ),
+                last.register_forward_hook(lambda _module, _args, out: ends.last.extend(_stream(out))),
+            ]
+        try:
+            yield ends
+        finally:
+            for handle in handles:
+                handle.remove()
+        ends.retain()
+
+    # ---- its relatives ---------------------------------------------------------------------------------------
+
+    def twin(self) -> Member:
+        """Its decoupled twin: the same weights, and independent ones that carry gradients backward (Corollary 1).
+
+        Raises:
+            ValueError: where the family has none.
+        """
+        raise InputError(
+            f"{type(self.module).__name__} has no decoupled twin: only networks of nfd.nets with feedback='shared' "
+            "and stored weights have one. Leave out gia=True."
+        )
+
+    def reserve(self, samples: int) -> None:
+        """Make room for as many samples as training will show."""
+
+    @classmethod
+    def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
+        """The members as one module that trains them together; None where this kind has no such form."""
+        return None
+
+
+def _stream(value: Any) -> list[Tensor]:
+    """The first tensor that a block takes or returns, if there is one."""
+    try:
+        return [outputs_of(value)]
+    except InputTypeError:
+        return []
+
+
+def _insert(model: nn.Module, name: str, factor: float) -> None:
+    module = model.get_submodule(name)
+    if not isinstance(module, nn.Linear):
+        raise InputError(
+            f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
+            "be inserted. Let make_model keep the head size and grow the number of heads."
+        )
+    model.set_submodule(name, Scaled(module, factor))

@@ -1,0 +1,182 @@
+"""The paper's networks as a family: they have their scales in their forward pass, and streams that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self, cast
+
+import torch
+from torch import nn
+
+from nfd.core.errors import InputError
+from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.families.family import Family
+from nfd.families.fingerprint import fingerprint
+from nfd.families.member import Member, StackedMembers, StreamEnds
+from nfd.nets.deferred import DeferredLinear
+from nfd.nets.mlp import MLP
+from nfd.nets.network import Network
+from nfd.nets.resnet import ResNet
+from nfd.nets.stack import Stack
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import plan
+from nfd.scaling.rules import Role
+
+
+class PaperMember(Member):
+    """A network of ``nfd.nets``, or of a subclass: its base is the network of width 1 and depth 1.
+
+    Args:
+        module: the network, or what PyTorch wrapped it in. net: the network itself.
+        rule, optimizer: which it is trained by. planned: its plan, where it is made already.
+    """
+
+    def __init__(
+        self, module: nn.Module, net: Network, rule: RuleName, optimizer: Optimizer, planned: Plan | None = None
+    ) -> None:
+        self.module, self.net, self.rule, self.optimizer = module, net, rule, optimizer
+        self.width, self.depth = net.width, net.depth
+        if planned is not None:
+            self.plan = planned
+
+    @cached_property
+    def plan(self) -> Plan:  # type: ignore[override]
+        return plan(self.module, rule=self.rule, optimizer=self.optimizer)
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        return self.net.settled_roles() if self.net.weights == "deferred" else super().roles
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        return tuple(self.net.block_names())
+
+    @property
+    def time_step(self) -> float:
+        return cast(float, getattr(self.net, "horizon", 1.0)) / self.net.depth
+
+    def multiplier(self, name: str) -> float:
+        return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
+
+    def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        if self.net.weights == "deferred" or self.rule == "ntk":  # which no plan is for
+            if weight_decay:
+                raise InputError("weight_decay of deferred weights, or under rule='ntk', has no plan. Leave it out.")
+            return self.net.param_groups(lr, self.rule, self.optimizer)
+        return super().groups(lr, weight_decay)
+
+    def begin_(self, seed: int) -> None:
+        self.plan.initialize_(self.module, seed)  # its own start is that of its own seed, whatever the rule
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many weights its forward pass has, stored or deferred."""
+        layers = [m for m in self.net.modules() if isinstance(m, DeferredLinear)]
+        theirs = {id(p) for layer in layers for p in layer.parameters()}
+        stored = [(name, p) for name, p in self.net.named_parameters() if id(p) not in theirs]
+        plain = sum(p.numel() for name, p in stored if not name.endswith("feedback_weight"))
+        return plain + sum(layer.in_features * layer.out_features for layer in layers)
+
+    def operations(self, sample: Any) -> float:
+        if self.net.weights == "deferred":
+            raise InputError(
+                "The operations of deferred weights grow with the samples seen, so that none can be counted per "
+                "sample. Ask the same network with weights='dense'."
+            )
+        return super().operations(sample)
+
+    @contextmanager
+    def stream(self) -> Iterator[StreamEnds]:
+        ends = StreamEnds()
+        with self.net.kept_passes() as passes:
+            yield ends
+        layers, _ = self.net.only(passes)
+        ends.first, ends.last = [layers[0]], [layers[-1]]
+        ends.retain()
+
+    def twin(self) -> Member:
+        if self.net.feedback != "shared" or self.net.weights != "dense":
+            return super().twin()
+        twin = self.net.decoupled()
+        return PaperMember(twin, twin, self.rule, self.optimizer)
+
+    def reserve(self, samples: int) -> None:
+        self.net.reserve(samples)
+
+    @classmethod
+    def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
+        nets = [member.net for member in members]
+        return None if any(net.weights != "dense" for net in nets) else _PaperStack(nets, members)
+
+
+class _PaperStack(StackedMembers):
+    def __init__(self, nets: Sequence[Network], members: Sequence[PaperMember]) -> None:
+        self.module = self.stack = Stack(nets)
+        self.members = members
+
+    def groups(self, lr: Sequence[float]) -> list[dict[str, Any]]:
+        return self.stack.param_groups(lr, [member.rule for member in self.members], self.members[0].optimizer)
+
+
+@dataclass(frozen=True)
+class PaperFamily(Family):
+    """Networks of one class of ``nfd.nets``, or of a subclass with the same arguments.
+
+    Args:
+        kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass.
+        in_features, out_features: d and C.
+        rule: also decides the residual multiplier and the regime, unless ``settings`` do.
+        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``.
+        settings: further arguments of the class, such as ``{"horizon": 2.0, "activation": "tanh"}``.
+        version: of the code of a subclass, in place of a fingerprint.
+    """
+
+    kind: type[Network]
+    in_features: int
+    out_features: int
+    rule: RuleName = "depth-mup"
+    optimizer: Optimizer = "sgd"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    version: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"nfd.{self.kind.__name__}" if self._is_ours else self.kind.__qualname__
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        about = {
+            "family": self.name,
+            "in_features": self.in_features,
+            "out_features": self.out_features,
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "settings": dict(sorted(self.settings.items())),
+        }
+        return about if self._is_ours else about | {"code": self._code}
+
+    def build(
+        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+    ) -> PaperMember:
+        net = self._network(width, depth, seed, weights, device or "cpu")
+        return PaperMember(net, net, self.rule, self.optimizer)
+
+    def _network(self, width: int, depth: int, seed: int, weights: str, device: torch.device | str) -> Network:
+        settings = self.kind.settings_of(self.rule) | dict(self.settings)
+        make = cast(Callable[..., Network], self.kind)
+        sizes = (self.in_features, self.out_features, width, depth)
+        return make(*sizes, **settings, weights=weights, seed=seed, device=device)
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.kind in (ResNet, MLP)
+
+    @cached_property
+    def _code(self) -> str:
+        sample = torch.linspace(-1, 1, 3 * self.in_features).view(3, self.in_features)
+        return self.version or fingerprint(
+            self.name, lambda width, depth: self._network(width, depth, 0, "dense", "cpu"), (4, 2), sample
+        )

@@ -1,0 +1,275 @@
+"""Conformance: the paper's networks and anyone's answer every question of a family alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.families.constructed import ConstructedFamily
+from nfd.families.family import Family
+from nfd.families.member import Member
+from nfd.families.paper import PaperFamily
+from nfd.scaling.calls import outputs_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A DeferredLinear of size"),  # these are small
+    pytest.mark.usefixtures("one_thread"),
+]
+
+STREAM = torch.Generator().manual_seed(0)
+VECTORS = torch.randn(6, 5, generator=STREAM)
+TOKENS = torch.randint(0, 11, (3, 7), generator=STREAM)
+
+
+class Doubled(nfd.ResNet):
+    """A subclass with the same arguments and another forward pass."""
+
+    factor = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * super().forward(x)
+
+
+class Halved(nfd.ResNet):
+    """A subclass with arguments of its own."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(5, 3, width // 2, depth)
+
+
+def gpt2(width: int, depth: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=depth, n_head=width // 4, n_positions=8, vocab_size=11, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def constructed(make_model: Any, sample: Any, **options: Any) -> ConstructedFamily:
+    return ConstructedFamily(make_model, (8, 2), "complete-p", "adamw", sample=sample, **options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family and what is known of it."""
+
+    family: Callable[[], Family]
+    sample: Any
+    twin: bool = False  # whether it has a decoupled twin
+    weights: Any = "dense"
+    products: Callable[[int, int], int] | None = None  # multiply-adds of a forward pass of one input, by (n, L)
+
+
+def paper(kind: Any = nfd.ResNet, rule: Any = "depth-mup", **settings: Any) -> Callable[[], Family]:
+    return lambda: PaperFamily(kind, 5, 3, rule, settings=settings)
+
+
+CASES = {
+    "ResNet": Case(paper(activation="tanh"), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
+    "two-layer ResNet": Case(paper(block="two-layer"), VECTORS, twin=True, products=lambda n, L: 8 * n + 2 * L * n * n),
+    "decoupled ResNet": Case(paper(feedback="independent"), VECTORS),
+    "deferred ResNet": Case(paper(activation="erf"), VECTORS, weights="deferred"),
+    "MLP": Case(paper(nfd.MLP, "mup"), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
+    "subclass": Case(paper(Doubled), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
+    "constructor of a subclass": Case(
+        lambda: ConstructedFamily(Halved, (8, 2), "depth-mup", "sgd", sample=VECTORS), VECTORS, twin=True
+    ),
+    "residual MLP": Case(
+        lambda: constructed(Residual, VECTORS), VECTORS, products=lambda n, L: 8 * n + 4 * L * n * n
+    ),
+    "small GPT": Case(lambda: constructed(Transformer, TOKENS), TOKENS),
+    "GPT with a tied head": Case(lambda: constructed(partial(Transformer, tied=True), TOKENS, version="1"), TOKENS),
+    "Hugging Face's GPT-2": Case(lambda: constructed(gpt2, TOKENS), TOKENS),
+}  # fmt: skip
+
+SIZES = [(8, 2), (16, 2), (16, 4)]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def built(case: Case, width: int, depth: int, seed: int = 0) -> Member:
+    return case.family().build(width, depth, seed, case.weights)
+
+
+def step_of(member: Member, sample: Any) -> Tensor:
+    """Outputs after one step of plain descent by the member's own groups."""
+    outputs_of(member(sample)).square().mean().backward()  # type: ignore[no-untyped-call]
+    groups = member.groups(0.01)
+    (nfd.SGD(groups) if isinstance(member.module, nfd.nets.network.Network) else torch.optim.SGD(groups)).step()
+    return outputs_of(member(sample)).detach()
+
+
+def test_members_of_every_size_are_built_and_train(case: Case) -> None:
+    before = torch.get_rng_state()
+    members = [built(case, width, depth) for width, depth in SIZES]
+    assert torch.equal(before, torch.get_rng_state())
+    for (width, depth), member in zip(SIZES, members, strict=True):
+        assert len(member.blocks) in (0, depth)
+        assert member.time_step == pytest.approx(1 / depth)
+        first = outputs_of(member(case.sample)).detach()
+        assert first.isfinite().all()
+        assert not torch.allclose(step_of(member, case.sample), first)
+        assert {id(p) for g in member.groups(0.01) for p in g["params"]} == {
+            id(p) for p in member.module.parameters() if p.requires_grad
+        }
+        assert width >= (member.width or 0)
+
+
+def test_a_seed_gives_a_member_and_another_seed_another(case: Case) -> None:
+    values = [outputs_of(built(case, 16, 2, seed)(case.sample)).detach() for seed in (0, 0, 1)]
+    assert torch.equal(values[0], values[1])
+    assert not torch.allclose(values[0], values[2])
+
+
+def test_rates_of_the_base_are_scaled_by_the_plan(case: Case) -> None:
+    member = built(case, 16, 4)
+    once, twice = ([group["lr"] for group in member.groups(rate)] for rate in (0.1, 0.2))
+    assert twice == pytest.approx([2 * rate for rate in once])
+    assert {"readout", "tied"} & set(member.roles.values())
+    assert all(member.multiplier(name) > 0 for name in member.roles)
+    if case.weights == "dense":
+        assert set(member.roles) == set(member.plan.entries)
+        decays = [group["weight_decay"] * group["lr"] for group in member.groups(0.1, weight_decay=0.01)]
+        assert decays == pytest.approx([0.001] * len(decays))  # rate times decay is the same for every tensor
+    else:
+        with pytest.raises(ValueError, match="weight_decay of deferred weights"):
+            member.groups(0.1, weight_decay=0.01)
+
+
+def test_parameters_and_operations_are_counted(case: Case) -> None:
+    members = [built(case, width, depth) for width, depth in SIZES]
+    counts = [member.parameters for member in members]
+    assert counts == sorted(set(counts))
+    if case.weights == "deferred":
+        dense = case.family().build(16, 4, 0)
+        assert counts[-1] == dense.parameters
+        with pytest.raises(ValueError, match="operations of deferred weights grow"):
+            members[0].operations(case.sample)
+        return
+    operations = [member.operations(case.sample) for member in members]
+    assert operations == sorted(set(operations))
+    assert all(p.grad is None for p in members[0].module.parameters())
+    if case.products is not None:
+        for (n, L), counted in zip(SIZES, operations, strict=True):
+            assert counted == 6 * case.products(n, L) - 2 * 5 * n  # inputs have no gradient
+
+
+def test_ends_of_the_stream_are_seen_with_their_gradients(case: Case) -> None:
+    member = built(case, 8, 2)
+    with member.stream() as ends:
+        outputs = outputs_of(member(case.sample))
+    assert ends.gradients() is None  # before there is a backward pass
+    (first,), (last,) = ends.first, ends.last
+    assert first.shape == last.shape
+    outputs.sum().backward()  # type: ignore[no-untyped-call]
+    other = built(case, 8, 2)
+    with other.stream() as again:
+        outputs = outputs_of(other(case.sample))
+    wanted = torch.autograd.grad(outputs.sum(), [*again.first, *again.last])
+    assert ends.gradients() == pytest.approx([float(g.square().mean().sqrt()) for g in wanted])
+    with torch.no_grad(), member.stream() as ends:
+        member(case.sample)
+    assert torch.equal(ends.last[0], last) or case.weights == "deferred"
+
+
+def test_the_decoupled_twin_begins_alike_and_learns_otherwise(case: Case) -> None:
+    member = built(case, 16, 2)
+    if not case.twin:
+        with pytest.raises(ValueError, match="has no decoupled twin"):
+            member.twin()
+        return
+    twin = member.twin()
+    torch.testing.assert_close(twin(case.sample), member(case.sample))
+    assert twin.parameters == member.parameters
+    assert not torch.allclose(step_of(twin, case.sample), step_of(member, case.sample))
+
+
+def test_an_identity_is_stable_and_tells_families_apart(case: Case) -> None:
+    family = case.family()
+    assert family.identity == case.family().identity
+    assert family.identity != family.under(rule="mup", optimizer="adam").identity
+    assert family.under(rule="mup").rule == "mup"
+    identities = [other.family().identity for other in CASES.values() if other is not case]
+    assert family.identity not in identities
+    assert family.name
+
+
+# ---- what tells one version of a code from another -----------------------------------------------------------------
+
+
+class Tuned(Residual):
+    """A model whose code has a number in it."""
+
+    gain, slope = 1.0, 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.gain * super().forward(x)
+        return (self.slope * out + (out - self.slope * out).detach()) if self.slope != 1 else out
+
+
+def identity_of(make_model: Any, **options: Any) -> Any:
+    return constructed(make_model, VECTORS, **options).identity
+
+
+def test_a_change_of_code_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity_of(Tuned)
+    assert identity_of(Tuned) == before
+    for name, value in (("gain", 1.001), ("slope", 0.5)):  # another function, and another gradient of the same one
+        with monkeypatch.context() as changed:
+            changed.setattr(Tuned, name, value)
+            assert identity_of(Tuned) != before
+    doubled = PaperFamily(Doubled, 5, 3).identity
+    with monkeypatch.context() as changed:
+        changed.setattr(Doubled, "factor", 3.0)
+        assert PaperFamily(Doubled, 5, 3).identity != doubled
+    dropped = identity_of(lambda width, depth: nn.Sequential(Residual(width, depth), nn.Dropout(0.5)))
+    assert dropped != identity_of(lambda width, depth: nn.Sequential(Residual(width, depth), nn.Dropout(0.25)))
+    assert identity_of(Tuned, version="1") != identity_of(Tuned, version="2")
+
+
+def test_code_without_a_fingerprint_needs_a_version() -> None:
+    count = iter(range(100))
+
+    class Restless(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + next(count)
+
+    for make_model, sample in ((Restless, VECTORS), (Residual, TOKENS), (Residual, None)):
+        with pytest.raises(ValueError, match="version="):
+            _ = constructed(make_model, sample).identity
+        assert constructed(make_model, sample, version="1").identity["code"] == "1"
+
+
+def test_deferred_weights_are_refused_where_there_are_none() -> None:
+    with pytest.raises(ValueError, match="weights='deferred' are of the paper's networks; Residual stores its own"):
+        constructed(Residual, VECTORS).build(8, 2, 0, "deferred")
+    assert math.isclose(PaperFamily(nfd.ResNet, 5, 3, settings={"horizon": 2.0}).build(8, 4, 0).time_step, 0.5)
+
+
+def test_members_are_stacked_where_their_kind_can() -> None:
+    family = PaperFamily(nfd.ResNet, 5, 3)
+    members = [family.build(8, 2, seed) for seed in range(3)]
+    stacked = type(members[0]).stacked(members)
+    assert stacked is not None
+    torch.testing.assert_close(stacked.module(VECTORS)[1], members[1](VECTORS))
+    for group, alone in zip(stacked.groups([0.1, 0.2, 0.3]), family.build(8, 2, 0).groups(0.1), strict=False):
+        assert group["lr"].shape == (3, 1, 1)
+        assert alone["lr"] > 0
+    others = [constructed(Residual, VECTORS).build(8, 2, seed) for seed in range(2)]
+    assert type(others[0]).stacked(others) is None
+    deferred = [family.build(8, 2, 0, "deferred")]
+    assert type(deferred[0]).stacked(deferred) is None
