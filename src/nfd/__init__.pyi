@@ -1,0 +1,19 @@
+from .limits.kernel import kernel as kernel
+from .limits.particles import Solution as Solution
+from .limits.particles import solve_nfd as solve_nfd
+from .limits.predict import predict as predict
+from .limits.prediction import Prediction as Prediction
+from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
+from .meters.check import Check as Check
+from .meters.check import check as check
+from .nets.deferred import DeferredLinear as DeferredLinear
+from .nets.mlp import MLP as MLP
+from .nets.resnet import ResNet as ResNet
+from .nets.sgd import SGD as SGD
+from .scaling.plan import Plan as Plan
+from .scaling.planning import plan as plan
+from .scaling.scaled import Scaled as Scaled
+from .sweep.grid import grid as grid
+from .sweep.sweep import Sweep as Sweep
+
+__version__: str
