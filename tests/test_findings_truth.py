@@ -18,7 +18,7 @@ from nfd.core.random import derive
 from nfd.core.statistics import rms
 from nfd.experiment.findings import Finding, findings
 from nfd.experiment.findings.finding import INFINITE
-from nfd.experiment.metering import metered
+from nfd.experiment.metering import METERS
 from nfd.experiment.runs import dataset_of, train_group
 from nfd.experiment.settings import RunConfig, StudyConfig
 from nfd.experiment.study import BLOCK_RULES, NARROW, Study
@@ -263,7 +263,7 @@ def test_the_meter_of_updates_compares_with_the_start() -> None:
 
 def test_a_network_that_did_not_move_has_no_updates() -> None:
     net = ResNet(64, 10, 12, 2, block="two-layer")
-    meter = metered("updates")(net, RunConfig(block="two-layer"), torch.ones(3, 64))
+    meter = METERS["updates"](net, RunConfig(block="two-layer"), torch.ones(3, 64))
     found = meter.read()
     assert float(found["activation"]) > 0
     assert all(float(value) == 0 for name, value in found.items() if name != "activation")

@@ -12,8 +12,9 @@ from torch import Tensor
 import nfd
 from nfd.nets.network import Network
 from nfd.nets.stack import Stack
+from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
-from nfd.training.stacked import train_stack
+from nfd.training.optimizers import stacked_optimizer_named
 
 HORIZONS, EXPONENTS = (1.0, 2.0, 0.5, 1.0), (0.5, 0.5, 1.0, 0.0)
 RULES, RATES = ("depth-mup", "depth-mup", "complete-p", "mup"), (0.1, 0.2, 0.3, 0.05)
@@ -41,6 +42,14 @@ def alone(net: Network, rule: str, eta_c: float, optimizer: Any, momentum: float
     return torch.stack(losses), net(x).detach()
 
 
+def together(stack: Stack, groups: list[dict[str, Any]], optimizer: Any = "sgd", momentum: float = 0.0) -> Tensor:
+    """The one loop, of the whole stack: losses ``[R, steps]``."""
+    x, y, order = data(next(stack.parameters()).dtype)
+    batches = [(x[samples], y[samples]) for samples in order]
+    rows = train(stack, stacked_optimizer_named(optimizer, groups, momentum=momentum), batches, cross_entropy)
+    return torch.stack([row.losses for row in rows], dim=1)
+
+
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"block": "two-layer"},
@@ -63,8 +72,8 @@ def test_a_stack_is_its_networks(variant: dict[str, Any], optimizer: Any) -> Non
         for r, (T, a) in enumerate(zip(HORIZONS, EXPONENTS, strict=True))
     ]
     stack = Stack(copy.deepcopy(nets))
-    x, y, order = data(torch.float64)
-    losses = train_stack(stack, stack.param_groups(rates, RULES, optimizer), optimizer, momentum, x, y, order)
+    x, _, _ = data(torch.float64)
+    losses = together(stack, stack.param_groups(rates, RULES, optimizer), optimizer, momentum)
     outputs = stack(x).detach()
     for r, net in enumerate(nets):
         expected, final = alone(net, RULES[r], rates[r], optimizer, momentum)
@@ -75,19 +84,16 @@ def test_a_stack_is_its_networks(variant: dict[str, Any], optimizer: Any) -> Non
 def test_vanilla_networks_stack_too() -> None:
     nets: list[Network] = [nfd.MLP(D, C, 12, 3, seed=r, activation="tanh", dtype=torch.float64) for r in range(3)]
     stack = Stack(copy.deepcopy(nets))
-    x, y, order = data(torch.float64)
-    losses = train_stack(stack, stack.param_groups([0.1] * 3, ["mup"] * 3), "sgd", 0.0, x, y, order)
+    losses = together(stack, stack.param_groups([0.1] * 3, ["mup"] * 3))
     for r, net in enumerate(nets):
         torch.testing.assert_close(losses[r], alone(net, "mup", 0.1, "sgd", 0.0)[0], rtol=0, atol=1e-12)
 
 
 def test_one_that_diverges_leaves_the_rest_bit_for_bit() -> None:
-    x, y, order = data(torch.float32)
-
     def losses(second: float) -> Tensor:
         stack = Stack([nfd.ResNet(D, C, 16, 4, seed=r) for r in range(3)])
         groups = stack.param_groups([0.1, second, 0.3], ["depth-mup"] * 3)
-        return train_stack(stack, groups, "sgd", 0.0, x, y, order)
+        return together(stack, groups)
 
     calm, wild = losses(0.2), losses(1e15)
     assert not wild[1].isfinite().all()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -31,6 +33,38 @@ def test_rates_multiply_every_group_step_by_step() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     rows = list(train(net, optimizer, [batch] * 3, mse, rates=[0.0, 2.0, 1.0]))
     assert [row.loss for row in rows] == [2.0, 2.0, 0.0]
+
+
+def test_a_function_of_the_step_is_a_schedule_and_rates_are_back_at_the_end() -> None:
+    batch = (torch.ones(1, 1), torch.zeros(1))
+    losses = []
+    for rates in ([1.0, 0.5, 0.25], lambda step: 0.5**step):
+        net = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(net.weight, 2.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        losses.append([row.loss for row in train(net, optimizer, [batch] * 3, mse, rates=rates)])
+        assert optimizer.param_groups[0]["lr"] == 0.5
+    assert losses[0] == losses[1]
+
+
+def test_a_context_is_around_the_passes_of_a_step_and_ends_before_its_update() -> None:
+    net = nn.Linear(1, 1, bias=False)
+    seen = []
+
+    @contextmanager
+    def around(step: int) -> Iterator[None]:
+        before = net.weight.detach().clone()
+        yield
+        assert net.weight.grad is not None
+        seen.append((step, torch.equal(net.weight, before), float(net.weight.grad) != 0.0))
+
+    batch = (torch.ones(1, 1), torch.zeros(1))
+    start = net.weight.detach().clone()
+    rows = train(net, torch.optim.SGD(net.parameters(), lr=0.5), [batch] * 2, mse, around=around)
+    next(rows)
+    assert not torch.equal(net.weight, start)  # a row comes after its update
+    next(rows)
+    assert seen == [(0, True, True), (1, True, True)]
 
 
 @pytest.mark.parametrize("weights", ["dense", "deferred"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nfd.core.errors import MAX_SEED, MOST, WIDEST, InputError, nearest
 from nfd.scaling.rules import MAX_ETA_C
@@ -23,12 +23,7 @@ Momentum = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
 
 
-_PARTIAL = ContextVar("partial", default=False)
-
-
-def is_partial() -> bool:
-    """Whether settings are being read that others will complete: those that contradict each other may pass."""
-    return _PARTIAL.get()
+_PARTIAL = ContextVar("partial", default=False)  # whether settings are read that others will complete
 
 
 class Config(BaseModel):
@@ -41,6 +36,15 @@ class Config(BaseModel):
             super().__init__(**settings)
         except ValidationError as error:
             raise InputError(_message(error, list(type(self).model_fields))) from None
+
+    def check(self) -> None:
+        """Raise InputError where settings contradict each other; called once all of them are there."""
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        if not _PARTIAL.get():
+            self.check()
+        return self
 
     @classmethod
     def load(cls, path: str | Path, *, partial: bool = False) -> Self:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from nfd.experiment.settings import RunConfig
 from nfd.meters.spectra import Spectra, Watched
+from nfd.meters.start import start
 from nfd.meters.updates import Baseline
 from nfd.nets.network import Network
 from nfd.scaling.planning import plan
+
+STARTS = 8  # of the probes, on which streams are read
 
 
 class Meter:
     """Reads nothing; ``net`` is what is trained."""
 
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
-        self.net: nn.Module = net
-        self.probes = probes
+    def __init__(self, net: nn.Module, config: RunConfig, probes: Tensor) -> None:
+        self.net, self.probes = net, probes
+
+    def start(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Numbers and vectors by name, before training."""
+        return {}, {}
 
     def after(self) -> None:
         """Called after every step."""
@@ -28,11 +35,29 @@ class Meter:
         """Vectors by name, at a look."""
         return {}
 
+    def end(self, outputs: Tensor) -> dict[str, Tensor]:
+        """Vectors by name of the outputs ``[N, C]`` on the test part after training."""
+        return {}
+
+
+class StartMeter(Meter):
+    """Streams before training (``nfd.meters.start``)."""
+
+    def start(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        return start(cast(Network, self.net), self.probes[:STARTS])
+
+
+class OutputsMeter(Meter):
+    """The outputs themselves."""
+
+    def end(self, outputs: Tensor) -> dict[str, Tensor]:
+        return {"outputs": outputs.flatten()}
+
 
 class UpdateMeter(Meter):
     """Updates of features and function (``nfd.meters.updates``)."""
 
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
+    def __init__(self, net: nn.Module, config: RunConfig, probes: Tensor) -> None:
         super().__init__(net, config, probes)
         self.baseline = Baseline(net, plan(net, rule=config.rule, optimizer="sgd"), probes)
 
@@ -43,10 +68,10 @@ class UpdateMeter(Meter):
 class SpectraMeter(Meter):
     """Smallest eigenvalues of the covariances of all steps (``nfd.meters.spectra``)."""
 
-    def __init__(self, net: Network, config: RunConfig, probes: Tensor) -> None:
+    def __init__(self, net: nn.Module, config: RunConfig, probes: Tensor) -> None:
         super().__init__(net, config, probes)
-        self.net = self.watched = Watched(net)
-        self.spectra = Spectra(net)
+        self.net = self.watched = Watched(cast(Network, net))
+        self.spectra = Spectra(cast(Network, net))
 
     def after(self) -> None:
         assert self.watched.seen is not None
@@ -56,9 +81,10 @@ class SpectraMeter(Meter):
         return self.spectra.smallest()
 
 
-METERS: Mapping[str, type[Meter]] = {"updates": UpdateMeter, "spectra": SpectraMeter}
-
-
-def metered(name: str) -> type[Meter]:
-    """The meter of this name; one that reads nothing where training is not to be watched."""
-    return METERS.get(name, Meter)
+METERS: Mapping[str, type[Meter]] = {
+    "none": Meter,
+    "start": StartMeter,
+    "updates": UpdateMeter,
+    "spectra": SpectraMeter,
+    "outputs": OutputsMeter,
+}

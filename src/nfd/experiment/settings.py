@@ -5,9 +5,9 @@ Nothing here needs PyTorch, so that the command line can check its options befor
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL, SEEDS
 from nfd.core.errors import InputError
@@ -23,7 +23,7 @@ from nfd.core.names import (
     RunMeter,
     Weights,
 )
-from nfd.experiment.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width, is_partial
+from nfd.experiment.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width
 from nfd.experiment.fields import (
     Ascending,
     ascending,
@@ -35,6 +35,7 @@ from nfd.experiment.fields import (
     whole_or_infinite,
 )
 from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.rules import check_block
 
 
 class DataConfig(Config):
@@ -49,10 +50,8 @@ class DataConfig(Config):
     seed: Seed = 0
     """seed of everything random"""
 
-    @model_validator(mode="after")
-    def _check_data(self) -> Self:
-        if is_partial():
-            return self
+    def check(self) -> None:
+        super().check()
         kind = self.data or "digits"  # a configuration may leave it open
         if kind == "digits" and self.data_dir is not None:
             raise InputError(
@@ -63,7 +62,6 @@ class DataConfig(Config):
             raise InputError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
         if self.image_size is not None and kind != "images":
             raise InputError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
-        return self
 
 
 class TrainingConfig(DataConfig):
@@ -117,15 +115,13 @@ class RunConfig(TrainingConfig):
     spectra (of Sigma and Theta), outputs, or none; a run with a meter is tested on the first 256 test samples alone,
     and these are what outputs are of"""
 
-    @model_validator(mode="after")
-    def _check_run(self) -> Self:
+    def check(self) -> None:
+        super().check()
         self._check_network()
-        if self.rule == "depth-mup-inner" and self.block != "two-layer":
-            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
+        check_block(self.rule, self.block)
         if self.order == "post" and self.block == "two-layer":
             raise InputError("order='post' is defined for block='one-layer'; got block='two-layer'.")
         check_optimizer(self.optimizer, rule=self.rule, momentum=self.momentum, deferred=self.weights == "deferred")
-        return self
 
     def _check_network(self) -> None:
         plain = (self.block, self.order, self.horizon, self.coupled) == ("one-layer", "pre", 1.0, False)
@@ -168,14 +164,13 @@ class StudyConfig(TrainingConfig):
     block_seeds: Several = 4
     """how many of each"""
 
-    @model_validator(mode="after")
-    def _check_widths(self) -> Self:
-        if not is_partial() and self.limit_width < 2 * self.widths[-1]:
+    def check(self) -> None:
+        super().check()
+        if self.limit_width < 2 * self.widths[-1]:
             raise InputError(
                 f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
                 f"got {self.limit_width}."
             )
-        return self
 
 
 class PredictConfig(TrainingConfig):
@@ -204,13 +199,11 @@ class PredictConfig(TrainingConfig):
     memory: str = MEMORY
     """bound on the memory of one network"""
 
-    @model_validator(mode="after")
-    def _check_rule(self) -> Self:
-        if not is_partial() and self.rule == "ntk":
+    def check(self) -> None:
+        super().check()
+        if self.rule == "ntk":
             raise InputError("rule='ntk' is of the kernel regime, whose limit nfd kernel gives; choose another rule.")
-        if not is_partial() and self.rule == "depth-mup-inner" and self.block != "two-layer":
-            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
-        return self
+        check_block(self.rule, self.block)
 
 
 class KernelConfig(DataConfig):
@@ -272,10 +265,8 @@ class CheckConfig(DataConfig):
     gia: bool = False
     """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""
 
-    @model_validator(mode="after")
-    def _check_check(self) -> Self:
-        if is_partial():
-            return self
+    def check(self) -> None:
+        super().check()
         if self.rule == "ntk":
             raise InputError(
                 "rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."
@@ -287,4 +278,3 @@ class CheckConfig(DataConfig):
                 f"batches={self.batches!r} brings its own data and steps; got {', '.join(unused)} beside it. Drop one "
                 "or the other."
             )
-        return self

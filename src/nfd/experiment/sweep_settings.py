@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from nfd.core.defaults import ETA_C
 from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.names import Activation, Block, RuleName
-from nfd.experiment.config import Count, Positive, Rate, Several, Width, is_partial
+from nfd.experiment.config import Count, Positive, Rate, Several, Width
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
 from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.rules import check_block
 
 
 class SweepConfig(DataConfig):
@@ -33,13 +34,12 @@ class SweepConfig(DataConfig):
     seeds: Several = 4
     """initialisations of each network"""
 
-    @model_validator(mode="after")
-    def _check_length(self) -> Self:
-        if not is_partial() and self.epochs is not None and self.changed("steps"):
+    def check(self) -> None:
+        super().check()
+        if self.epochs is not None and self.changed("steps"):
             raise InputError(
                 f"epochs stand in place of steps; got epochs={self.epochs:g} and steps={self.steps}. Drop one."
             )
-        return self
 
     def run_settings(self, training_images: int) -> dict[str, Any]:
         """What every run of the sweep has, as settings of ``RunConfig``."""
@@ -93,18 +93,16 @@ class TransferConfig(SweepConfig):
         """Twice as many initialisations, other than those that best rates are chosen by."""
         return [initial_seed(self.seed, self.seeds + index) for index in range(2 * self.seeds)]
 
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        if not is_partial() and len(self.widths) * len(self.depths) < 2:
+    def check(self) -> None:
+        super().check()
+        if len(self.widths) * len(self.depths) < 2:
             raise InputError(
                 f"widths and depths must make two sizes or more, from the smallest to the largest; got widths="
                 f"{list(self.widths)} and depths={list(self.depths)}."
             )
-        if not is_partial() and self.block == "one-layer" and "depth-mup-inner" in self.rules:
-            raise InputError("rules: depth-mup-inner needs block='two-layer'; got block='one-layer'.")
-        if not is_partial() and "ntk" in self.rules:
-            check_optimizer(self.optimizer, rule="ntk")
-        return self
+        for rule in self.rules:
+            check_block(rule, self.block)
+            check_optimizer(self.optimizer, rule=rule)
 
 
 class CapacityConfig(SweepConfig):
@@ -142,10 +140,8 @@ class CapacityConfig(SweepConfig):
     replicates: Annotated[int, Field(strict=True, ge=0)] = 16
     """how many of those, two or more; 0 to leave it out"""
 
-    @model_validator(mode="after")
-    def _check_capacity(self) -> Self:
-        if is_partial():
-            return self
+    def check(self) -> None:
+        super().check()
         if self.replicates == 1:
             raise InputError("replicates must be two or more, for a standard error, or 0; got 1.")
         if self.held_out is not None and not self.hold_out:
@@ -156,6 +152,4 @@ class CapacityConfig(SweepConfig):
             raise InputError(
                 f"limit_width is that of the replicates; got limit_width={self.limit_width} and replicates=0. Drop one."
             )
-        if self.block == "one-layer" and self.rule == "depth-mup-inner":
-            raise InputError("rule='depth-mup-inner' needs block='two-layer'; got block='one-layer'.")
-        return self
+        check_block(self.rule, self.block)

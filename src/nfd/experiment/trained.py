@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,22 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from nfd.data.dataset import Dataset
-from nfd.experiment.metering import metered
+from nfd.experiment.metering import METERS
 from nfd.experiment.settings import RunConfig
-from nfd.meters.start import start
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.nets.stack import Stack
 from nfd.scaling.rules import exponent_of
-from nfd.training.loop import train
+from nfd.training.loop import Optimizer, train
 from nfd.training.losses import cross_entropy
-from nfd.training.optimizers import optimizer_named
-from nfd.training.stacked import train_stack
+from nfd.training.optimizers import optimizer_named, stacked_optimizer_named
 
 TESTED = 256  # first test samples, on which a run with a meter is tested: wide ones would test longer than they train
 PROBES = 64  # of those, on which updates are measured
-STARTS = 8  # of those, on which streams are
 
 _EVALUATED = 512  # test samples at a time
 
@@ -48,11 +45,8 @@ def is_stackable(config: RunConfig) -> bool:
 
 def trained(configs: Sequence[RunConfig], dataset: Dataset, device: str = "cpu") -> list[Trained]:
     """Train the runs of a group, all on the same batches."""
-    first = configs[0]
-    order = dataset.order(first.batch, first.steps, first.data_seed).to(device)
-    if is_stackable(first):
-        return _together(configs, dataset, order, device)
-    return [_Alone(config, dataset, order, device).trained() for config in configs]
+    together = [configs] if is_stackable(configs[0]) else [[config] for config in configs]
+    return [result for group in together for result in _Training(group, dataset, device).trained()]
 
 
 def tested(config: RunConfig) -> slice:
@@ -92,81 +86,88 @@ def looks(config: RunConfig) -> list[int]:
     return sorted({*range(0, config.steps, config.every or config.steps), config.steps})
 
 
-def _together(configs: Sequence[RunConfig], dataset: Dataset, order: Tensor, device: str) -> list[Trained]:
-    first = configs[0]
-    stack = Stack([network(config, dataset, device) for config in configs])
-    inputs, labels, _ = _placed(dataset, device)
-    groups = stack.param_groups([c.eta_c for c in configs], [c.rule for c in configs], first.optimizer)
-    seen: dict[int, Tensor] = {}
+class _Training:
+    """A stack of runs, or one run with its meter, while it is trained: vectors are of all of them, ``[R, ...]``."""
 
-    def look(step: int) -> None:
-        if first.every and step in moments:
-            seen[step] = _tested(stack, _placed(dataset, device)[2])
-
-    moments = set(looks(first)) - {first.steps}
-    losses = train_stack(stack, groups, first.optimizer, first.momentum, inputs, labels, order, look).cpu()
-    seen[first.steps] = outputs = _tested(stack, _placed(dataset, device)[2])
-    found = [Trained(*each) for each in zip(losses, outputs, strict=True)]
-    for k, one in enumerate(found):
-        one.curves |= _curves(first, dataset, {step: each[k] for step, each in seen.items()})
-    return found
-
-
-class _Alone:
-    """One run, with its meter."""
-
-    def __init__(self, config: RunConfig, dataset: Dataset, order: Tensor, device: str) -> None:
-        self.config, self.dataset, self.device, self.order = config, dataset, device, order
-        self.net = network(config, dataset, device)
-        self.tests = _placed(dataset, device)[2][tested(config)]
-        self.meter = metered(config.meter)(self.net, config, self.tests[:PROBES])
-        self.moments = set(looks(config))
+    def __init__(self, configs: Sequence[RunConfig], dataset: Dataset, device: str) -> None:
+        self.configs, self.dataset, self.first = configs, dataset, configs[0]
+        self.inputs, self.labels, tests = _placed(dataset, device)
+        self.tests = tests[tested(self.first)]
+        self.order = dataset.order(self.first.batch, self.first.steps, self.first.data_seed).to(device)
+        nets = [network(config, dataset, device) for config in configs]
+        for net in nets:
+            net.reserve(self.order.numel())
+        self.stacked = is_stackable(self.first)
+        self.net = Stack(nets) if self.stacked else nets[0]
+        self.meter = METERS[self.first.meter](self.net, self.first, self.tests[:PROBES])
+        self.blank = {name: torch.full_like(x, math.nan) for name, x in self.meter.read().items()}
+        self.moments = looks(self.first)
         self.seen: dict[int, Tensor] = {}
         self.readings: dict[int, dict[str, Tensor]] = {}
-        self.blank = {name: torch.full_like(x, math.nan) for name, x in self.meter.read().items()}
 
-    def trained(self) -> Trained:
-        found = Trained(torch.full((len(self.order),), math.nan), torch.empty(0))
-        if self.config.meter == "start":
-            found.metrics, found.curves = start(self.net, self.meter.probes[:STARTS])
-        for step, loss in self._steps():
-            found.losses[step] = loss
-        blank = torch.full((len(self.tests), len(self.dataset.classes)), math.nan)
-        found.outputs = self.seen.get(self.config.steps, blank)
-        found.curves |= _curves(self.config, self.dataset, self.seen) | self._measured()
-        if self.config.meter == "outputs":
-            found.curves["outputs"] = found.outputs.flatten()
+    def trained(self) -> list[Trained]:
+        """Train them, and what that gave for each."""
+        metrics, curves = self.meter.start()
+        losses = self._losses()
+        outputs = self._outputs(self.first.steps)
+        tests = self._test_curves() if self.first.every else {}
+        found = []
+        for k in range(len(self.configs)):
+            own = {name: x[k] for name, x in tests.items()} | self._readings() | self.meter.end(outputs[k])
+            found.append(Trained(losses[k], outputs[k], dict(metrics), curves | own))
         return found
 
-    def _steps(self) -> Iterator[tuple[int, float]]:
-        """Losses by step, with a look at the network at its moments."""
-        inputs, labels, _ = _placed(self.dataset, self.device)
-        self.net.reserve(self.order.numel())
-        batches = ((inputs[samples], labels[samples]) for samples in self.order)
-        c = self.config
-        groups = self.net.param_groups(c.eta_c, c.rule, c.optimizer)
-        optimizer = optimizer_named(c.optimizer, groups, momentum=c.momentum)
+    def _losses(self) -> Tensor:
+        """Losses ``[R, steps]``, with a look at the networks at their moments."""
+        batches = ((self.inputs[samples], self.labels[samples]) for samples in self.order)
+        losses = []
         self._look(0)
-        for row in train(self.meter.net, optimizer, batches, cross_entropy):
-            yield row.step, row.loss
-            if row.diverged:
-                return
-            self.meter.after()
-            self._look(row.step + 1)
+        for row in train(self.meter.net, self._optimizer(), batches, cross_entropy):
+            losses.append(row.losses.view(-1))
+            if not row.diverged:
+                self.meter.after()
+                self._look(row.step + 1)
+        last = losses[-1] if self.stacked else torch.full_like(losses[-1], math.nan)  # as stored runs have it
+        return torch.stack([*losses, *[last] * (self.first.steps - len(losses))], dim=1).cpu()
+
+    def _optimizer(self) -> Optimizer:
+        c = self.first
+        if isinstance(self.net, Stack):
+            rates, rules = [config.eta_c for config in self.configs], [config.rule for config in self.configs]
+            groups = self.net.param_groups(rates, rules, c.optimizer)
+            return stacked_optimizer_named(c.optimizer, groups, momentum=c.momentum)
+        return optimizer_named(c.optimizer, self.net.param_groups(c.eta_c, c.rule, c.optimizer), momentum=c.momentum)
 
     def _look(self, step: int) -> None:
         if step not in self.moments:
             return
-        if self.config.every or step == self.config.steps:
+        if self.first.every or step == self.first.steps:
             self.seen[step] = _tested(self.net, self.tests)
         if step:
             self.readings[step] = self.meter.read()
 
-    def _measured(self) -> dict[str, Tensor]:
+    def _outputs(self, step: int) -> Tensor:
+        """Outputs ``[R, N, C]`` on the test part at a look, not-a-number where it was not reached."""
+        shape = len(self.configs), len(self.tests), len(self.dataset.classes)
+        return self.seen[step].view(shape) if step in self.seen else torch.full(shape, math.nan)
+
+    def _test_curves(self) -> dict[str, Tensor]:
+        """Test loss and accuracy ``[R, looks]``, and the steps of the looks."""
+        labels = self.dataset.test_labels[tested(self.first)]
+        outputs = torch.stack([self._outputs(step) for step in self.moments], dim=1)
+        right = (outputs.argmax(-1) == labels).float().mean(-1)
+        finite = outputs.isfinite().all(-1).all(-1)
+        return {
+            "test_loss": cross_entropy(outputs, labels),
+            "test_accuracy": torch.where(finite, right, math.nan),
+            "tested_after": torch.tensor(self.moments, dtype=torch.float32).expand(len(outputs), -1),
+        }
+
+    def _readings(self) -> dict[str, Tensor]:
         """Readings ``[looks x parts]``, flat, not-a-number after the run ended, and the steps of the looks."""
         if not self.blank:
             return {}
-        steps = looks(self.config)[1:]
+        steps = self.moments[1:]
         found = {name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank}
         return found | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
 
@@ -180,22 +181,6 @@ def _tested(net: nn.Module, inputs: Tensor) -> Tensor:
         return torch.cat([net(x) for x in torch.split(inputs, _EVALUATED)], dim=-2).cpu()
     finally:
         net.train(training)
-
-
-def _curves(config: RunConfig, dataset: Dataset, seen: dict[int, Tensor]) -> dict[str, Tensor]:
-    """Test loss and accuracy at every look, where there are several."""
-    if not config.every:
-        return {}
-    labels = dataset.test_labels[tested(config)]
-    blank = torch.full((len(labels), len(dataset.classes)), math.nan)
-    outputs = torch.stack([seen.get(step, blank) for step in looks(config)])
-    right = (outputs.argmax(-1) == labels).float().mean(-1)
-    finite = outputs.isfinite().all(-1).all(-1)
-    return {
-        "test_loss": cross_entropy(outputs, labels),
-        "test_accuracy": torch.where(finite, right, math.nan),
-        "tested_after": torch.tensor(looks(config), dtype=torch.float32),
-    }
 
 
 @lru_cache(maxsize=2)

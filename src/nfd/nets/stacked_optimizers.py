@@ -1,7 +1,7 @@
 """SGD and Adam for a ``Stack``: a learning rate, and an epsilon, for every network in it.
 
 A weight steps as soon as backward has made its gradient, while both are in the cache, and the gradient is let go: this
-takes a third of the memory traffic out of a step. So there is no ``step`` to call, and gradients do not accumulate.
+takes a third of the memory traffic out of a step. So ``step`` has nothing left to do, and gradients do not accumulate.
 """
 
 from __future__ import annotations
@@ -20,10 +20,17 @@ class StackedOptimizer:
     """Calls ``_step`` on every parameter of ``groups`` during backward, with its group."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        for group in groups:
+        self.param_groups = list(groups)
+        for group in self.param_groups:
             for p in group["params"]:
                 if p.requires_grad:
                     p.register_post_accumulate_grad_hook(partial(self._stepped, group, {}))
+
+    def zero_grad(self) -> None:
+        """Gradients are let go in ``backward``."""
+
+    def step(self) -> None:
+        """Weights have stepped in ``backward``."""
 
     @torch.no_grad()
     def _stepped(self, group: Group, state: dict[str, Any], p: Tensor) -> None:

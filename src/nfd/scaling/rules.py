@@ -36,7 +36,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
-from nfd.core.errors import check_choice
+from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Optimizer, RuleName
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
@@ -147,6 +147,12 @@ RULES: dict[RuleName, Rule] = {
     "depth-mup-inner": Rule(exponent=0.5, boosts_inner=True),
     "complete-p": Rule(exponent=1.0),
 }
+
+
+def check_block(rule: str, block: str) -> None:
+    """ValueError where a rule gives inner matrices a rate of their own and a block has none."""
+    if rule_named(rule).boosts_inner and block != "two-layer":
+        raise InputError(f"rule={rule!r} needs block='two-layer'; got block={block!r}.")
 
 
 def rule_named(name: str) -> Rule:

@@ -26,7 +26,7 @@ from nfd.sweep.grid import grid_like
 from nfd.sweep.law import Law
 from nfd.sweep.law_fit import fit_law
 from nfd.sweep.stability import Stability, stability
-from nfd.sweep.sweep import Sweep, succeeded
+from nfd.sweep.sweep import Sweep
 
 _HELD_OUT_SEEDS = 3
 
@@ -213,8 +213,8 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     n, L = size
     predicted = law.network(n, L, _HELD_OUT_SEEDS)
     seeds = [_own_seed(base.data_seed, -1, index) for index in range(_HELD_OUT_SEEDS)]
-    records = succeeded(sweep.run(grid_like(base, width=n, depth=L, seed=seeds), "held-out network"))
-    losses = losses_of(records)[n, L]
+    records = sweep.run_all({size: grid_like(base, width=n, depth=L, seed=seeds)}, "held-out network")
+    losses = losses_of(records[size])[size]
     return HeldOut(n, L, len(losses), predicted, mean(torch.tensor(losses, dtype=torch.float64)))
 
 
@@ -230,8 +230,7 @@ class _Plan:
         c = self.config
         fewer = c.widths[:-1] if len(c.widths) > 3 else c.widths
         plans = {T: self._sizes(c.widths if c.horizon == T else fewer, T) for T in self.horizons}
-        records = iter(succeeded(self.sweep.run([run for plan in plans.values() for run in plan], "sizes")))
-        return {T: losses_of([next(records) for _ in plan]) for T, plan in plans.items()}
+        return {T: losses_of(records) for T, records in self.sweep.run_all(plans, "sizes").items()}
 
     def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
         """Every size with seeds of its own: networks that share one have correlated losses (``nfd.sweep.law_fit``)."""

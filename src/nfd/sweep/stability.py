@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import initial_seed
 from nfd.sweep.grid import grid_like
-from nfd.sweep.sweep import Sweep, succeeded, upset_in
+from nfd.sweep.sweep import Sweep, upset_in
 
 _SEEDS = 2
 _FIRST_RATE, _ROUNDS = 0.5, 10
@@ -37,8 +37,8 @@ def stability(
     stable: dict[float, Steps] = {T: {} for T in horizons}
     wanted = {T: list(range(-2, 5)) for T in horizons}
     for _ in range(_ROUNDS):
-        for T, found in _tried(base, size, wanted, seed, sweep).items():
-            stable[T] |= found
+        for T, tried in _tried(base, size, wanted, seed, sweep).items():
+            stable[T] |= tried
         wanted = {T: steps for T in horizons if (steps := _more(stable[T]))}
         if not wanted:
             break
@@ -55,12 +55,10 @@ def _tried(
         for T, steps in wanted.items()
         for k in steps
     }
-    records = iter(succeeded(sweep.run([run for each in runs.values() for run in each], "stability")))
-    found: dict[float, Steps] = {T: {} for T in wanted}
-    for (T, k), each in runs.items():
-        trained = [next(records) for _ in each]
-        found[T][k] = not any(upset_in(record) for record in trained)
-    return found
+    tried: dict[float, Steps] = {T: {} for T in wanted}
+    for (T, k), records in sweep.run_all(runs, "stability").items():
+        tried[T][k] = not any(upset_in(record) for record in records)
+    return tried
 
 
 def _more(stable: Steps) -> list[int]:

@@ -7,12 +7,12 @@ cause, and started again holds what an uninterrupted one holds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, StateError, check_device, check_several, is_mistake
@@ -25,6 +25,8 @@ from nfd.sweep.executors.executor import Executor, Outcome, described
 from nfd.sweep.executors.inline import Inline
 from nfd.sweep.grid import Group, groups, names
 from nfd.sweep.trackers import Tracker
+
+K = TypeVar("K")
 
 
 class Sweep:
@@ -83,6 +85,20 @@ class Sweep:
         records = {record.key: record for record in self.store.records()}
         return [records[key] for key in keys]
 
+    def run_all(self, plans: Mapping[K, Sequence[RunConfig]], label: str = "sweep") -> dict[K, list[Record]]:
+        """``run`` of several lists of runs together, so that every core has work to the end; records by list.
+
+        Raises:
+            RuntimeError: when a run could not be trained (one that diverged was); a ``StateError`` unless a mistake of
+                ours is among the causes, which then is the first that it tells.
+        """
+        records = self.run([config for configs in plans.values() for config in configs], label)
+        broken = [record for record in records if record.status == "failed"]
+        if broken:
+            raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
+        in_order = iter(records)
+        return {name: [next(in_order) for _ in configs] for name, configs in plans.items()}
+
     def keep(self, records: Sequence[Record]) -> None:
         """Store a group in place of what failed before, then tell the trackers."""
         keys = {record.key for record in records}
@@ -113,17 +129,6 @@ class Sweep:
 def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
     for record in records:
         tracker.log(record)
-
-
-def succeeded(records: list[Record]) -> list[Record]:
-    """These records; RuntimeError when a run could not be trained (one that diverged was).
-
-    It is a ``StateError`` unless a mistake of ours is among the causes, which then is the first that it tells.
-    """
-    broken = [record for record in records if record.status == "failed"]
-    if broken:
-        raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
-    return records
 
 
 def failure(broken: Sequence[Record], what: str) -> RuntimeError:

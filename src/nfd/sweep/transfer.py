@@ -26,7 +26,7 @@ from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 from nfd.sweep.optimum import Scores, chosen, rounded
 from nfd.sweep.regret import Regret
-from nfd.sweep.sweep import Sweep, succeeded, upset_in
+from nfd.sweep.sweep import Sweep, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
@@ -125,22 +125,18 @@ class _Question:
         small, large = self.sizes[0], self.sizes[-1]
         seeds = self.config.new_seeds
         rates = {rule: [rounded(cells[rule, size].best()) for size in (small, large)] for rule in self.config.rules}
-        plan = [run for rule, pair in rates.items() for run in self._grid(rule, large, pair, seeds)]
-        records = iter(succeeded(self.sweep.run(plan, "regrets")))
-        found = {}
-        for rule, pair in rates.items():
-            foreign, own = self._scores(pair, [next(records) for _ in range(2 * len(seeds))]).scores.unbind(1)
-            found[rule] = Regret(pair[0], pair[1], foreign, own, cells[rule, large])
-        return found
+        plans = {rule: self._grid(rule, large, pair, seeds) for rule, pair in rates.items()}
+        regrets = {}
+        for rule, records in self.sweep.run_all(plans, "regrets").items():
+            pair = rates[rule]
+            foreign, own = self._scores(pair, records).scores.unbind(1)
+            regrets[rule] = Regret(pair[0], pair[1], foreign, own, cells[rule, large])
+        return regrets
 
     def _scored(self, rates: dict[Place, list[float]]) -> dict[Place, Scores]:
-        plan = {place: self._grid(*place, etas) for place, etas in rates.items()}
-        records = iter(succeeded(self.sweep.run([c for configs in plan.values() for c in configs], "learning rates")))
-        found = {}
-        for place, configs in plan.items():
-            runs = [next(records) for _ in configs]
-            found[place] = self._scores(rates[place], runs)
-        return found
+        plans = {place: self._grid(*place, etas) for place, etas in rates.items()}
+        trained = self.sweep.run_all(plans, "learning rates")
+        return {place: self._scores(rates[place], records) for place, records in trained.items()}
 
     def _scores(self, rates: Sequence[float], runs: Sequence[Record]) -> Scores:
         shape = (-1, len(rates))

@@ -1,65 +1,105 @@
-"""Training: one pass over batches, one row per step."""
+"""The one training loop, of one module or of a stack: one pass over batches, one row per step."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nfd.training.losses import Loss
+Rates = Sequence[float] | Callable[[int], float]
+
+
+class Optimizer(Protocol):
+    """What the loop asks of an optimizer, of one network or of a stack."""
+
+    param_groups: list[dict[str, Any]]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
+
+    def step(self) -> Any:
+        """Update the weights, unless the backward pass has done so."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one step saw, before its update: the outputs [b, C] and the batch-mean loss."""
+    """What one step saw before its update: the outputs and the batch-mean loss, ``[b, C]`` and ``[]``.
+
+    Those of a stack of R networks are ``[R, b, C]`` and ``[R]``.
+    """
 
     step: int
-    loss: float
-    outputs: Tensor = field(repr=False)
+    losses: Tensor
+    outputs: Any = field(repr=False)
+
+    @property
+    def loss(self) -> float:
+        """The loss of a single network."""
+        return float(self.losses)
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss left the range of floating-point numbers; training stops at such a row."""
-        return not math.isfinite(self.loss)
+        """Whether the loss left the range of floating-point numbers, in a stack that of every network."""
+        return not bool(self.losses.isfinite().any())
 
 
 def train(
-    net: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss: Loss,
+    net: Callable[[Any], Any],
+    optimizer: Optimizer,
+    batches: Iterable[tuple[Any, Any]],
+    loss: Callable[[Any, Any], Tensor],
     *,
-    rates: Sequence[float] | None = None,
+    rates: Rates | None = None,
+    around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext(),
 ) -> Iterator[Row]:
     """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
+    What the caller does with a row happens after its update and before the next step. One network of a stack that
+    diverges ends alone: its loss is no number from then on, and the rest goes on.
+
     Args:
-        net: any module from ``[b, d]`` to ``[b, C]``.
+        net: a module, or any function, from the inputs of a batch to outputs.
         optimizer: its optimizer.
         batches: pairs (inputs, targets).
-        loss: from (outputs, targets) to a scalar, a batch mean.
-        rates: factors on every group's learning rate, one per step, undone at the end; None to leave rates alone.
+        loss: from (outputs, targets) to a batch mean, a scalar; of a stack ``[R]``.
+        rates: factors on every group's learning rate, one per step or a function of the step; undone at the end.
+        around: gives a context for the forward and backward pass of a step; the update comes after it.
     """
-    base = [group["lr"] for group in optimizer.param_groups]
-    try:
+    with _scheduled(optimizer, rates) as set_rates:
         for step, (inputs, targets) in enumerate(batches):
-            if rates is not None:
-                for group, lr in zip(optimizer.param_groups, base, strict=True):
-                    group["lr"] = lr * rates[step]
+            set_rates(step)
             optimizer.zero_grad()
-            outputs = net(inputs)
-            value = loss(outputs, targets)
-            row = Row(step, float(value.detach()), outputs.detach())
+            with around(step):
+                outputs = net(inputs)
+                value = loss(outputs, targets)
+                row = Row(step, value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs)
+                if not row.diverged:
+                    value.sum().backward()  # type: ignore[no-untyped-call]
             if not row.diverged:
-                value.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             yield row
             if row.diverged:
                 return
+
+
+@contextmanager
+def _scheduled(optimizer: Optimizer, rates: Rates | None) -> Iterator[Callable[[int], None]]:
+    """Sets the learning rates of a step; those from before are back at the end."""
+    if rates is None:
+        yield lambda step: None
+        return
+    factor = rates if callable(rates) else rates.__getitem__
+    base = [group["lr"] for group in optimizer.param_groups]
+
+    def set_rates(step: int) -> None:
+        for group, lr in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr * factor(step)
+
+    try:
+        yield set_rates
     finally:
-        if rates is not None:
-            for group, lr in zip(optimizer.param_groups, base, strict=True):
-                group["lr"] = lr
+        for group, lr in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr

@@ -14,7 +14,7 @@ from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.runs import Data, Runs
 from nfd.sweep.grid import names
-from nfd.sweep.sweep import Sweep, succeeded
+from nfd.sweep.sweep import Sweep
 
 
 def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
@@ -32,8 +32,8 @@ def trained(
     missing = len(set(names(wanted)) - sweep.store.keys())
     if missing:
         say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
-    records = iter(succeeded(sweep.run(wanted, figure.name)))
-    return {name: Runs.of(sweep.store, [next(records).key for _ in configs]) for name, configs in grids.items()}
+    parts = sweep.run_all(grids, figure.name)
+    return {name: Runs.of(sweep.store, [record.key for record in records]) for name, records in parts.items()}
 
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
