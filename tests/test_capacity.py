@@ -35,6 +35,7 @@ class Known:
     """A sweep whose test losses follow ``floor(T) + a/n + b/L`` (where bent, 1/sqrt(L)); it diverges at T eta > 2."""
 
     progress = False
+    run_all = Sweep.run_all
 
     def __init__(self, bent: bool = False) -> None:
         self.bent = bent

@@ -95,6 +95,7 @@ class Known:
     """A sweep whose losses are a parabola around ``2^(start + p log2 L + q log2 n)``, with a little noise per seed."""
 
     progress = False
+    run_all = Sweep.run_all
 
     def __init__(self, p: float, q: float, start: float, always: float = 0.0, status: str = "done") -> None:
         self.p, self.q, self.start, self.always, self.status = p, q, start, always, status
@@ -268,6 +269,7 @@ def test_the_regret_is_scored_on_seeds_that_did_not_choose() -> None:
 
     class Watched:
         progress = False
+        run_all = Sweep.run_all
 
         def run(self, configs: Iterable[RunConfig], label: str = "") -> list[Record]:
             some = list(configs)
