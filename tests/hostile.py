@@ -242,8 +242,8 @@ CALLS = (
     Call(
         "DeferredLinear",
         _deferred,
-        {"in_features": 24, "out_features": 32, "feedback": "shared", "seed": 0, "tolerance": None, "x": _WIDE}
-        | {"dtype": torch.float32, "device": "cpu"},
+        {"in_features": 24, "out_features": 32, "bias": True, "std": 0.1, "feedback": "shared", "seed": 0}
+        | {"tolerance": None, "x": _WIDE, "dtype": torch.float32, "device": "cpu"},
         _legal,
         also=("features",),
     ),

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from nfd.core.errors import StateError
 from nfd.nets.fingerprint import Ledger, Note, Watched
 from nfd.nets.frame import with_room
-
-STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
+from nfd.nets.refusals import STORED
 
 
 class Guarded(Watched, nn.Parameter):
@@ -48,6 +47,13 @@ class Guarded(Watched, nn.Parameter):
     def hold(self, values: Tensor) -> None:
         """Hold these numbers, as the layer itself may tell it to."""
         torch.Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+
+    def replace(self, values: Tensor) -> None:
+        """Hold a saved state; gradient and momentum, in coordinates of the state before, do not outlive it."""
+        self.grad = None
+        self.hold(values.to(self.numbers, copy=True))
+        self.generation += 1
+        self.accept()
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Hold the same value and the same gradient elsewhere, or in another precision."""

@@ -27,8 +27,9 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback, Optimizer, Regime, Weights
 from nfd.core.random import Increment, derive, generator
-from nfd.nets.deferred import FEEDBACKS, DeferredLinear
+from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
+from nfd.nets.factored import FEEDBACKS
 from nfd.nets.streams import Arithmetic, Streams
 from nfd.scaling.exactness import check_optimizer
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named

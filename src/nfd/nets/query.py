@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import StateError
-from nfd.nets.guarded import STORED, Guarded
+from nfd.nets.guarded import Guarded
+from nfd.nets.refusals import STORED, refuse_second_derivatives, refuse_tracing
 
 if TYPE_CHECKING:
-    from nfd.nets.deferred import DeferredLinear
+    from nfd.nets.factored import FactoredLinear
 
 
 class Query(torch.autograd.Function):
@@ -22,7 +23,7 @@ class Query(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Guarded, layer: DeferredLinear, record: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
         value, coefficients = layer.ask_forward(x.detach(), record)
         ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
         ctx.save_for_backward(coefficients)
@@ -35,13 +36,9 @@ class Query(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         refuse_tracing()
+        refuse_second_derivatives()
         (g,) = grads
-        layer: DeferredLinear = ctx.layer
-        if torch.is_grad_enabled():
-            raise StateError(
-                "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
-                f"query of the matrix and is not differentiable. For second derivatives use {STORED}."
-            )
+        layer: FactoredLinear = ctx.layer
         if _state(layer.update) != ctx.state:
             raise StateError(
                 "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
@@ -52,20 +49,6 @@ class Query(torch.autograd.Function):
         if _asked(ctx.next_functions[1][0]):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
-
-
-def refuse_tracing() -> None:
-    """Raise where PyTorch transforms or records a program instead of running it once."""
-    if torch._C._are_functorch_transforms_active():
-        raise StateError(
-            "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
-            f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
-        )
-    if torch._C._get_tracing_state() is not None:
-        raise StateError(
-            "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
-            f"Trace the network of its complete() weights, or use {STORED}."
-        )
 
 
 def _asked(accumulator: Any) -> bool:
@@ -79,11 +62,6 @@ def _asked(accumulator: Any) -> bool:
             "DeferredLinear gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
             "backward(), which adds it to .grad, or leave the update out of what you ask for."
         ) from None
-
-
-def inside_backward() -> bool:
-    """Whether autograd is running a backward pass."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _state(update: Guarded) -> tuple[int, int, torch.dtype]:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from nfd.core.random import Increment
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
-from nfd.nets.orthogonal import Basis, expand
+from nfd.nets.orthogonal import TOLERANCE, Basis, expand
 
 _SMALL, _LARGE = 1e-12, 1e12  # lengths whose squares are far from the limits of float32
 
@@ -168,11 +168,49 @@ class RevealedMatrix:
             frame.reserve(min(rank, frame.n))
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device to the state."""
+        """Apply a change of dtype or device to the state; a tolerance that is the default stays the default."""
+        before = self.forward.response.dtype
         for frame in self._frames():
             frame.map(fn)
         for side in (self.forward, self.backward):
             side.response = fn(side.response)
+        if self.tolerance == TOLERANCE[before]:
+            self.tolerance = TOLERANCE[self.forward.response.dtype]
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of everything that was revealed; vectors as ``[rank, n]``."""
+        state = {}
+        for side in (self.forward, self.backward):
+            state[f"{side.name}.directions"] = side.directions.rows
+            state[f"{side.name}.gram"] = side.directions.gram.clone()
+            state[f"{side.name}.drawn"] = side.drawn.rows
+            if self.shared:
+                state[f"{side.name}.response"] = side.response.clone()
+        return state
+
+    def misfit(self, state: dict[str, Tensor]) -> str | None:
+        """The first tensor of a saved layer whose shape contradicts the others."""
+        n_in, n_out = self.forward.directions.n, self.backward.directions.n
+        s, r = len(state["backward.directions"]), len(state["forward.directions"])
+        exact = {
+            "forward.directions": (r, n_in),
+            "forward.drawn": (r, n_out),
+            "backward.directions": (s, n_out),
+            "backward.drawn": (s, n_in),
+        }
+        least = {"update": (s, r), "forward.response": (s, r), "backward.response": (r, s)}
+        misfits = [key for key, shape in exact.items() if state[key].shape != shape]
+        misfits += [key for key, shape in least.items() if key in state and not _covers(state[key], shape)]
+        return misfits[0] if misfits else None
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Hold exactly what ``state`` returned."""
+        for side in (self.forward, self.backward):
+            like = side.drawn.tiles
+            side.directions.restore(state[f"{side.name}.directions"], state[f"{side.name}.gram"])
+            side.drawn.replace(state[f"{side.name}.drawn"].to(like))
+            if self.shared:
+                side.response = state[f"{side.name}.response"].to(like, copy=True)
 
     def _other(self, side: Side) -> Side:
         return self.backward if side is self.forward else self.forward
@@ -185,6 +223,10 @@ class RevealedMatrix:
             self.backward.directions,
             self.backward.drawn,
         )
+
+
+def _covers(tensor: Tensor, shape: tuple[int, int]) -> bool:
+    return tensor.dim() == 2 and all(have >= need for have, need in zip(tensor.shape, shape, strict=True))
 
 
 def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:

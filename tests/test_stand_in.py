@@ -1,0 +1,212 @@
+"""A DeferredLinear stands in for nn.Linear: the same standard deviation, bias, rate, decay, momentum and clipping."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from scipy import stats
+from torch import Tensor, nn
+
+import nfd
+
+F64 = torch.float64
+WIDTHS = (44, 50, 46)  # more than the samples seen
+
+
+def deferred(**options: object) -> nn.Sequential:
+    """A model of a user's, its two wide matrices deferred and started as the user likes."""
+    torch.manual_seed(0)
+    n, m, k = WIDTHS
+    return nn.Sequential(
+        nn.Linear(5, n, dtype=F64),
+        nn.Tanh(),
+        nfd.DeferredLinear(n, m, std=1 / math.sqrt(n), seed=1, dtype=F64, **options),
+        nn.Tanh(),
+        nfd.DeferredLinear(m, k, std=1 / math.sqrt(3 * m), seed=2, dtype=F64, **options),
+        nn.Tanh(),
+        nn.Linear(k, 3, dtype=F64),
+    )
+
+
+def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
+    """The start of a model with the completed weights of its trained copy in layers of PyTorch."""
+    twin = copy.deepcopy(start)
+    for index, layer in enumerate(trained):
+        if isinstance(layer, nfd.DeferredLinear):
+            W = layer.complete(seed=3)
+            assert isinstance(W, Tensor)
+            dense = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64)
+            dense.weight = nn.Parameter(W)
+            if layer.bias is not None:
+                dense.bias = nn.Parameter(start[index].bias.detach().clone())  # type: ignore[union-attr, operator]
+            twin[index] = dense
+    return twin
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> list[Tensor]:
+    stream = torch.Generator().manual_seed(1)
+    outputs = []
+    for _ in range(12):
+        x = torch.randn(3, 5, generator=stream, dtype=F64)
+        y = net(x)
+        outputs.append(y.detach())
+        optimizer.zero_grad()
+        (3 * (y - 1)).square().mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimizer.step()
+    return outputs
+
+
+OPTIONS = [
+    {"momentum": 0.9, "weight_decay": 0.05},
+    {"momentum": 0.9, "weight_decay": 0.05, "nesterov": True},
+    {"momentum": 0.5, "dampening": 0.3},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_model_of_linear_layers_is_repeated_by_the_same_call_of_the_optimizer(
+    bias: bool, options: dict[str, float]
+) -> None:
+    net = deferred(bias=bias)
+    start = copy.deepcopy(net)
+    outputs = train(net, nfd.SGD(net.parameters(), lr=0.1, **options), clip=0.7)
+    twin = stored(net, start)
+    again = train(twin, torch.optim.SGD(twin.parameters(), lr=0.1, **options), clip=0.7)
+    for y, z in zip(outputs, again, strict=True):
+        torch.testing.assert_close(y, z, rtol=1e-10, atol=1e-12)
+    assert float((outputs[-1] - outputs[0]).abs().max()) > 0.1
+    if bias:
+        torch.testing.assert_close(net[2].bias, twin[2].bias, rtol=1e-10, atol=1e-12)
+
+
+def test_the_weights_start_with_the_standard_deviation_that_was_asked_for() -> None:
+    W = nfd.DeferredLinear(200, 300, std=0.05, seed=0).complete()
+    assert isinstance(W, Tensor)
+    assert stats.kstest((W.flatten() / 0.05).numpy(), "norm").pvalue > 1e-3
+
+
+def test_a_standard_deviation_is_a_factor_and_nothing_else() -> None:
+    """Bit for bit where the factor is a power of two; so one alone, the default, changes nothing."""
+    one, four = (nfd.DeferredLinear(40, 30, std=std, seed=5) for std in (1.0, 4.0))
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y, z = one(x), four(x)
+    assert torch.equal(4 * y, z)
+    assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] * f for out, f in ((y, 4), (z, 1))))
+    assert torch.equal(nfd.DeferredLinear(40, 30, seed=5)(x), y)
+
+
+def test_a_bias_starts_as_that_of_a_linear_layer() -> None:
+    bias = nfd.DeferredLinear(25, 4000, bias=True, seed=0).bias
+    assert bias is not None
+    assert stats.kstest(bias.detach().numpy() * 5, "uniform", args=(-1, 2)).pvalue > 1e-3
+    assert torch.equal(bias, nfd.DeferredLinear(25, 4000, bias=True, std=0.1, seed=0).bias)
+    assert not torch.equal(bias, nfd.DeferredLinear(25, 4000, bias=True, seed=1).bias)
+    assert nfd.DeferredLinear(25, 40).bias is None
+
+
+@pytest.mark.parametrize("feedback", ["independent", "static"])
+def test_the_feedback_matrix_has_the_same_standard_deviation(feedback: str) -> None:
+    layer = nfd.DeferredLinear(30, 20, bias=True, std=0.1, feedback=feedback, seed=0, dtype=F64)
+    x = torch.randn(3, 30, dtype=F64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    W, B = layer.complete()
+    torch.testing.assert_close(y, x @ W.T + layer.bias)
+    torch.testing.assert_close(x.grad, torch.ones(3, 20, dtype=F64) @ B)
+
+
+def trained(**options: object) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
+    layer = nfd.DeferredLinear(30, 20, bias=True, std=0.2, seed=4, **options)
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
+    x = torch.randn(3, 30, dtype=layer.update.dtype, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(x).square().mean().backward()
+        optimizer.step()
+    return layer, optimizer, x
+
+
+def test_bias_and_standard_deviation_are_saved_and_loaded() -> None:
+    layer, _, x = trained()
+    other = nfd.DeferredLinear(30, 20, bias=True)
+    other.load_state_dict(load(save(layer.state_dict())))
+    assert torch.equal(other(x), layer(x))
+    assert torch.equal(other.complete(), layer.complete())
+    assert other.std == 0.2
+    plain = nfd.DeferredLinear(30, 20)
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"bias"'):
+        plain.load_state_dict(layer.state_dict())
+    with pytest.raises(RuntimeError, match=r'Missing key.*"bias"'):
+        layer.load_state_dict(plain.state_dict())
+    with pytest.raises(RuntimeError, match="size mismatch for bias"):
+        layer.load_state_dict(layer.state_dict() | {"bias": torch.zeros(3)})
+    with pytest.raises(RuntimeError, match="std: its shape does not fit"):
+        layer.load_state_dict(layer.state_dict() | {"std": torch.zeros(3)})
+
+
+def test_a_state_that_was_saved_before_there_was_a_standard_deviation_is_loaded() -> None:
+    layer = nfd.DeferredLinear(30, 20, seed=3)
+    state = layer.state_dict()
+    del state["std"]
+    other = nfd.DeferredLinear(30, 20, std=0.5)
+    other.load_state_dict(state)
+    assert torch.equal(other.complete(), layer.complete())
+
+
+def test_copies_and_conversions_keep_bias_and_standard_deviation() -> None:
+    layer, optimizer, x = trained()
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(x), layer(x))
+        assert torch.equal(twin.complete(), layer.complete())
+    bias, expected = layer.bias, layer(x).detach()
+    layer.reserve(100)
+    layer.double().to("cpu")
+    assert bias is not None
+    assert layer.bias is bias
+    assert bias.dtype == F64
+    torch.testing.assert_close(layer(x.double()).float(), expected, rtol=1e-4, atol=1e-5)
+    layer(x.double()).sum().backward()
+    optimizer.step()
+    assert torch.equal(layer.eval()(x[0].double()), layer(x[:1].double())[0])
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x.double()).detach(), layer(x.double()))
+
+
+def test_a_matrix_that_starts_at_zero_learns() -> None:
+    layer = nfd.DeferredLinear(30, 20, std=0.0, seed=0)
+    x = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
+    assert not layer(x).any()
+    (layer(x) - 1).square().mean().backward()
+    nfd.SGD(layer.parameters(), lr=0.1).step()
+    assert layer(x).all()
+
+
+def test_the_bytes_of_a_layer_count_its_bias() -> None:
+    sizes = [nfd.DeferredLinear(30, 20, bias=bias).nbytes for bias in (False, True)]
+    assert sizes[1] - sizes[0] == 20 * 4
+
+
+def test_the_representation_shows_bias_and_standard_deviation() -> None:
+    assert "in_features=30, out_features=20, bias=True, std=0.25, feedback='shared'" in repr(
+        nfd.DeferredLinear(30, 20, bias=True, std=0.25)
+    )
+
+
+@pytest.mark.parametrize("std", [-1.0, math.nan, math.inf, 1e13])
+def test_an_impossible_standard_deviation_is_refused(std: float) -> None:
+    with pytest.raises(ValueError, match="std must be"):
+        nfd.DeferredLinear(3, 3, std=std)
+
+
+def test_arguments_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="std must be a number"):
+        nfd.DeferredLinear(3, 3, std="1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bias must be True or False"):
+        nfd.DeferredLinear(3, 3, bias=torch.zeros(3))  # type: ignore[arg-type]
