@@ -25,7 +25,6 @@ from nfd.paper.pages import write_claims
 from nfd.report.charts import chart_of, still
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.page import Section, page
-from nfd.report.section import section_html
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, styled
 from nfd.report.tidy import linear_span, log_span, tidy
 
@@ -241,7 +240,7 @@ BARE = {**CLAIM, "value": None, "low": None, "high": None, "verdict": "not testa
 
 
 def test_claims_as_a_table_and_as_markdown() -> None:
-    shown = section_html(claims_section([CLAIM, BARE]), "a")
+    shown = page("Claims", [claims_section([CLAIM, BARE])])
     assert '<span class="label good">holds</span>' in shown
     assert "-0.5 [-0.54, -0.46] ± 0.02" in shown
     assert "Tried: one; two." in shown

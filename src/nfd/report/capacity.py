@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nfd.core.files import staged, write_json, write_text
 from nfd.experiment.config import Config
-from nfd.experiment.findings.finding import Finding, plain
-from nfd.report.charts import chart_files, write_charts
-from nfd.report.figure import finding_section
-from nfd.report.page import Section, page
-
-_TITLE = "How big should it be?"
-_CHARTS = ("ceiling", "map", "horizon", "stability")
+from nfd.experiment.findings.finding import Finding
+from nfd.report.report import Report, made_by
+from nfd.report.section import Section
 
 
 def write_capacity(
@@ -25,17 +20,15 @@ def write_capacity(
     directory: Path,
     command: str,
 ) -> Path:
-    """Write the page, ``result.json``, ``config.toml`` and the charts; returns the page's path.
-
-    ``config`` is of the sweep, whose runs are in the directory ``store``.
-    """
-    with staged(directory, replaced=chart_files(_CHARTS)) as folder:
-        write_text(folder / "config.toml", config.toml())
-        charts = write_charts(findings, folder)
-        summary = Section("In short", [], points=result["answers"])
-        sections = [finding_section(f, charts[f.name]) for f in findings]
-        made = Section("What was run", [f"Made by: {command}", f"Every run of the fit: nfd runs {store}"])
-        write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
-        about = {"title": _TITLE, "config": config.model_dump(), "store": store, "command": command}
-        write_json(folder / "result.json", {**about, **result, "findings": plain(findings)})
-    return directory / "report.html"
+    """Write the report of a sweep whose runs are in the directory ``store``; returns the page's path."""
+    report = Report(
+        "How big should it be?",
+        command,
+        config,
+        findings,
+        opening=[Section("In short", [], points=result["answers"])],
+        closing=[made_by(command, f"Every run of the fit: nfd runs {store}")],
+        content={"store": store, **result},
+        charts=("ceiling", "map", "horizon", "stability"),
+    )
+    return report.write(directory)

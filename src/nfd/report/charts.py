@@ -189,10 +189,10 @@ def chart_files(names: Iterable[str]) -> list[str]:
     return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]
 
 
-def write_charts(found: Sequence[Finding], folder: Path) -> dict[str, Chart]:
+def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
     """Every finding's chart as PDF and PNG and its rows as CSV in ``folder``; returns the charts by name."""
-    charts = {finding.name: chart_of(finding) for finding in found}
-    for finding in found:
+    charts = {finding.name: chart_of(finding) for finding in findings}
+    for finding in findings:
         pdf, png = still(charts[finding.name], finding.title)
         write_csv(folder / f"{finding.name}.csv", finding.rows)
         write_bytes(folder / f"{finding.name}.pdf", pdf)

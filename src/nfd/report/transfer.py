@@ -5,35 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.experiment.findings.finding import Finding, plain
+from nfd.experiment.findings.finding import Finding
 from nfd.experiment.sweep_settings import TransferConfig
-from nfd.report.charts import chart_files, write_charts
-from nfd.report.figure import finding_section
-from nfd.report.page import Section, page
+from nfd.report.report import Report, made_by
+from nfd.report.section import Section
 from nfd.scaling.rules import RULES
 from nfd.sweep.recommendation import recommended
 from nfd.sweep.transfer import Transfer
 from nfd.sweep.transfer_findings import advice, result, sentence, table
 
-_TITLE = "Is the best learning rate of a small network that of a large one?"
-_CHARTS = ("depth", "width", *(f"loss-{rule}" for rule in RULES))
-
 
 def write_transfer(
-    config: TransferConfig, found: Sequence[Transfer], findings: Sequence[Finding], directory: Path, command: str
+    config: TransferConfig, transfers: Sequence[Transfer], findings: Sequence[Finding], directory: Path, command: str
 ) -> Path:
-    """Write the page, ``result.json``, ``config.toml``, ``transfer.csv`` and the charts; returns the page's path."""
-    recommendation = recommended(found)
-    with staged(directory, replaced=chart_files(_CHARTS)) as folder:
-        write_text(folder / "config.toml", config.toml())
-        charts = write_charts(findings, folder)
-        summary = Section("In short", [], points=[*map(sentence, found), str(recommendation)], table=table(found))
-        sections = [finding_section(f, charts[f.name]) for f in findings]
-        made = Section("What was run", [f"Made by: {command}", f"Every run: nfd runs {directory}"])
-        write_text(folder / "report.html", page(_TITLE, [summary, *sections, made]))
-        write_csv(folder / "transfer.csv", table(found))
-        about = {"title": _TITLE, "config": config.model_dump(), "command": command}
-        rules = {"rules": result(found), "recommendation": advice(recommendation)}
-        write_json(folder / "result.json", {**about, **rules, "findings": plain(findings)})
-    return directory / "report.html"
+    """Write the report of a sweep, with ``transfer.csv``; returns the page's path."""
+    recommendation, lines = recommended(transfers), table(transfers)
+    report = Report(
+        "Is the best learning rate of a small network that of a large one?",
+        command,
+        config,
+        findings,
+        opening=[Section("In short", [], points=[*map(sentence, transfers), str(recommendation)], table=lines)],
+        closing=[made_by(command, f"Every run: nfd runs {directory}")],
+        content={"rules": result(transfers), "recommendation": advice(recommendation)},
+        tables={"transfer.csv": lines},
+        charts=("depth", "width", *(f"loss-{rule}" for rule in RULES)),
+    )
+    return report.write(directory)

@@ -1,0 +1,59 @@
+"""What a command writes: one page, its charts as files, and everything on it as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nfd.core.files import staged, write_csv, write_json, write_text
+from nfd.experiment.config import Config
+from nfd.experiment.findings.finding import Finding, plain
+from nfd.report.charts import chart_files, write_charts
+from nfd.report.figure import finding_section
+from nfd.report.page import page
+from nfd.report.section import Section
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer of one command.
+
+    Attributes:
+        title: heading of the page. command: what the user typed.
+        config: settings that repeat the command.
+        findings: each becomes a section with a chart.
+        opening, closing: sections before and after those of the findings.
+        content: what ``result.json`` holds beside title, settings, command and findings.
+        tables: rows of CSV files, by file name.
+        charts: names of all findings that this command may have; charts that an earlier report left are removed.
+    """
+
+    title: str
+    command: str
+    config: Config
+    findings: Sequence[Finding]
+    opening: Sequence[Section] = ()
+    closing: Sequence[Section] = ()
+    content: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    charts: Sequence[str] = ()
+
+    def write(self, directory: Path) -> Path:
+        """Write page, ``result.json``, ``config.toml``, tables and charts, all or nothing; returns the page's path."""
+        with staged(directory, replaced=chart_files(self.charts)) as folder:
+            write_text(folder / "config.toml", self.config.toml())
+            drawn = write_charts(self.findings, folder)
+            for name, rows in self.tables.items():
+                write_csv(folder / name, rows)
+            sections = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
+            write_text(folder / "report.html", page(self.title, [*self.opening, *sections, *self.closing]))
+            about = {"title": self.title, "config": self.config.model_dump(), "command": self.command}
+            write_json(folder / "result.json", {**about, **self.content, "findings": plain(self.findings)})
+        return directory / "report.html"
+
+
+def made_by(command: str, *more: str) -> Section:
+    """The section that ends a page: how it was made."""
+    return Section("What was run", [f"Made by: {command}", *more])
