@@ -13,8 +13,7 @@ import torch
 
 from nfd.core.machine import threads
 
-_THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-torch.set_num_threads(_THREADS)
+torch.set_num_threads(1)  # threads that wait for each other on busy cores burn them
 
 _PLACES = (Path(__file__).parents[2] / "shared" / "data", Path(os.environ.get("NFD_DATA", "/nowhere")))
 
