@@ -106,15 +106,14 @@ def _made(name: str, kind: str, horizon: float, depth: float, low: float, high: 
     cosines = max(_resolved_cosines(act, kind, horizon, depth, norm, angular) for norm in {low, high})
     count = 1 if low == high else _resolved_norms(act, kind, horizon, depth, low, high, angular)
     norms = _between(low, high, _chebyshev_nodes(count))
-    values, slopes, sizes = _at_nodes(act, kind, horizon, depth, norms, cosines, angular)
+    values, slopes, sizes = _at_nodes(act, kind, horizon, depth, low, high, count, cosines, angular)
     made = Table(_coefficients(values), _coefficients(slopes), sizes.log(), norms, scales, angular, 0.0)
     return replace(made, error=_measured_error(act, kind, horizon, depth, made, low, high))
 
 
 def _resolved_cosines(act: Activation, kind: str, horizon: float, depth: float, norm: float, angular: bool) -> int:
     for count in _COSINES:
-        one = torch.tensor([norm], dtype=torch.float64)
-        values, _, _ = _at_nodes(act, kind, horizon, depth, one, count, angular)
+        values, _, _ = _at_nodes(act, kind, horizon, depth, norm, norm, 1, count, angular)
         if _is_small(act, _coefficients(values)):
             break
     return count
@@ -124,27 +123,35 @@ def _resolved_norms(
     act: Activation, kind: str, horizon: float, depth: float, low: float, high: float, angular: bool
 ) -> int:
     for count in _NORMS:
-        norms = _between(low, high, _chebyshev_nodes(count))
-        values, _, sizes = _at_nodes(act, kind, horizon, depth, norms, _FEW_COSINES, angular)
+        values, _, sizes = _at_nodes(act, kind, horizon, depth, low, high, count, _FEW_COSINES, angular)
         if _is_small(act, _coefficients(values.permute(1, 2, 0))) and _is_small(act, _coefficients(sizes.log())):
             break
     return count
 
 
+@lru_cache(maxsize=2)  # of one norm, the nodes that resolve the cosines are those of the table
 def _at_nodes(
-    act: Activation, kind: str, horizon: float, depth: float, norms: Tensor, cosines: int, angular: bool
+    act: Activation,
+    kind: str,
+    horizon: float,
+    depth: float,
+    low: float,
+    high: float,
+    count: int,
+    cosines: int,
+    angular: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Kernel and derivative ``[A, A, R]`` at all nodes over ``sqrt(K(x, x) K(xbar, xbar))``, and ``sqrt(K(x, x))``.
 
     The equations are symmetric in the two inputs; the first cosine is 1.
     """
-    A = len(norms)
-    first, second = torch.triu_indices(A, A)
+    norms = _between(low, high, _chebyshev_nodes(count))
+    first, second = torch.triu_indices(count, count)
     rho = _cosine(_chebyshev_nodes(cosines), angular).expand(len(first), -1)
-    found = kernel_of_pairs(act, kind, Pairs(norms, first, second, rho), horizon, depth)
+    solved = kernel_of_pairs(act, kind, Pairs(norms, first, second, rho), horizon, depth)
     full = []
-    for values in found:
-        square = values.new_empty(A, A, cosines)
+    for values in solved:
+        square = values.new_empty(count, count, cosines)
         square[first, second] = values
         square[second, first] = values
         full.append(square)
