@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,30 @@ def quit_at_once(code: int) -> None:
 
 
 def unsendable(_: Any) -> Any:
-    return lambda: None
+    return threading.Lock()
+
+
+def killed_while_answering(mark: str) -> bytes:
+    """Killed in the middle of sending the result, where it has not been before."""
+    if Path(mark).exists():
+        return b"whole"
+    Path(mark).touch()
+    write = Connection._send  # type: ignore[attr-defined]
+
+    def write_half(pipe: Connection, content: bytes, *rest: Any) -> None:
+        write(pipe, bytes(content)[: max(1, len(content) // 2)], *rest)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection._send = write_half  # type: ignore[attr-defined]
+    return bytes(1_000_000)
 
 
 def large(size: int) -> bytes:
     return bytes(size)
+
+
+def touch(path: Path) -> None:
+    path.touch()
 
 
 def threads(_: Any) -> int:

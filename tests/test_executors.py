@@ -26,6 +26,7 @@ from nfd.sweep.executors import Executor, Outcome, executor_named
 from nfd.sweep.executors.processes import Processes
 
 ROOT = Path(__file__).parents[1]
+SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "src")])
 HAS_RAY = importlib.util.find_spec("ray") is not None
 RAY_MARKS = [pytest.mark.skipif(not HAS_RAY, reason="needs pip install 'nfd[ray]'")]
 EXECUTORS = ["inline", "processes", pytest.param("ray", marks=RAY_MARKS)]
@@ -47,7 +48,7 @@ def cluster() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import tests.tasks
+        patch.setenv("PYTHONPATH", SOURCES)  # the workers import tests.tasks
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         cluster.add_node(num_cpus=1)
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -149,12 +150,27 @@ class TestLostWorkers:
     def test_a_task_is_tried_again_and_what_cannot_be_sent_is_an_error(
         self, name: str, request: pytest.FixtureRequest, tmp_path: Path
     ) -> None:
-        mixed = [("killed_once", str(tmp_path / "mark")), ("unsendable", 0), ("square", lambda: 0), ("square", 3)]
+        mixed = [
+            ("killed_once", str(tmp_path / "mark")),
+            ("unsendable", 0),
+            ("square", threading.Lock()),
+            ("square", 3),
+        ]
         outcomes = sorted(made(name, request).run(tasks.named, mixed), key=lambda outcome: outcome.index)
         assert outcomes[0] == Outcome(0, "alive")
         assert outcomes[3] == Outcome(3, 9)
-        assert "result, of type function, cannot be sent" in str(outcomes[1].error)
-        assert "tasks must be plain data" in str(outcomes[2].error)
+        assert "result, of type lock, cannot be sent back" in str(outcomes[1].error)
+        assert "this task cannot be sent to a worker" in str(outcomes[2].error)
+
+    def test_functions_need_no_module(self, name: str, request: pytest.FixtureRequest) -> None:
+        power = 3
+
+        @dataclass
+        class Local:
+            value: int
+
+        outcomes = made(name, request).run(lambda task: Local(task.value**power), [Local(2)])
+        assert [outcome.value for outcome in outcomes] == [Local(8)]
 
     @pytest.mark.slow
     def test_a_task_that_kills_its_workers_is_given_up(self, name: str, request: pytest.FixtureRequest) -> None:
@@ -205,7 +221,7 @@ def script(tmp_path: Path, text: str, *arguments: object) -> subprocess.Popen[st
     path.write_text(text)
     return subprocess.Popen(
         [*INTERRUPTIBLE, sys.executable, str(path), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -254,11 +270,23 @@ class TestDriver:
         text = DRIVER.replace("tasks.logged", "local").replace("import tasks\n", "import tasks\ndef local(x): return 1")
         output, errors = script(tmp_path, text, "unused", 1).communicate(timeout=PATIENCE)
         assert output.count("value=1") == 9, errors
-        text = text.replace('if __name__ == "__main__":', "if True:")
+        text = text.replace('if __name__ == "__main__":', "if True:")  # workers do not run the script again
         output, errors = script(tmp_path, text, "unused", 2).communicate(timeout=PATIENCE)
-        assert output == ""
-        assert "RuntimeError: A worker was lost before it was ready: it exited with 1." in errors
-        assert "if __name__ == '__main__':" in errors.splitlines()[-1]
+        assert output.count("value=1") == 9, errors
+
+    @pytest.mark.slow
+    def test_work_in_a_notebook(self, tmp_path: Path) -> None:
+        """Its cells are no file that a worker could import."""
+        nbformat, nbclient = pytest.importorskip("nbformat.v4"), pytest.importorskip("nbclient")
+        pytest.importorskip("ipykernel")
+        cells = [
+            "from nfd.sweep.executors import executor_named\nscale = 10",
+            "def scaled(x):\n    return scale * x",
+            "print([o.value for o in executor_named('processes', workers=1).run(scaled, [1, 2])])",
+        ]
+        notebook = nbformat.new_notebook(cells=[nbformat.new_code_cell(cell) for cell in cells])
+        nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        assert notebook.cells[-1].outputs[0].text == "[10, 20]\n"
 
 
 class TestProcesses:
@@ -268,16 +296,30 @@ class TestProcesses:
         cores = len(os.sched_getaffinity(0))
         assert [Processes(threads=threads).slots for threads in (1, cores, 10 * cores)] == [cores, 1, 1]
 
-    def test_work_must_be_importable(self) -> None:
-        with pytest.raises(TypeError, match="at the top level of a module"):
-            list(Processes(1).run(lambda x: x, [1]))
+    def test_a_function_that_cannot_be_sent_is_refused(self) -> None:
+        lock = threading.Lock()
+        with pytest.raises(
+            TypeError, match=r"function must be one that cloudpickle can send.*lock.*or use the executor"
+        ):
+            list(Processes(1).run(lambda x: lock, [1]))
+
+    def test_a_death_in_the_middle_of_a_result_is_seen_and_costs_one_attempt(self, tmp_path: Path) -> None:
+        outcomes = list(Processes(1, attempts=2).run(tasks.killed_while_answering, [str(tmp_path / "mark")]))
+        assert outcomes == [Outcome(0, b"whole")]
+
+    def test_a_death_costs_the_tasks_of_other_workers_nothing(self, tmp_path: Path) -> None:
+        log, over = tmp_path / "log", tmp_path / "over"
+        mixed = [("logged_until", (str(log), 7, str(over))), ("killed_once", str(tmp_path / "mark")), ("touch", over)]
+        outcomes = sorted(Processes(2).run(tasks.named, mixed), key=lambda outcome: outcome.index)
+        assert [outcome.value for outcome in outcomes[:2]] == [7, "alive"]
+        assert log.read_text().count("start") == 1
 
     @pytest.mark.slow
-    def test_work_that_workers_cannot_import_stops_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_function_that_workers_cannot_load_stops_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         module = type(sys)("only_here")
         exec("def work(x): return x", module.__dict__)
         monkeypatch.setitem(sys.modules, "only_here", module)
-        with pytest.raises(RuntimeError, match=r"could not import the work: ModuleNotFoundError: .*only_here"):
+        with pytest.raises(RuntimeError, match=r"could not load the function: ModuleNotFoundError: .*only_here"):
             list(Processes(2).run(module.work, [1, 2, 3]))
         assert not multiprocessing.active_children()
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.connection import wait
+from typing import TypeVar
 
-from nfd.core.errors import check_count
+from nfd.core.errors import StateError, check_count
 from nfd.core.machine import cores
-from nfd.sweep.executors import plain
-from nfd.sweep.executors.crew import Crew
-from nfd.sweep.executors.executor import Outcome, described, unnoticed
+from nfd.sweep.executors.attempts import Lost, outcomes
+from nfd.sweep.executors.executor import Outcome, unnoticed
+from nfd.sweep.executors.messages import packed_function
+from nfd.sweep.executors.worker import Worker
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_LOOK = 1.0  # seconds after which deaths are looked for that no pipe tells, as when a task's own child keeps it open
+_STARTS = 5  # rounds of workers that are lost before they are ready, with no news between, are no accident
 
 
 class Processes:
@@ -29,28 +34,71 @@ class Processes:
         return self.workers
 
     def run(
-        self, work: Callable[[T], R], tasks: Sequence[T], started: Callable[[int], None] = unnoticed
+        self, function: Callable[[T], R], tasks: Sequence[T], started: Callable[[int], None] = unnoticed
     ) -> Generator[Outcome[R], None, None]:
         """Outcomes in order of completion; see ``Executor.run``.
 
         Raises:
-            TypeError: if ``work`` is not at the top level of a module.
-            RuntimeError: if the workers cannot start, or cannot import ``work``.
+            TypeError: if ``function`` cannot be sent to workers.
+            RuntimeError: if the workers cannot start, or cannot load ``function``.
         """
-        limits = {"size": self.workers, "threads": self.threads, "attempts": self.attempts}
-        crew = Crew(_importable(work), tasks, started, **limits)
-        try:
-            while crew.working:
-                yield from crew.advance()
-        finally:
-            crew.stop()
+        crew = _Workers(packed_function(function), self.workers, self.threads)
+        return outcomes(crew, tasks, started, self.attempts)
 
 
-def _importable(work: Callable[..., Any]) -> bytes:
-    try:
-        return plain.name_of(work).encode()
-    except Exception as error:
-        raise TypeError(
-            f"work must be a function at the top level of a module, for workers to import; got {work!r} "
-            f"({described(error)}). Move it there, or use the executor 'inline'."
-        ) from None
+class _Workers:
+    """Up to ``size`` processes, started when there is a task for them."""
+
+    def __init__(self, function: bytes, size: int, threads: int) -> None:
+        self._function, self._size, self._threads = function, size, threads
+        self._workers: list[Worker] = []
+        self._failed_starts = 0
+
+    @property
+    def room(self) -> int:
+        return self._size - sum(worker.index is not None for worker in self._workers)
+
+    @property
+    def busy(self) -> bool:
+        return any(worker.index is not None for worker in self._workers)
+
+    def hand(self, index: int, task: bytes) -> None:
+        idle = next((worker for worker in self._workers if worker.index is None), None)
+        if idle is None:
+            idle = Worker(self._function, self._threads)
+            self._workers.append(idle)
+        idle.hand(index, task)
+
+    def answers(self) -> Iterator[tuple[int, bytes | Lost]]:
+        wait([worker.pipe for worker in self._workers], _LOOK)
+        for worker in list(self._workers):
+            try:
+                answer: bytes | Lost | None = worker.take()
+            except EOFError:
+                answer = self._lost(worker)
+            if worker.ready:
+                self._failed_starts = 0
+            index = worker.index
+            if answer is not None and index is not None:
+                worker.index = None
+                yield index, answer
+
+    def stop(self) -> None:
+        """End those with a task at once, idle ones when they notice that their pipe is closed."""
+        for worker in self._workers:
+            worker.pipe.close()
+            if worker.index is not None:
+                worker.process.kill()
+        while self._workers:
+            self._workers.pop().stop()
+
+    def _lost(self, worker: Worker) -> Lost:
+        self._workers.remove(worker)
+        reason = worker.stop()
+        self._failed_starts += not worker.ready
+        if self._failed_starts == _STARTS * self._size:
+            raise StateError(
+                f"A worker was lost before it was ready: {reason}. What it printed is above; if nothing is, "
+                "memory may be short: use fewer workers."
+            )
+        return Lost(reason, worker.ready)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 from nfd.core.errors import MissingError, StateError, check_count, check_real
-from nfd.sweep.executors.executor import Outcome, described, performed, received, unnoticed
-from nfd.sweep.executors.pending import Pending
+from nfd.sweep.executors.attempts import Lost, outcomes
+from nfd.sweep.executors.executor import Outcome, described, unnoticed
+from nfd.sweep.executors.messages import answer, packed_function, unpacked
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,25 +40,22 @@ class Ray:
         return sum(self._room(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
 
     def run(
-        self, work: Callable[[T], R], tasks: Sequence[T], started: Callable[[int], None] = unnoticed
+        self, function: Callable[[T], R], tasks: Sequence[T], started: Callable[[int], None] = unnoticed
     ) -> Generator[Outcome[R], None, None]:
         """Outcomes in order of completion; see ``Executor.run``.
 
         Raises:
-            RuntimeError: if no node has room for a task, or the nodes cannot import nfd or ``work``.
+            TypeError: if ``function`` cannot be sent to workers.
+            RuntimeError: if no node has room for a task, or the nodes cannot import nfd or ``function``.
         """
-        flight = _Flight(self, self._ray, work, tasks, started)
         try:
             if tasks and not self.slots:
                 raise StateError(
                     f"No node of Ray has room for a task with threads={self.threads} and gpus={self.gpus:g}; there are "
                     f"{[node['Resources'] for node in self._ray.nodes()]}. Ask for less, or add a node."
                 )
-            while flight.pending or flight.handed:
-                yield from flight.advance()
+            yield from outcomes(_Cluster(self, self._ray, function), tasks, started, self.attempts)
         finally:
-            for handed in flight.handed:
-                self._ray.cancel(handed, force=True)
             if self._ours:
                 self._ray.shutdown()
                 self._ours = False
@@ -78,54 +76,55 @@ class Ray:
         return min(cores, int(resources.get("GPU", 0.0) / self.gpus + 1e-9)) if self.gpus else cores
 
 
-class _Flight:
-    """The tasks of one run that wait, and those handed to Ray.
+class _Cluster:
+    """The workers of one run, which Ray places.
 
-    Attempts are counted here: Ray's ``max_retries`` leaves out tasks killed for memory, which it tries for ever.
+    Attempts are not left to Ray: its ``max_retries`` leaves out tasks killed for memory, which it tries for ever.
     """
 
-    def __init__(
-        self, limits: Ray, ray: Any, work: Callable[..., Any], tasks: Sequence[Any], started: Callable[[int], None]
-    ) -> None:
-        self.limits, self.ray, self.work = limits, ray, work
-        self.pending = Pending(tasks, started, limits.attempts)
-        self.handed: dict[Any, int] = {}
-        self.remote = ray.remote(num_cpus=limits.threads, num_gpus=limits.gpus, max_retries=0)(performed)
+    def __init__(self, executor: Ray, ray: Any, function: Callable[..., Any]) -> None:
+        self._executor, self._ray, self._function = executor, ray, packed_function(function)
+        self._handed: dict[Any, int] = {}
+        self._answer = ray.remote(num_cpus=executor.threads, num_gpus=executor.gpus, max_retries=0)(_answer)
         names = ("WorkerCrashed", "NodeDied", "OutOfMemory", "ObjectLost", "LocalRayletDied")
-        self.losing = tuple(getattr(ray.exceptions, f"{name}Error") for name in names)
+        self._losses = tuple(getattr(ray.exceptions, f"{name}Error") for name in names)
 
-    def advance(self) -> list[Outcome[Any]]:
-        """Keep the cluster supplied, then wait for the next outcomes."""
-        outcomes = self._fill()
-        if not outcomes and self.handed:
-            ready, _ = self.ray.wait(list(self.handed), timeout=_LOOK)
-            outcomes = [outcome for handed in ready if (outcome := self._heard(handed))]
-        return outcomes
+    @property
+    def room(self) -> int:
+        return _AHEAD * max(1, self._executor.slots) - len(self._handed)
 
-    def _fill(self) -> list[Outcome[Any]]:
-        """Hand tasks to Ray; those that cannot be sent are outcomes."""
-        unsent = list[Outcome[Any]]()
-        for _ in range(min(len(self.pending), _AHEAD * max(1, self.limits.slots) - len(self.handed))):
-            task = self.pending.next()
-            if isinstance(task, Outcome):
-                unsent.append(task)
-            else:
-                index, packed = task
-                self.handed[self.remote.remote(self.work, packed, index, self.limits.threads)] = index
-        return unsent
+    @property
+    def busy(self) -> bool:
+        return bool(self._handed)
 
-    def _heard(self, handed: Any) -> Outcome[Any] | None:
-        """The outcome of a task that ended; None if it lost its worker and is to be tried again."""
-        index = self.handed.pop(handed)
+    def hand(self, index: int, task: bytes) -> None:
+        self._handed[self._answer.remote(self._function, task, index, self._executor.threads)] = index
+
+    def answers(self) -> Iterator[tuple[int, bytes | Lost]]:
+        ready, _ = self._ray.wait(list(self._handed), timeout=_LOOK)
+        for handed in ready:
+            yield self._handed.pop(handed), self._answered(handed)
+
+    def stop(self) -> None:
+        for handed in self._handed:
+            self._ray.cancel(handed, force=True)
+
+    def _answered(self, handed: Any) -> bytes | Lost:
         try:
-            return received(self.ray.get(handed), index)
-        except self.losing as error:
-            return self.pending.lost(index, described(error).splitlines()[0].rstrip("."))
-        except self.ray.exceptions.RayTaskError as error:
+            message: bytes = self._ray.get(handed)
+            return message
+        except self._losses as error:
+            return Lost(described(error).splitlines()[0].rstrip("."))
+        except self._ray.exceptions.RayTaskError as error:
             raise StateError(
-                f"A worker of Ray could not import the work: {described(error).splitlines()[-1]}. "
-                "Install the same nfd on every node, and put the work into a module that is there, too."
+                f"A worker of Ray could not load the function: {described(error).splitlines()[-1]}. "
+                "Install the same nfd on every node, and put the modules that the function needs there, too."
             ) from error
+
+
+def _answer(function: bytes, task: bytes, index: int, threads: int) -> bytes:
+    """``answer`` by a function that is packed, too."""
+    return answer(unpacked(function), task, index, threads)
 
 
 def _imported() -> Any:
