@@ -14,12 +14,12 @@ import nfd
 from nfd.cli.commands import COMMANDS, command
 from nfd.core import names
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.defaults import rate_for
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
 from nfd.experiment.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.experiment.sweep_settings import data_settings
 from nfd.paper.config import FigureConfig
+from nfd.scaling.laws import rate_for
 from nfd.scaling.rules import RULES
 
 

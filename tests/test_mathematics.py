@@ -28,6 +28,7 @@ from nfd.meters.verdict import verdict
 from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM
 from nfd.nets.network import Network
+from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 from nfd.sweep.budget import Cost, Shape, best_size, returns
 from nfd.sweep.law_fit import fit_law
@@ -143,8 +144,8 @@ def test_folded_rows_are_unfolded_ones_times_multipliers(rule: str) -> None:
             return power.at(fan_in, out, L)  # type: ignore[attr-defined, no-any-return]
 
         assert math.isclose(at(chosen.std(role)), s)  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, "sgd")), s**2 * sgd[role])  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, "adam")), s * adam[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, LAWS["sgd"])), s**2 * sgd[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, LAWS["adam"])), s * adam[role])  # type: ignore[arg-type]
         assert math.isclose(at(chosen.epsilon(role)), epsilon[role] / s)  # type: ignore[arg-type]
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.models import Residual
 
 import nfd
 from nfd.experiment.runs import dataset_of, train_group
@@ -16,11 +20,13 @@ from nfd.experiment.settings import CheckConfig, RunConfig
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.experiment.trained import network
 from nfd.nets.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
+from nfd.scaling.laws import LAWS, WHOLE_MATRIX
 from nfd.training.losses import cross_entropy
 from nfd.training.optimizers import optimizer_named, stacked_optimizer_named
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+X, LABELS = torch.linspace(-1, 1, 40).view(8, 5), torch.arange(8) % 3
 SOURCE = Path(nfd.__file__).parent
 HOME = {"training/optimizers.py", "nets/sgd.py", "nets/stacked_optimizers.py", "__init__.py"}  # made, defined, exported
 KINDS = {
@@ -106,9 +112,13 @@ def test_names_become_their_optimizers() -> None:
     assert type(optimizer_named("adamw", groups)) is torch.optim.AdamW
     assert isinstance(stacked_optimizer_named("sgd", groups), StackedSGD)
     assert isinstance(stacked_optimizer_named("adam", groups), StackedAdam)
-    for unknown in ("lion", "adamw"):
-        with pytest.raises(ValueError, match="optimizer must be one of"):
-            stacked_optimizer_named(unknown, groups)
+    for alone in ("lion", "adamw"):
+        with pytest.raises(ValueError, match="has no form for a stack"):
+            stacked_optimizer_named(alone, groups)
+    with pytest.raises(ValueError, match="Did you mean 'adam'"):
+        stacked_optimizer_named("adan", groups)
+    with pytest.raises(ValueError, match="is not built here"):
+        optimizer_named("lion", plain)
     with pytest.raises(ValueError, match="momentum is for optimizer='sgd'"):
         optimizer_named("adamw", groups, momentum=0.5)
     with pytest.raises(ValueError, match="momentum is for optimizer='sgd'"):
@@ -143,3 +153,124 @@ def test_what_no_optimizer_does_exactly_is_refused_where_settings_are_checked() 
     with pytest.raises(ValueError, match="pass make_optimizer="):
         nfd.check(make_model, [4, 8], [1], batch, optimizer="lion")
     assert not calls
+
+
+# ---- an optimizer of the user's own ------------------------------------------------------------------------------
+
+
+class SignMomentum(torch.optim.Optimizer):
+    """``v <- m v + (1 - m) g``, ``w <- w - lr sign(v)``."""
+
+    def __init__(self, params: Any, momentum: float = 0.5) -> None:
+        super().__init__(params, {"lr": 1e-3, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                v = self.state[p].setdefault("v", torch.zeros_like(p))
+                v.mul_(group["momentum"]).add_(p.grad, alpha=1 - group["momentum"])
+                p.sub_(v.sign(), alpha=group["lr"])
+
+
+class NormalisedSGD(torch.optim.Optimizer):
+    """``w <- w - lr g / |g|``, with the norm of each tensor's gradient."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad / p.grad.norm().clamp(min=1e-30), alpha=group["lr"])
+
+
+SIGN = nfd.OptimizerLaw("sign-momentum", SignMomentum, states=1, options=frozenset({"momentum"}), check_rate=0.003)
+NORMALISED = nfd.OptimizerLaw("normalised-sgd", NormalisedSGD, unit=WHOLE_MATRIX, check_rate=0.05)
+AS_IF_SGD = nfd.OptimizerLaw("sign-as-if-sgd", SignMomentum, degree=1.0, decoupled=False)  # a wrong law
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of its own for one test."""
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(LAWS))
+    for law in (SIGN, NORMALISED, AS_IF_SGD):
+        nfd.register_optimizer(law)
+
+
+def bare(width: int, depth: int) -> Residual:
+    """Without biases."""
+    return Residual(width, depth, bias=False)
+
+
+def function_update(law: str, width: int) -> float:
+    """How much one step of a plan with the base at width 16 moves the outputs of a residual network."""
+    model = bare(width, 2)
+    plan = nfd.plan(model, rule="mup", make_model=bare, base_width=16, base_depth=2, optimizer=law, sample=X)
+    plan.initialize_(model, seed=1)
+    optimizer = optimizer_named(law, plan.param_groups(model, lr=1e-3))
+    before = model(X).detach()
+    cross_entropy(model(X), LABELS).backward()
+    optimizer.step()
+    return float((model(X).detach() - before).norm())
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("law", "sound"), [("sign-momentum", True), ("normalised-sgd", True), ("sign-as-if-sgd", False)]
+)
+def test_a_registered_optimizer_has_the_rates_of_its_law(law: str, sound: bool) -> None:
+    """Under muP the first update of the outputs does not depend on width; under a wrong law it does."""
+    small, large = (function_update(law, width) for width in (64, 1024))
+    assert (0.5 < large / small < 2) == sound
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_optimizer_is_planned_and_checked() -> None:
+    plan = nfd.plan(bare(32, 4), make_model=bare, base_width=8, base_depth=2, optimizer=SIGN, sample=X)
+    assert plan.optimizer == "sign-momentum"
+    assert nfd.Plan.from_dict(plan.to_dict()) == plan
+    assert "eps" not in plan.param_groups(bare(32, 4), lr=0.1, weight_decay=0.1)[0]
+    batches = [(X, LABELS)] * 3
+    for name in ("sign-momentum", "normalised-sgd"):
+        check = nfd.check(bare, [16, 32], [2], batches, rule="mup", optimizer=name, seeds=2)
+        assert check.optimizer == name
+        assert all(run["loss"] == run["loss"] for run in check.runs)
+    with pytest.raises(ValueError, match="momentum is for optimizer='sgd' or 'muon' or 'sign-momentum'; got"):
+        optimizer_named("normalised-sgd", [{"params": [torch.nn.Parameter(torch.ones(2))]}], momentum=0.5)
+
+
+@pytest.mark.usefixtures("registered")
+def test_names_of_laws_are_taken_once() -> None:
+    other = nfd.OptimizerLaw("sign-momentum", NormalisedSGD)
+    for use in (nfd.register_optimizer, lambda law: nfd.plan(torch.nn.Linear(2, 2), base_width=2, optimizer=law)):
+        with pytest.raises(ValueError, match="'sign-momentum' is registered already"):
+            use(other)  # type: ignore[operator]
+    assert nfd.register_optimizer(SIGN) is SIGN
+    assert nfd.register_optimizer(other, replace=True) is other
+    with pytest.raises(TypeError, match=r"law must be an nfd\.OptimizerLaw; got str"):
+        nfd.register_optimizer("adam")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="make of OptimizerLaw 'x' must be a function"):
+        nfd.OptimizerLaw("x", 3)  # type: ignore[arg-type]
+
+
+def test_laws_are_known_without_pytorch() -> None:
+    code = "import nfd, sys; nfd.OptimizerLaw('mine'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+COMPARED = (
+    r"""(==|!=|\bin\b)\s*[\[({]?['"](sgd|adam|adamw|lion|muon)['"]|['"](sgd|adam|adamw|lion|muon)['"]\s*(==|!=)"""
+)
+
+
+def test_no_name_of_an_optimizer_is_compared() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): lines
+        for path in SOURCE.rglob("*.py")
+        if (lines := [line for line in path.read_text().splitlines() if re.search(COMPARED, line)])
+    }
+    assert set(found) <= {"experiment/settings.py"}
+    assert re.search(COMPARED, 'if optimizer == "sgd":')
+    assert re.search(COMPARED, 'x in ("adam", "adamw")')

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import lazy_loader
 
+from nfd.training import optimizers as _optimizers  # noqa: F401  # registers the laws of the library
+
 __version__ = "0.2.0.dev0"
 
 # the names of __init__.pyi, each loaded when it is first used: PyTorch takes seconds

@@ -34,7 +34,7 @@ from nfd.experiment.fields import (
     utf8,
     whole_or_infinite,
 )
-from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import check_block
 
 

@@ -12,7 +12,7 @@ from nfd.core.names import Activation, Block, RuleName
 from nfd.experiment.config import Count, Positive, Rate, Several, Width
 from nfd.experiment.fields import Ascending, ascending, different, distinct, holdable, rates
 from nfd.experiment.settings import DataConfig
-from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import check_block
 
 

@@ -13,13 +13,12 @@ from rich.table import Column
 from torch import Tensor
 
 from nfd.core.ambient import gradients
-from nfd.core.defaults import SEEDS, rate_for
+from nfd.core.defaults import SEEDS
 from nfd.core.errors import (
     MOST,
     WIDEST,
     InputError,
     check_callable,
-    check_choice,
     check_count,
     check_device,
     check_flag,
@@ -35,10 +34,9 @@ from nfd.meters.runs import Groups, Job, Run, loss_of, moved
 from nfd.meters.table import rows
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 from nfd.scaling.calls import check_sample
-from nfd.scaling.exactness import check_optimizer
-from nfd.scaling.rules import MAX_RATE, OPTIMIZERS, rule_named
+from nfd.scaling.laws import check_optimizer, law_of, rate_for
+from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.sizes import MakeModel, check_constructor
-from nfd.training.optimizers import check_made
 
 AXES: tuple[Axis, ...] = ("width", "depth")
 MEANINGS = {
@@ -160,9 +158,10 @@ def check(
     place = None if device is None else check_device(device)
     pairs = _pairs(batches, place)
     rule_named(rule)
-    optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
+    law = law_of(optimizer)
+    optimizer = law.name
     if make_optimizer is None:
-        check_made(optimizer)
+        law.check_made()
     weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
     check_optimizer(optimizer, rule=rule, weight_decay=weight_decay)
     job = Job(

@@ -25,13 +25,13 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
-from nfd.core.names import Feedback, Optimizer, Regime, Weights
+from nfd.core.names import Feedback, Regime, Weights
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
 from nfd.nets.factored import FEEDBACKS
 from nfd.nets.streams import Arithmetic, Streams
-from nfd.scaling.exactness import check_optimizer
+from nfd.scaling.laws import check_optimizer, law_of
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.scaling.self_scaled import SelfScaled
 from nfd.scaling.sizes import Ratios, ratios_by_role
@@ -142,7 +142,7 @@ class Network(SelfScaled):
         """The arguments that a rule decides."""
         return {"regime": "kernel" if rule == "ntk" else "feature"}
 
-    def param_groups(self, eta_c: float, rule: str | None = None, optimizer: Optimizer = "sgd") -> list[dict[str, Any]]:
+    def param_groups(self, eta_c: float, rule: str | None = None, optimizer: str = "sgd") -> list[dict[str, Any]]:
         """Parameters by role with their rates; for SGD ``eta_c n`` times the rule's depth factor (kernel: no n).
 
         For Adam they are ``eta_c / sqrt(n)`` for hidden matrices, ``eta_c`` for U and V, times the depth factor, each
@@ -153,28 +153,28 @@ class Network(SelfScaled):
             eta_c: the rate that does not depend on width or depth, at least 0.
             rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``. Default
                 ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
-            optimizer: ``"sgd"`` or ``"adam"``.
+            optimizer: ``"sgd"``, ``"adam"``, or another registered one that takes every tensor.
 
         Raises:
-            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when Adam is
-                not exact for these weights or this rule; naming the parameters of a subclass that have no role.
+            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
+                optimizer is not exact for these weights or this rule; naming the parameters of a subclass that have no
+                role.
         """
         eta_c = check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C)
-        check_choice("optimizer", optimizer, ("sgd", "adam"))
+        law = law_of(optimizer)
+        if law.rest is not None:
+            raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
         rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
         self.check_rule(rule)
-        check_optimizer(optimizer, rule=rule, deferred=self.weights == "deferred")
+        check_optimizer(law.name, rule=rule, deferred=self.weights == "deferred")
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(self.settled_roles().items(), key=lambda pair: ROLES.index(pair[1])):
-            rate, epsilon, ratios = chosen.rate(role, optimizer), chosen.epsilon(role), self._ratios(name, role)
-            if chosen.scales_width and self.is_standard_normal(name):
-                rate = rate * self.multiplier(role) ** (-2 if optimizer == "sgd" else -1)
-                epsilon = epsilon * self.multiplier(role)
-            if self.get_parameter(name).dim() < 2:
-                rate = rate.of_vector()
-            lr, eps = (p.at(ratios.fan_in, ratios.fan_out, self.depth) for p in (rate, epsilon))
-            settings = {"lr": eta_c * lr, "role": role} | ({"eps": ADAM_EPSILON * eps} if optimizer == "adam" else {})
+            multiplier = self.multiplier(role) if self.is_standard_normal(name) else Power()
+            powers = chosen.powers(role, law, multiplier, vector=self.get_parameter(name).dim() < 2)
+            ratios = self._ratios(name, role)
+            lr, eps = (p.at(ratios.fan_in, ratios.fan_out, self.depth) for p in (powers.rate, powers.epsilon))
+            settings = {"lr": eta_c * lr, "role": role} | ({"eps": ADAM_EPSILON * eps} if law.epsilon else {})
             group = groups.setdefault(tuple(settings.items()), {"params": [], **settings})
             group["params"].append(self.get_parameter(name))
         return list(groups.values())

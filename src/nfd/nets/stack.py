@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.activations import Activation
-from nfd.core.names import Optimizer
 from nfd.nets.dense import DenseLinear, decoupled_product
 from nfd.nets.network import Network
+from nfd.scaling.laws import law_of
 
 _COMPUTES = ("forward", "run", "embed", "product", "add", "read", "branch", "alpha", "scale")
 
@@ -60,18 +60,18 @@ class Stack(nn.Module):
         return self.read(self._nets[0].run(self, x)[0][-1])
 
     def param_groups(
-        self, eta_c: Sequence[float], rules: Sequence[str], optimizer: Optimizer = "sgd"
+        self, eta_c: Sequence[float], rules: Sequence[str], optimizer: str = "sgd"
     ) -> list[dict[str, Any]]:
         """Parameters by role with a column ``[R, 1, 1]`` of rates (and Adam's epsilons), one per network."""
         settings = zip(self._nets, eta_c, rules, strict=True)
         each = [_by_name(net, net.param_groups(rate, rule, optimizer)) for net, rate, rule in settings]
-        power = 2 if optimizer == "sgd" else 1
+        law = law_of(optimizer)
         groups = []
         for name in each[0]:
             scale = self._scales[name]
             group: dict[str, Any] = {"params": [self.get_parameter(_flat(name))]}
-            group["lr"] = _column([g[name]["lr"] for g in each], scale) * scale**power
-            if optimizer == "adam":
+            group["lr"] = _column([g[name]["lr"] for g in each], scale) * scale ** (1 + law.degree)
+            if law.epsilon:
                 group["eps"] = _column([g[name]["eps"] for g in each], scale) / scale
             groups.append(group)
         return groups

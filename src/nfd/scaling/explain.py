@@ -63,7 +63,7 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
         begins,
         _formula(None, rate, plan.rate(name)),
         decay,
-        _formula(None, epsilon, plan.epsilon(name)) if plan.optimizer in ("adam", "adamw") else "-",
+        _formula(None, epsilon, plan.epsilon(name)) if plan.law_for(name).epsilon else "-",
     )
 
 

@@ -23,11 +23,12 @@ from nfd.core.errors import (
     check_seed,
 )
 from nfd.core.files import expanded
-from nfd.core.names import Decay, Optimizer, RuleName
+from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
 from nfd.scaling.explain import explained
 from nfd.scaling.families import matches
-from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, OPTIMIZERS, ROLES, RULES, Power, Role, is_spectral, rule_named
+from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, RULES, Power, Powers, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
 from nfd.scaling.tensors import check_stored, tensors
 
@@ -75,7 +76,7 @@ class Plan:
     """
 
     rule: RuleName
-    optimizer: Optimizer
+    optimizer: str
     decay: Decay
     width: float
     depth: float
@@ -91,17 +92,15 @@ class Plan:
 
     # ---- the scale of one tensor -----------------------------------------------------------------------------
 
-    def powers(self, name: str) -> tuple[Power, Power, Power]:
+    def powers(self, name: str) -> Powers:
         """How the std, the rate and the epsilon of a tensor scale, forward multipliers of the model included."""
-        entry, rule = self.entries[name], rule_named(self.rule)
-        s = entry.multiplier if rule.scales_width else Power()
-        by_gradient = 2.0 if self.optimizer == "sgd" else 1.0
-        std = rule.std(entry.role) * s**-1
-        rate = rule.rate(entry.role, self._of(entry)) * s**-by_gradient
-        epsilon = rule.epsilon(entry.role) * s
-        if entry.is_vector:  # its fan-in is 1 at every size
-            return std.of_vector(), rate.of_vector(), epsilon
-        return std, rate, epsilon
+        entry = self.entries[name]
+        return rule_named(self.rule).powers(entry.role, self.law_for(name), entry.multiplier, vector=entry.is_vector)
+
+    def law_for(self, name: str) -> OptimizerLaw:
+        """The law of the optimizer that steps a tensor."""
+        law = law_of(self.optimizer)
+        return law if law.rest is None or self.is_muon(self.entries[name]) else law_of(law.rest)
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power at the ratios of a tensor."""
@@ -110,26 +109,23 @@ class Plan:
 
     def std(self, name: str) -> float:
         """Initial standard deviation; 0 for a tensor that begins at a constant."""
-        return self.entries[name].start.std * self.factor(name, self.powers(name)[0])
+        return self.entries[name].start.std * self.factor(name, self.powers(name).std)
 
     def rate(self, name: str) -> float:
         """Learning rate over that of the base."""
-        return self.factor(name, self.powers(name)[1])
+        return self.factor(name, self.powers(name).rate)
 
     def epsilon(self, name: str) -> float:
         """Adam's epsilon over that of the base."""
-        return self.factor(name, self.powers(name)[2])
+        return self.factor(name, self.powers(name).epsilon)
 
     def weight_decay(self, name: str) -> float:
         """Weight decay over that of the base, without the factor ``1/lr`` of ``decay="independent"``."""
         return 1.0 if self.decay == "raw" else 1 / self.rate(name)
 
-    def _of(self, entry: Entry) -> Optimizer:
-        return "adamw" if self.optimizer == "muon" and not self.is_muon(entry) else self.optimizer
-
     def is_muon(self, entry: Entry) -> bool:
-        """Whether a spectral-type optimizer takes this tensor."""
-        return self.optimizer == "muon" and not entry.is_vector and is_spectral(entry.role)
+        """Whether Muon, or another optimizer of matrices in blocks alone, takes this tensor."""
+        return law_of(self.optimizer).rest is not None and not entry.is_vector and is_spectral(entry.role)
 
     # ---- using it --------------------------------------------------------------------------------------------
 
@@ -147,11 +143,11 @@ class Plan:
             model: the planned one, as it is, compiled, or wrapped by DDP or FSDP2.
             lr: the rate that was tuned at the base, at least 0. Schedulers scale every group alike.
             weight_decay: tuned at the base, at least 0.
-            eps: Adam's, at the base; written for adam and adamw only.
+            eps: Adam's, at the base; written for tensors that Adam or AdamW steps.
             no_decay: pattern or patterns of names that take none, such as ``("**.bias",)``.
 
         Returns:
-            groups with ``params``, ``lr``, ``weight_decay``, ``roles``, for adam and adamw ``eps``, and for muon
+            groups with ``params``, ``lr``, ``weight_decay``, ``roles``, those of Adam and AdamW ``eps``, and for muon
             ``use_muon``, False for tensors that are AdamW's.
 
         Raises:
@@ -162,13 +158,11 @@ class Plan:
         eps = check_real("eps", eps, above=0.0, below=MAX_RATE)
         patterns = check_patterns("no_decay", no_decay) or []
         patterns = [patterns] if isinstance(patterns, str) else patterns
-        if eps != ADAM_EPSILON and self.optimizer not in ("adam", "adamw"):
+        law = law_of(self.optimizer)
+        if eps != ADAM_EPSILON and not any(self.law_for(name).epsilon for name in self.entries):
             raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
-        if self.optimizer == "adam" and weight_decay and self.decay != "raw":
-            raise InputError(
-                "The decay of Adam goes through its normaliser and has no form free of width and depth. Plan with "
-                "optimizer='adamw', or with decay='raw' to pass the number on as it is."
-            )
+        if self.decay != "raw":
+            law.check_decay(weight_decay)
         named = self._parameters(model)
         if unfit := [pattern for pattern in patterns if not any(matches(name, pattern) for name in named)]:
             raise InputError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
@@ -191,9 +185,9 @@ class Plan:
                 raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
             decay = decay / lr
         settings: dict[str, Any] = {"lr": lr * self.rate(name), "weight_decay": decay}
-        if self.optimizer in ("adam", "adamw"):
+        if self.law_for(name).epsilon:
             settings["eps"] = eps * self.epsilon(name)
-        if self.optimizer == "muon":
+        if law_of(self.optimizer).rest is not None:
             settings["use_muon"] = self.is_muon(self.entries[name])
         return settings
 
@@ -264,7 +258,7 @@ class Plan:
             entries = {str(name): _entry(name, e) for name, e in stored["entries"].items()}
             found = cls(
                 rule=cast(RuleName, check_choice("rule", stored["rule"], RULES)),
-                optimizer=cast(Optimizer, check_choice("optimizer", stored["optimizer"], OPTIMIZERS)),
+                optimizer=law_of(stored["optimizer"]).name,
                 decay=cast(Decay, check_choice("decay", stored["decay"], DECAYS)),
                 width=check_real("width", stored["width"], above=0.0),
                 depth=check_real("depth", stored["depth"], above=0.0),

@@ -19,7 +19,7 @@ from nfd.core.errors import (
     check_count,
     check_patterns,
 )
-from nfd.core.names import Decay, Optimizer, RuleName
+from nfd.core.names import Decay, RuleName
 from nfd.scaling.blocks import blocks_of
 from nfd.scaling.calls import check_sample
 from nfd.scaling.entries import (
@@ -31,10 +31,11 @@ from nfd.scaling.entries import (
     widest,
 )
 from nfd.scaling.families import Known, known
+from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.own import check_nothing_said, parts_of_own
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.roles import Anatomy, Decision, anatomy
-from nfd.scaling.rules import OPTIMIZERS, Role, Rule, rule_named
+from nfd.scaling.rules import Role, Rule, rule_named
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
 from nfd.scaling.tensors import check_stored, tensors
 
@@ -62,7 +63,7 @@ def plan(
     base_width: int | None = None,
     base_depth: int | None = None,
     make_model: MakeModel | None = None,
-    optimizer: str = "adamw",
+    optimizer: str | OptimizerLaw = "adamw",
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     decay: str = "constant-product",
@@ -82,8 +83,8 @@ def plan(
             of ``nfd.nets`` have their own base, width 1 and depth 1, where nothing is given.
         make_model: ``make_model(width, depth)`` builds the base, and a second instance that reveals which dimensions
             grow.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type) or ``"muon"`` (updates of unit spectral
-            norm for matrices in blocks, AdamW for the rest).
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"`` (updates of unit spectral
+            norm for matrices in blocks, AdamW for the rest), or a law or name given to ``nfd.register_optimizer``.
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, one ``*`` per part of a name; found where
             None.
         roles: pattern to role, for what you know better: ``"input"``, ``"embedding"``, ``"tied"``, ``"vector"``,
@@ -105,7 +106,7 @@ def plan(
     if base is not None and isinstance(base, nn.Module):
         check_stored(base)
     chosen = rule_named(rule)
-    optimizer = check_choice("optimizer", optimizer, OPTIMIZERS)
+    law = law_of(optimizer)
     decay = check_choice("decay", decay, DECAYS)
     if rule == "ntk":
         raise InputError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
@@ -120,10 +121,10 @@ def plan(
     else:
         check_nothing_said(blocks, roles)
         parts = parts_of_own(model, family, family.network, rule, base, base_width, base_depth, make_model)
-    notes = [*parts.notes, *([_CLIP] if chosen.scales_width and optimizer in ("sgd", "adam", "adamw") else [])]
+    notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
     return Plan(
         cast(RuleName, rule),
-        cast(Optimizer, optimizer),
+        law.name,
         cast(Decay, decay),
         parts.width,
         parts.depth,

@@ -15,8 +15,10 @@ readout    in^-1           1/in                     1/in                     1
 =========  ==============  =======================  =======================  ===============
 
 ``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
-(Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. A weight ``W`` behind a forward multiplier ``s``, effective
-weight ``s W``, has ``std / s``, ``SGD rate / s^2``, ``Adam rate / s`` and ``epsilon s``.
+(Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the rate of updates with entries of order one,
+its epsilon the size of the gradient's entries; every other rate follows from these two by the optimizer's law
+(``nfd.scaling.laws``): SGD's is Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective weight
+``s W``, has ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
 
 ==================  ===  ==========================================================
 rule                a
@@ -34,10 +36,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
-from nfd.core.names import Optimizer, RuleName
+from nfd.core.names import RuleName
+
+if TYPE_CHECKING:
+    from nfd.scaling.laws import OptimizerLaw
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
@@ -46,7 +51,6 @@ MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors o
 Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
 ROLES: tuple[Role, ...] = get_args(Role)
 INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector")
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ def _power(base: str, exponent: float) -> str:
 _ONE = Power()
 
 
+class Powers(NamedTuple):
+    """How the initial standard deviation, the learning rate and the epsilon of a tensor scale."""
+
+    std: Power
+    rate: Power
+    epsilon: Power
+
+
 @dataclass(frozen=True)
 class Rule:
     """A row of the rules above: its exponent ``a`` (None: any) and what it scales."""
@@ -100,33 +112,28 @@ class Rule:
         width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
         return self._kept(Power(width, 0.0, -self._a if role == "outer" else 0.0))
 
-    def rate(self, role: Role, optimizer: Optimizer) -> Power:
-        """Of the learning rate; an optimizer other than SGD has updates of a size that the gradient's does not move.
-
-        For muon it is the rate of updates of unit spectral norm for matrices in blocks, Adam's for the rest.
-        """
-        depth = {"outer": -1.0, "inner": self._inner_depth(optimizer)}.get(role, 0.0)
-        if optimizer == "sgd":
-            width = Power(-1.0 if role not in INPUT_LIKE else 0.0, 1.0 if role != "readout" else 0.0)
-        elif optimizer == "muon" and is_spectral(role):
-            width = Power(-0.5, 0.5)
-        else:
-            width = Power(-1.0 if role not in INPUT_LIKE else 0.0)
-        return self._kept(replace(width, depth=depth))
+    def rate(self, role: Role, law: OptimizerLaw) -> Power:
+        """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
+        depth = {"outer": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(role, 0.0)  # 0: Eq. 8
+        width = Power(0.0 if role in INPUT_LIKE else -1.0)
+        return self._kept(replace(width, depth=depth) * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
     def epsilon(self, role: Role) -> Power:
         """Of Adam's epsilon: as the entries of the gradient."""
         width = 0.0 if role == "readout" else -1.0
         return self._kept(Power(0.0, width, -self._a if role == "inner" else 0.0))
 
+    def powers(self, role: Role, law: OptimizerLaw, multiplier: Power = _ONE, *, vector: bool = False) -> Powers:
+        """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size."""
+        s = multiplier if self.scales_width else _ONE
+        std = self.std(role) * s**-1
+        rate = self.rate(role, law) * s ** -(1 + law.degree)
+        epsilon = self.epsilon(role) * s
+        return Powers(std.of_vector(), rate.of_vector(), epsilon) if vector else Powers(std, rate, epsilon)
+
     @property
     def _a(self) -> float:
         return self.exponent or 0.0
-
-    def _inner_depth(self, optimizer: Optimizer) -> float:
-        if self.boosts_inner:
-            return self._a if optimizer == "sgd" else 0.0  # Eq. 8
-        return 2 * self._a - 1 if optimizer == "sgd" else self._a - 1
 
     def _kept(self, power: Power) -> Power:
         if not self.scales_width:

@@ -16,13 +16,12 @@ from typing import Literal, get_args
 from nfd.core.errors import InputError, check_choice, check_count, check_real
 from nfd.core.statistics import Interval
 from nfd.limits.cost import bytes_of
+from nfd.scaling.laws import law_of
 from nfd.sweep.law import Law
 
 Resource = Literal["parameters", "flops", "memory"]
-TrainedBy = Literal["sgd", "momentum", "adam"]
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
-_STATES: dict[TrainedBy, int] = {"sgd": 0, "momentum": 1, "adam": 2}  # numbers kept per parameter
 _FLOAT = 4
 _UNBOUNDED = 2**62
 _PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
@@ -63,7 +62,7 @@ class Shape:
         in_features, out_features: d and C.
         layers_per_block: m, 1 or 2.
         samples: seen in training, every epoch counted. batch: of one step.
-        optimizer: ``"sgd"``, ``"momentum"`` or ``"adam"``, for what it keeps per parameter.
+        optimizer, momentum: that train, for what they keep per parameter.
     """
 
     in_features: int
@@ -71,14 +70,15 @@ class Shape:
     layers_per_block: int = 1
     samples: int = 1
     batch: int = 1
-    optimizer: TrainedBy = "sgd"
+    optimizer: str = "sgd"
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("in_features", "out_features", "layers_per_block", "samples", "batch"):
             check_count(name, getattr(self, name))
         if self.layers_per_block > 2:
             raise ValueError(f"layers_per_block must be 1 or 2; got {self.layers_per_block}.")
-        check_choice("optimizer", self.optimizer, _STATES)
+        law_of(self.optimizer)
 
     def parameters(self, width: int, depth: int) -> int:
         """Trainable numbers."""
@@ -102,7 +102,7 @@ class Shape:
             return Cost(0, d + C, 0, m)
         if resource == "flops":
             return Cost(0, self.samples * (4 * d + 6 * C), 0, self.samples * 6 * m)
-        copies, row = _FLOAT * (2 + _STATES[self.optimizer]), _FLOAT * self.batch
+        copies, row = _FLOAT * (2 + law_of(self.optimizer).states_with(self.momentum)), _FLOAT * self.batch
         return Cost(row * (d + C), copies * (d + C) + row, row * (m + 1), copies * m)
 
 

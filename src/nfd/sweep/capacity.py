@@ -202,7 +202,8 @@ def shape_of(base: RunConfig) -> Shape:
         2 if base.block == "two-layer" else 1,
         base.steps * base.batch,
         base.batch,
-        "adam" if base.optimizer == "adam" else "momentum" if base.momentum else "sgd",
+        base.optimizer,
+        base.momentum,
     )
 
 

@@ -13,6 +13,7 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import tested
 from nfd.limits.predict import predict
 from nfd.limits.prediction import Prediction
+from nfd.scaling.laws import law_of
 
 _ACCURACY = 0.1  # rtol: how little the outputs may still move with the depth
 
@@ -74,7 +75,7 @@ def why_none(base: RunConfig) -> str:
         return "the runs are in the kernel regime (rule='ntk'); nfd.predict knows the feature regime alone."
     if base.order != "pre":
         return f"the runs have order={base.order!r}; nfd.predict knows pre-activation alone."
-    if base.optimizer != "sgd":
+    if not law_of(base.optimizer).is_linear:
         return f"the runs are trained by {base.optimizer}; nfd.predict trains by SGD alone."
     return ""
 

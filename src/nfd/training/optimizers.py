@@ -1,55 +1,109 @@
-"""The one place that makes optimizers: from a name and parameter groups to what steps a network, or a stack of them."""
+"""The laws of the library's optimizers, and what makes each: from parameter groups to what steps a network or a stack.
+
+A new optimizer is one more law here, or one that a user gives to ``nfd.register_optimizer``. PyTorch is imported when
+an optimizer is made, so that settings can be checked without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
+from nfd.core.errors import InputError
+from nfd.scaling.laws import WHOLE_MATRIX, OptimizerLaw, check_optimizer, law_of, register_optimizer
 
-from nfd.core.errors import InputError, check_choice
-from nfd.nets.guarded import Guarded
-from nfd.nets.sgd import SGD
-from nfd.nets.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
-from nfd.scaling.exactness import check_optimizer
+if TYPE_CHECKING:
+    import torch
+
+    from nfd.nets.stacked_optimizers import StackedOptimizer
 
 Groups = Sequence[dict[str, Any]]
 
-_SINGLE: Mapping[str, Callable[[Groups, float], torch.optim.Optimizer]] = {
-    "sgd": lambda groups, momentum: SGD(groups, momentum=momentum),
-    "adam": lambda groups, _: torch.optim.Adam(groups),
-    "adamw": lambda groups, _: torch.optim.AdamW(groups),
-}
-_STACKED: Mapping[str, Callable[[Groups, float], StackedOptimizer]] = {
-    "sgd": StackedSGD,
-    "adam": lambda groups, _: StackedAdam(groups),
-}
+
+def _sgd(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    from nfd.nets.sgd import SGD
+
+    return SGD(groups, **options)
 
 
-def check_made(name: str) -> None:
-    """ValueError for the name of an optimizer that a plan knows and nothing here makes."""
-    if name not in _SINGLE:
-        raise InputError(f"optimizer={name!r} is not built here; pass make_optimizer=, a function of parameter groups.")
+def _stacked_sgd(groups: Groups, **options: Any) -> StackedOptimizer:
+    from nfd.nets.stacked_optimizers import StackedSGD
+
+    return StackedSGD(groups, **options)
+
+
+def _stacked_adam(groups: Groups, **options: Any) -> StackedOptimizer:
+    from nfd.nets.stacked_optimizers import StackedAdam
+
+    return StackedAdam(groups, **options)
+
+
+def _adam(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.Adam(groups, **options)
+
+
+def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.AdamW(groups, **options)
+
+
+_OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
+_OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
+
+TABLE = (
+    OptimizerLaw(
+        "sgd",
+        _sgd,
+        degree=1.0,
+        decoupled=False,
+        equivariant=True,
+        options=_OF_SGD,
+        check_rate=0.1,
+        make_stacked=_stacked_sgd,
+    ),
+    OptimizerLaw("adam", _adam, epsilon=True, decoupled=False, states=2, options=_OF_ADAM, make_stacked=_stacked_adam),
+    OptimizerLaw("adamw", _adamw, epsilon=True, states=2, options=_OF_ADAM),
+    OptimizerLaw("lion", states=1, options=frozenset({"betas"})),
+    OptimizerLaw(
+        "muon",
+        unit=WHOLE_MATRIX,
+        states=1,
+        rest="adamw",
+        equivariant=True,
+        options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
+    ),
+)
+for law in TABLE:
+    register_optimizer(law)
 
 
 def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torch.optim.Optimizer:
     """The optimizer of one network, dense or deferred.
 
     Args:
-        name: ``"sgd"``, ``"adam"`` or ``"adamw"``.
+        name: of a registered law.
         groups: parameters with their ``lr`` and, where it applies, ``eps`` and ``weight_decay``.
-        momentum: of SGD.
+        momentum: where the optimizer has one.
 
     Raises:
         ValueError: for another name, and for what the optimizer cannot do exactly.
     """
+    from nfd.nets.guarded import Guarded
+
     groups = list(groups)
     deferred = any(isinstance(p, Guarded) for group in groups for p in group["params"])
-    check_optimizer(check_choice("optimizer", name, _SINGLE), momentum=momentum, deferred=deferred)
-    return _SINGLE[name](groups, momentum)
+    check_optimizer(name, momentum=momentum, deferred=deferred)
+    return law_of(name).check_made()(groups, **({"momentum": momentum} if momentum else {}))
 
 
 def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> StackedOptimizer:
-    """The optimizer of a ``Stack``, which steps during backward: ``"sgd"`` or ``"adam"``; otherwise as above."""
-    check_optimizer(check_choice("optimizer", name, _STACKED), momentum=momentum)
-    return _STACKED[name](groups, momentum)
+    """The optimizer of a ``Stack``, which steps during backward; otherwise as above."""
+    check_optimizer(name, momentum=momentum)
+    make = law_of(name).make_stacked
+    if make is None:
+        raise InputError(f"optimizer={name!r} has no form for a stack of networks. Train them one by one.")
+    stacked: StackedOptimizer = make(groups, **({"momentum": momentum} if momentum else {}))
+    return stacked

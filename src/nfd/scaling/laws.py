@@ -1,0 +1,171 @@
+"""``OptimizerLaw``: what scaling has to know of an optimizer, and the table of laws by name.
+
+An update at rate 1 is ``unit |gradient|^degree`` in its entries, where ``unit`` follows the size of the tensor:
+
+==================================  ======  =====================
+optimizer                           degree  unit
+==================================  ======  =====================
+SGD                                 1       1
+Adam, Lion, the sign of a momentum  0       1, entry by entry
+Muon, SGD divided by a norm         0       (in out)^-1/2
+==================================  ======  =====================
+
+The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
+other rate is that one over ``unit |gradient|^degree``. The laws of the library stand in ``nfd.training.optimizers``;
+``register_optimizer`` adds another. Nothing here needs PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from nfd.core.errors import InputError, InputTypeError, check_callable, check_choice
+from nfd.scaling.rules import Power
+
+if TYPE_CHECKING:
+    import torch
+
+EACH_ENTRY = Power()  # entries of an update of order one
+WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose largest singular value is 1
+
+
+@dataclass(frozen=True)
+class OptimizerLaw:
+    """How the rates of an optimizer scale, what it keeps, what it accepts, and what makes one.
+
+    Args:
+        name: what ``optimizer=`` says.
+        make: from parameter groups and options to the optimizer; None where PyTorch has none.
+        degree: a gradient c times as large makes an update ``c**degree`` times as large: 1 for SGD, 0 where updates are
+            normalised.
+        unit: how the entries of a normalised update scale with the fans of a tensor; ``WHOLE_MATRIX`` where the matrix
+            is normalised as a whole.
+        epsilon: whether groups have an ``eps`` that must follow the entries of the gradient.
+        decoupled: whether weight decay acts on the weights alone, as in AdamW, instead of through the gradient.
+        states: numbers kept per parameter.
+        rest: the name of the law of all that this one does not take, where it takes matrices inside of blocks alone.
+        equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact in the factors of
+            deferred layers.
+        options: what ``make`` accepts beside the settings of groups.
+        check_rate: the rate that ``nfd.check`` begins with where none is given.
+        make_stacked: the same as ``make`` for a stack of networks, with rates ``[R, 1, 1]``; None where there is none.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+
+    name: str
+    make: Callable[..., torch.optim.Optimizer] | None = None
+    degree: float = 0.0
+    unit: Power = EACH_ENTRY
+    epsilon: bool = False
+    decoupled: bool = True
+    states: int = 0
+    rest: str | None = None
+    equivariant: bool = False
+    options: frozenset[str] = frozenset()
+    check_rate: float = 1e-3
+    make_stacked: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InputTypeError(f"name of an OptimizerLaw must be a text; got {self.name!r}.")
+        if self.make is not None:
+            check_callable(f"make of OptimizerLaw {self.name!r}", self.make, "a function of parameter groups")
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether updates are proportional to gradients."""
+        return self.degree == 1
+
+    def states_with(self, momentum: float) -> int:
+        """Numbers kept per parameter at this momentum: plain SGD keeps none, SGD with momentum one."""
+        return self.states + (1 if momentum and self.is_linear else 0)
+
+    def check_made(self) -> Callable[..., torch.optim.Optimizer]:
+        """What makes the optimizer; ValueError where nothing does."""
+        if self.make is None:
+            raise InputError(
+                f"optimizer={self.name!r} is not built here; pass make_optimizer=, a function of parameter groups."
+            )
+        return self.make
+
+    def check_decay(self, weight_decay: float) -> None:
+        """ValueError where decay goes through a normalised update, so that no rate or decay keeps its strength."""
+        if weight_decay and not self.decoupled and not self.is_linear:
+            raise InputError(
+                f"weight_decay of optimizer={self.name!r} goes through its normaliser and has no form free of width "
+                f"and depth; got weight_decay={weight_decay:g}. Use optimizer='adamw', or plan with decay='raw' to "
+                "pass the number on as it is."
+            )
+
+
+_TABLE: dict[str, OptimizerLaw] = {}
+LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
+
+
+def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
+    """Let the name of a law stand wherever the library takes an optimizer; returns the law.
+
+    Args:
+        law: with a name of its own.
+        replace: whether a law of the same name gives way.
+
+    Raises:
+        ValueError: when the name is taken.
+    """
+    if not isinstance(law, OptimizerLaw):
+        raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
+    if not replace and _TABLE.get(law.name, law) != law:
+        raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
+    _TABLE[law.name] = law
+    return law
+
+
+def law_of(optimizer: object) -> OptimizerLaw:
+    """The law for a name; a law itself is registered. ValueError with the nearest name where there is none."""
+    if isinstance(optimizer, OptimizerLaw):
+        return register_optimizer(optimizer)
+    return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
+
+
+def rate_for(optimizer: str, eta_c: float | None) -> float:
+    """``eta_c`` if it is given, else the rate that a check of this optimizer begins with."""
+    return law_of(optimizer).check_rate if eta_c is None else eta_c
+
+
+def check_optimizer(
+    optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, deferred: bool = False
+) -> None:
+    """Refuse what an optimizer would leave out, or what has no form free of width and depth.
+
+    Args:
+        optimizer: its name. rule: the learning-rate rule. momentum, weight_decay: as asked for.
+        deferred: whether it is to step weights that are revealed only where they are asked.
+
+    Raises:
+        ValueError: naming the option and the optimizers that take it.
+    """
+    law = law_of(optimizer)
+    if rule == "ntk" and not law.is_linear:
+        raise InputError(
+            f"rule='ntk' has no rates for optimizer={law.name!r}; use {_names(lambda other: other.is_linear)} or "
+            "another rule."
+        )
+    if momentum and "momentum" not in law.options:
+        those = _names(lambda other: "momentum" in other.options)
+        raise InputError(f"momentum is for optimizer={those}; got optimizer={law.name!r}. Drop it.")
+    if deferred and not law.equivariant:
+        raise InputError(
+            f"weights='deferred' is for optimizer={_names(lambda other: other.equivariant)}; got "
+            f"optimizer={law.name!r}, which acts on every entry of a matrix by itself. Use one of these, or dense "
+            "weights."
+        )
+    law.check_decay(weight_decay)
+
+
+def _names(fits: Callable[[OptimizerLaw], bool]) -> str:
+    return " or ".join(repr(law.name) for law in _TABLE.values() if fits(law))
