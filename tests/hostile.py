@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.errors import RangeError, UsageError
+from nfd.scaling.rules import Power
 
 # What a call may raise of a bad argument; everything else is a fault.
 REFUSALS = (ValueError, TypeError, OSError)
@@ -290,6 +291,20 @@ CALLS = (
         | {"rule": "depth-mup", "optimizer": "adamw", "decay": "constant-product", "blocks": None, "roles": None},
         lambda found: finite(found[0]) and isinstance(found[1], str),
         also=("Rule 'depth-mup' needs residual blocks", "The plan cannot decide"),
+    ),
+    Call(
+        "OptimizerLaw",
+        nfd.OptimizerLaw,
+        {"name": "mine", "make": torch.optim.Adam, "degree": 0.0, "unit": Power(), "epsilon": True, "decoupled": False}
+        | {"states": 2, "rest": None, "equivariant": False, "options": frozenset({"betas"}), "check_rate": 1e-3}
+        | {"make_stacked": None},
+        lambda law: isinstance(law, nfd.OptimizerLaw),
+    ),
+    Call(
+        "register_optimizer",
+        nfd.register_optimizer,
+        {"law": nfd.OptimizerLaw("registered-by-a-test", torch.optim.Adam), "replace": True},
+        lambda law: isinstance(law, nfd.OptimizerLaw),
     ),
     Call("Plan.param_groups", _grouped, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "no_decay": ()}, finite),
     Call("Plan.initialize_", _initialised, {"seed": 0}, lambda found: finite(*found)),

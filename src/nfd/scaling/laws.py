@@ -22,7 +22,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nfd.core.errors import InputError, InputTypeError, check_callable, check_choice
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_choice,
+    check_count,
+    check_flag,
+    check_real,
+)
 from nfd.scaling.rules import Power
 
 if TYPE_CHECKING:
@@ -73,8 +81,20 @@ class OptimizerLaw:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputTypeError(f"name of an OptimizerLaw must be a text; got {self.name!r}.")
-        if self.make is not None:
-            check_callable(f"make of OptimizerLaw {self.name!r}", self.make, "a function of parameter groups")
+        for name in ("make", "make_stacked"):
+            if getattr(self, name) is not None:
+                check_callable(name, getattr(self, name), "a function of parameter groups")
+        for name in ("epsilon", "decoupled", "equivariant"):
+            check_flag(name, getattr(self, name))
+        check_real("degree", self.degree)
+        check_real("check_rate", self.check_rate, above=0.0)
+        check_count("states", self.states, minimum=0)
+        if not isinstance(self.unit, Power):
+            raise InputTypeError(f"unit must be a Power, such as WHOLE_MATRIX; got {self.unit!r}.")
+        if not isinstance(self.options, frozenset):
+            raise InputTypeError(f"options must be a frozenset of names; got {self.options!r}.")
+        if self.rest is not None:
+            check_choice("rest", self.rest, _TABLE)
 
     @property
     def is_linear(self) -> bool:
@@ -119,7 +139,7 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
-    if not replace and _TABLE.get(law.name, law) != law:
+    if not check_flag("replace", replace) and _TABLE.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
     _TABLE[law.name] = law
     return law
