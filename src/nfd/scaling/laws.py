@@ -93,8 +93,8 @@ class OptimizerLaw:
             raise InputTypeError(f"unit must be a Power, such as WHOLE_MATRIX; got {self.unit!r}.")
         if not isinstance(self.options, frozenset):
             raise InputTypeError(f"options must be a frozenset of names; got {self.options!r}.")
-        if self.rest is not None:
-            check_choice("rest", self.rest, _TABLE)
+        if not isinstance(self.rest, str | None):
+            raise InputTypeError(f"rest must be the name of a law; got {self.rest!r}.")
 
     @property
     def is_linear(self) -> bool:
@@ -139,6 +139,8 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
+    if law.rest is not None:
+        check_choice("rest", law.rest, _TABLE)
     if not check_flag("replace", replace) and _TABLE.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
     _TABLE[law.name] = law
