@@ -113,6 +113,8 @@ def plan(
     base_width = None if base_width is None else check_count("base_width", base_width, maximum=WIDEST)
     base_depth = None if base_depth is None else check_count("base_depth", base_depth, maximum=MOST)
     blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
+    if sample is not None and not isinstance(sample, Tensor | tuple | list | Mapping):
+        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
     check_sample("sample", sample)
     family = known(model)
     _check_sizes(family, rule, base, base_width, base_depth, make_model)
