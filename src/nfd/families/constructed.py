@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.core.names import RuleName, Weights
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import fingerprint
@@ -48,7 +48,7 @@ class ConstructedFamily(Family):
     make_model: MakeModel
     base: tuple[int, int]
     rule: RuleName = "depth-mup"
-    optimizer: Optimizer = "adamw"
+    optimizer: str = "adamw"
     blocks: str | Sequence[str] | None = None
     roles: Mapping[str, str] | None = None
     sample: Any = None

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.core.names import RuleName, Weights
 from nfd.families.member import Member
 
 
@@ -20,7 +20,7 @@ class Family(ABC):
     """
 
     rule: RuleName
-    optimizer: Optimizer
+    optimizer: str
 
     @property
     @abstractmethod
@@ -52,7 +52,7 @@ class Family(ABC):
             ValueError: when the family has no such member.
         """
 
-    def under(self, rule: RuleName | None = None, optimizer: Optimizer | None = None) -> Self:
+    def under(self, rule: RuleName | None = None, optimizer: str | None = None) -> Self:
         """The same networks under another rule, or for another optimizer."""
         changes = {"rule": rule, "optimizer": optimizer}
         return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[type-var]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.core.names import Optimizer, RuleName, Weights
+from nfd.core.names import RuleName, Weights
 from nfd.families.family import Family
 from nfd.families.fingerprint import fingerprint
 from nfd.families.member import Member, StackedMembers, StreamEnds
@@ -35,7 +35,7 @@ class PaperMember(Member):
     """
 
     def __init__(
-        self, module: nn.Module, net: Network, rule: RuleName, optimizer: Optimizer, planned: Plan | None = None
+        self, module: nn.Module, net: Network, rule: RuleName, optimizer: str, planned: Plan | None = None
     ) -> None:
         self.module, self.net, self.rule, self.optimizer = module, net, rule, optimizer
         self.width, self.depth = net.width, net.depth
@@ -129,7 +129,7 @@ class PaperFamily(Family):
         kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass.
         in_features, out_features: d and C.
         rule: also decides the residual multiplier and the regime, unless ``settings`` do.
-        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``.
+        optimizer: the name of a law that takes every tensor, such as ``"sgd"`` or ``"adam"``.
         settings: further arguments of the class, such as ``{"horizon": 2.0, "activation": "tanh"}``.
         version: of the code of a subclass, in place of a fingerprint.
     """
@@ -138,7 +138,7 @@ class PaperFamily(Family):
     in_features: int
     out_features: int
     rule: RuleName = "depth-mup"
-    optimizer: Optimizer = "sgd"
+    optimizer: str = "sgd"
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = None
 
