@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import nfd
+from nfd.nets.fingerprint import Watched
 from nfd.nets.frame import predicted_bytes
 from nfd.nets.network import Network
 from replay import gap
@@ -504,6 +505,8 @@ EDITS = {
     "clip_grad_value_ by data": lambda layer: layer.update.grad.data.clamp_(-0.01, 0.01),
     "sign": lambda layer: layer.update.grad.sign_(),
     "noise": lambda layer: layer.update.grad.add_(1e-3 * torch.ones_like(layer.update.grad)),
+    "noise by data of a view": lambda layer: layer.update.grad.view(-1).data.add_(1e-3),
+    "sign by data of rows": lambda layer: [row.data.sign_() for row in layer.update.grad],
     "noise by data": lambda layer: layer.update.grad.data.add_(1e-3),
     "one entry": lambda layer: layer.update.grad[0, 0].mul_(2),
     "one entry by NumPy": lambda layer: layer.update.grad.numpy().__setitem__((0, 0), 1.0),
@@ -598,6 +601,10 @@ WRITES = {
     "average": lambda layer: layer.update.data.lerp_(torch.zeros_like(layer.update), 1e-3),
     "assigned": lambda layer: setattr(layer.update, "data", 2 * layer.update.data),
     "a view": lambda layer: layer.update.data.view(-1)[0].add_(1),
+    "data of a view": lambda layer: layer.update.view(-1).data.mul_(2),
+    "data of a row": lambda layer: layer.update[0].data.add_(1),
+    "data of the transpose": lambda layer: layer.update.T.data.mul_(2),
+    "data of a reshaped scale": lambda layer: layer.scale.reshape(1).data.mul_(2),
     "twice removed": lambda layer: layer.update.data.data.mul_(2),
     "NumPy": lambda layer: layer.update.detach().numpy().__imul__(2),
     "scale": lambda layer: layer.scale.data.mul_(2),
@@ -639,6 +646,29 @@ def test_looking_at_the_numbers_changes_nothing() -> None:
                 assert math.isfinite(float(layer.update.grad.data.norm()))
             optimizer.step()
     assert torch.equal(layer.update, twin.update)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_method_of_a_tensor_that_returns_a_view_shows_it() -> None:
+    """A view that nobody notes could be written to through its .data."""
+    seen = set()
+    for name in dir(Tensor):
+        if (name[0] == "_" or name[-1] == "_") and name != "__getitem__":  # private, or a write, which is counted
+            continue
+        for arguments in [(), (0,), (1,), (0, 0), (0, 1), (0, 0, 1), ([1, 2],), ((2, 3),), (0, 2, 1), (torch.float64,)]:
+            watched = Watched.of(torch.ones(3, 2, dtype=F64))
+            try:
+                result = getattr(watched, name)
+                result = result(*arguments) if callable(result) else result
+            except Exception:  # of arguments that are not its own
+                continue
+            results = result if isinstance(result, tuple | list) else [result]
+            views = [r for r in results if isinstance(r, Tensor) and r is not watched and r.device.type == "cpu"]
+            storage = watched.numbers.untyped_storage().data_ptr()
+            if any(view.layout == torch.strided and view.untyped_storage().data_ptr() == storage for view in views):
+                seen.add(name)
+                assert watched.exposed, name
+    assert {"view", "T", "detach", "data", "unbind", "select", "__getitem__"} <= seen
 
 
 CONVERSIONS = {

@@ -13,8 +13,9 @@ matrix of one row gives a single number and leaves nothing to tell.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Self, cast
 from weakref import ReferenceType, ref
 
@@ -32,6 +33,12 @@ _BLOCK = 512  # entries of the fixed vectors that are drawn at a time
 _SLACK = 64.0  # roundings of a sum of few terms; its root more for many
 _LEAST = {torch.float32: 1e-36, torch.float64: 1e-150}  # below this, squares and ratios are no numbers
 _SQUARES = (1e-30, 1e30)  # sums of squares that single precision holds
+_ALIASES = """
+    detach numpy data_ptr __dlpack__ __array__ storage untyped_storage __getitem__ adjoint as_strided chunk
+    diagonal expand expand_as flatten hsplit moveaxis movedim narrow permute ravel reshape reshape_as select split
+    split_with_sizes squeeze swapaxes swapdims t tensor_split transpose unbind unflatten unfold unsqueeze view
+    unsafe_chunk unsafe_split unsafe_split_with_sizes view_as vsplit
+"""  # methods whose result may be the same memory
 
 
 class Watched(torch.Tensor):
@@ -72,25 +79,22 @@ class Watched(torch.Tensor):
         self.expose()
         torch.Tensor.data.__set__(self, tensor)  # type: ignore[attr-defined]
 
-    def detach(self) -> Tensor:
-        self.expose()
-        return super().detach()
 
-    def numpy(self, *, force: bool = False) -> Array:
-        self.expose()
-        return super().numpy(force=force)
+def _exposing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a tensor that hands out its memory, with a note before it does."""
 
-    def data_ptr(self) -> int:
+    @wraps(method)
+    def noted(self: Watched, *args: Any, **options: Any) -> Any:
         self.expose()
-        return super().data_ptr()
+        return method(self, *args, **options)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        self.expose()
-        return super().__dlpack__(**options)
+    return noted
 
-    def untyped_storage(self) -> torch.UntypedStorage:
-        self.expose()
-        return super().untyped_storage()
+
+for _name in _ALIASES.split():
+    setattr(Watched, _name, _exposing(getattr(torch.Tensor, _name)))
+for _name in ("T", "mT", "H", "mH"):
+    setattr(Watched, _name, property(_exposing(getattr(torch.Tensor, _name).__get__)))
 
 
 @dataclass(frozen=True)
@@ -199,9 +203,10 @@ def _product(matrix: Tensor) -> Array:
     if not matrix.numel():
         return np.zeros(1)
     v, w = _probes(matrix.shape[1], matrix.dtype)
+    matrix = torch.Tensor.data.__get__(matrix)  # type: ignore[attr-defined]  # without a note that it was handed out
     with np.errstate(all="ignore"):
         if matrix.device.type == "cpu":
-            M = torch.Tensor.numpy(matrix)
+            M = matrix.numpy()
             return np.append(M[0] @ w, M @ v)
         vectors = torch.from_numpy(np.stack([v, w])).to(matrix)
         return _array(torch.cat([matrix[:1] @ vectors[1], matrix @ vectors[0]]))

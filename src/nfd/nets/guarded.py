@@ -130,7 +130,7 @@ class Guarded(Watched, nn.Parameter):
             grad.exposed = handed_out  # whoever holds the memory can still write to it
             ledger.scale(factor)
             self.grad = grad
-        grad[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        grad.numbers[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
         ledger.add(left, right)
         ledger.sign(grad)
 

@@ -108,14 +108,14 @@ def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
     fresh: list[Matrix] = []
     while True:
         room = basis.n - sum(d.shape[1] for d in directions)
-        found, coefficients, finished = _well_conditioned(residual, directions, room, tolerance)
-        directions.append(found)
+        accepted, coefficients, finished = _well_conditioned(residual, directions, room, tolerance)
+        directions.append(accepted)
         fresh.append(coefficients)
-        if finished or not found.shape[1]:
+        if finished or not accepted.shape[1]:
             break
-        _project_out(residual, found)
+        _project_out(residual, accepted)
     if len(fresh) == 1:
-        return Expansion(products, known, torch.from_numpy(fresh[0]).to(unit), found)
+        return Expansion(products, known, torch.from_numpy(fresh[0]).to(unit), accepted)
     together = torch.from_numpy(np.concatenate(fresh, 1)).to(unit)
     return Expansion(products, known, together, torch.cat(directions[1:], 1))
 
