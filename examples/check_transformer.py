@@ -63,10 +63,8 @@ plan = nfd.plan(
     model, rule="complete-p", make_model=RowTransformer, base_width=WIDTHS[0], base_depth=DEPTHS[0], optimizer="adamw"
 )
 print(plan)
-plan.initialize_(model, seed=0)
-for name, factor in plan.multipliers.items():  # what no initialisation can stand for; empty for this model
-    model.set_submodule(name, nfd.Scaled(model.get_submodule(name), factor))
-optimizer = torch.optim.AdamW(plan.param_groups(model, lr=3e-3, weight_decay=0.1))
+plan.apply_(model, seed=0)
+optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
 
 # %%
 x, y = digits().batches(64, LARGE_STEPS, seed=1)

@@ -44,7 +44,7 @@ class Planned(lightning.LightningModule):
         self.net = network(width, depth)
         sample = torch.zeros(2, 64)
         self.plan = nfd.plan(self.net, make_model=network, base_width=32, base_depth=2, sample=sample)
-        self.plan.initialize_(self.net, seed=0)
+        self.plan.apply_(self.net, seed=0)
 
     def training_step(self, batch: Any, _: int) -> Tensor:
         """Cross-entropy."""
@@ -53,7 +53,7 @@ class Planned(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW with a schedule: it scales every group alike."""
-        optimizer = torch.optim.AdamW(self.plan.param_groups(self.net, lr=1e-2, weight_decay=0.01))
+        optimizer = self.plan.make_optimizer(self.net, lr=1e-2, weight_decay=0.01)
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 

@@ -190,6 +190,18 @@ def _grouped(**arguments: Any) -> Any:
     ]
 
 
+def _made(**arguments: Any) -> list[float]:
+    model = Residual(8, 2)
+    plan = nfd.plan(model, make_model=Residual, base_width=4, base_depth=2, sample=_FIVE)
+    return [group["lr"] for group in plan.make_optimizer(model, **arguments).param_groups]
+
+
+def _applied(**arguments: Any) -> list[Tensor]:
+    model = Residual(8, 2)
+    plan = nfd.plan(model, make_model=Residual, base_width=4, base_depth=2, sample=_FIVE)
+    return [p.detach() for p in plan.apply_(model, **arguments).parameters()]
+
+
 def _initialised(seed: Any) -> Any:
     model = Residual(8, 2)
     nfd.plan(model, make_model=Residual, base_width=4, base_depth=2, sample=_FIVE).initialize_(model, seed=seed)
@@ -307,6 +319,13 @@ CALLS = (
         lambda law: isinstance(law, nfd.OptimizerLaw),
     ),
     Call("Plan.param_groups", _grouped, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "no_decay": ()}, finite),
+    Call("Plan.apply_", _applied, {"seed": 0}, lambda found: finite(*found)),
+    Call(
+        "Plan.make_optimizer",
+        _made,
+        {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "no_decay": (), "adamw_lr": None, "make": None},
+        finite,
+    ),
     Call("Plan.initialize_", _initialised, {"seed": 0}, lambda found: finite(*found)),
     Call(
         "Plan.load",

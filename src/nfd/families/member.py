@@ -19,7 +19,6 @@ from nfd.core.statistics import rms
 from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Role
-from nfd.scaling.scaled import Scaled
 from nfd.scaling.tensors import modules
 
 
@@ -106,9 +105,7 @@ class Member:
         Rule ``"standard"`` leaves the module's own start.
         """
         if self.plan.rule != "standard":
-            self.plan.initialize_(self.module, seed)
-        for name, factor in self.plan.multipliers.items():
-            _insert(self.module, name, factor)
+            self.plan.apply_(self.module, seed)
 
     # ---- what it costs ---------------------------------------------------------------------------------------
 
@@ -177,13 +174,3 @@ def _stream(value: Any) -> list[Tensor]:
         return [outputs_of(value)]
     except InputTypeError:
         return []
-
-
-def _insert(model: nn.Module, name: str, factor: float) -> None:
-    module = model.get_submodule(name)
-    if not isinstance(module, nn.Linear):
-        raise InputError(
-            f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
-            "be inserted. Let make_model keep the head size and grow the number of heads."
-        )
-    model.set_submodule(name, Scaled(module, factor))

@@ -105,11 +105,11 @@ class OptimizerLaw:
         """Numbers kept per parameter at this momentum: plain SGD keeps none, SGD with momentum one."""
         return self.states + (1 if momentum and self.is_linear else 0)
 
-    def check_made(self) -> Callable[..., torch.optim.Optimizer]:
-        """What makes the optimizer; ValueError where nothing does."""
+    def check_made(self, argument: str = "make_optimizer") -> Callable[..., torch.optim.Optimizer]:
+        """What makes the optimizer; ValueError, naming the argument that brings it, where nothing does."""
         if self.make is None:
             raise InputError(
-                f"optimizer={self.name!r} is not built here; pass make_optimizer=, a function of parameter groups."
+                f"optimizer={self.name!r} is not built here; pass {argument}=, a function of parameter groups."
             )
         return self.make
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nfd.core.errors import (
     FileError,
     InputError,
     InputTypeError,
+    check_callable,
     check_choice,
     check_count,
     check_patterns,
@@ -24,9 +25,10 @@ from nfd.core.errors import (
 )
 from nfd.core.files import expanded
 from nfd.core.names import Decay, RuleName
-from nfd.core.random import generator
+from nfd.scaling.combined import optimizer_of
 from nfd.scaling.explain import explained
-from nfd.scaling.families import matches
+from nfd.scaling.grouping import Tuned, groups_of
+from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, RULES, Power, Powers, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
@@ -136,6 +138,7 @@ class Plan:
         weight_decay: float = 0.0,
         eps: float = ADAM_EPSILON,
         no_decay: str | Sequence[str] = (),
+        adamw_lr: float | None = None,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
@@ -145,6 +148,7 @@ class Plan:
             weight_decay: tuned at the base, at least 0.
             eps: Adam's, at the base; written for tensors that Adam or AdamW steps.
             no_decay: pattern or patterns of names that take none, such as ``("**.bias",)``.
+            adamw_lr: the rate of the tensors that muon leaves to AdamW, tuned at the base; ``lr`` where None.
 
         Returns:
             groups with ``params``, ``lr``, ``weight_decay``, ``roles``, those of Adam and AdamW ``eps``, and for muon
@@ -153,43 +157,21 @@ class Plan:
         Raises:
             ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
         """
-        lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
-        weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-        eps = check_real("eps", eps, above=0.0, below=MAX_RATE)
-        patterns = check_patterns("no_decay", no_decay) or []
-        patterns = [patterns] if isinstance(patterns, str) else patterns
         law = law_of(self.optimizer)
         if eps != ADAM_EPSILON and not any(self.law_for(name).epsilon for name in self.entries):
             raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
+        if adamw_lr is not None and law.rest is None:
+            raise InputError(f"adamw_lr is for tensors that Muon leaves to AdamW; got optimizer={self.optimizer!r}.")
+        tuned = Tuned(
+            check_real("lr", lr, least=0.0, below=MAX_RATE),
+            check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
+            check_real("eps", eps, above=0.0, below=MAX_RATE),
+            check_real("adamw_lr", lr if adamw_lr is None else adamw_lr, least=0.0, below=MAX_RATE),
+        )
         if self.decay != "raw":
-            law.check_decay(weight_decay)
-        named = self._parameters(model)
-        if unfit := [pattern for pattern in patterns if not any(matches(name, pattern) for name in named)]:
-            raise InputError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
-        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for name, p in named.items():
-            if not p.requires_grad:
-                continue
-            spared = any(matches(name, pattern) for pattern in patterns)
-            settings = self._settings(name, lr, 0.0 if spared else weight_decay, eps)
-            group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
-            group["params"].append(p)
-            if self.entries[name].role not in group["roles"]:
-                group["roles"].append(self.entries[name].role)
-        return list(groups.values())
-
-    def _settings(self, name: str, lr: float, weight_decay: float, eps: float) -> dict[str, Any]:
-        decay = weight_decay * self.weight_decay(name)
-        if self.decay == "independent" and weight_decay:
-            if not lr:
-                raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
-            decay = decay / lr
-        settings: dict[str, Any] = {"lr": lr * self.rate(name), "weight_decay": decay}
-        if self.law_for(name).epsilon:
-            settings["eps"] = eps * self.epsilon(name)
-        if law_of(self.optimizer).rest is not None:
-            settings["use_muon"] = self.is_muon(self.entries[name])
-        return settings
+            law.check_decay(tuned.weight_decay)
+        patterns = check_patterns("no_decay", no_decay) or []
+        return groups_of(self, self._parameters(model), tuned, [patterns] if isinstance(patterns, str) else patterns)
 
     def initialize_(self, model: nn.Module, seed: int = 0) -> None:
         """Draw every random tensor N(0, std^2) and set every constant one, in place; the same for the same seed.
@@ -202,23 +184,50 @@ class Plan:
         Raises:
             ValueError: when the model is not the one planned, or is sharded or on the meta device.
         """
-        seed = check_seed(seed)
-        named, infos = self._parameters(model), tensors(model)
-        for name, p in named.items():
-            if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
-                raise InputError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
-            start = self.entries[name].start
-            if start.kept or not p.requires_grad:
-                continue
-            with torch.no_grad():
-                if start.constant is not None:
-                    p.fill_(start.constant)
-                    continue
-                stream = generator(seed, "init", name)
-                z = torch.randn(p.shape, generator=stream, dtype=torch.float32, device="cpu")
-                p.copy_(z.mul_(self.std(name)))
-                if (row := infos[name].padding) is not None:
-                    p[row] = 0
+        initialise(self, self._parameters(model), tensors(model), check_seed(seed))
+
+    def apply_(self, model: nn.Module, seed: int = 0) -> nn.Module:
+        """Initialise a model as ``initialize_`` does, put ``nfd.Scaled`` where the plan has multipliers, and return it.
+
+        A second call draws again and leaves the multipliers as they are. Apply a plan before the model is compiled,
+        wrapped or sharded.
+
+        Raises:
+            ValueError: as by ``initialize_``, and where a multiplier belongs inside a module that cannot be wrapped.
+        """
+        self.initialize_(model, seed)
+        for name, factor in self.multipliers.items():
+            insert_multiplier(model, name, factor)
+        return model
+
+    def make_optimizer(
+        self,
+        model: nn.Module,
+        lr: float,
+        weight_decay: float = 0.0,
+        *,
+        eps: float = ADAM_EPSILON,
+        no_decay: str | Sequence[str] = (),
+        adamw_lr: float | None = None,
+        make: Callable[..., torch.optim.Optimizer] | None = None,
+        **options: Any,
+    ) -> torch.optim.Optimizer:
+        """The optimizer of the plan, ready to step a model.
+
+        For muon it is one optimizer of two, Muon and AdamW: one ``step``, one state, the groups of both.
+
+        Args:
+            model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
+            make: from groups and options to the optimizer, where PyTorch has none (``"lion"``) or you have your own.
+            **options: of the optimizer, such as ``momentum`` and ``betas``; for muon each goes to the one that has it.
+
+        Raises:
+            ValueError: as by ``param_groups``; naming options that the optimizer does not have.
+        """
+        if make is not None:
+            check_callable("make", make, "a function of parameter groups")
+        groups = self.param_groups(model, lr, weight_decay, eps, no_decay, adamw_lr)
+        return optimizer_of(law_of(self.optimizer), groups, options, make)
 
     def explain(self) -> str:
         """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number."""

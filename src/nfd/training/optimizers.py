@@ -50,6 +50,12 @@ def _adamw(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, **options)
 
 
+def _muon(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.Muon(groups, **options)
+
+
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 
@@ -69,6 +75,7 @@ TABLE = (
     OptimizerLaw("lion", states=1, options=frozenset({"betas"})),
     OptimizerLaw(
         "muon",
+        _muon,
         unit=WHOLE_MATRIX,
         states=1,
         rest="adamw",
@@ -92,11 +99,12 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
         ValueError: for another name, and for what the optimizer cannot do exactly.
     """
     from nfd.nets.guarded import Guarded
+    from nfd.scaling.combined import optimizer_of
 
     groups = list(groups)
     deferred = any(isinstance(p, Guarded) for group in groups for p in group["params"])
     check_optimizer(name, momentum=momentum, deferred=deferred)
-    return law_of(name).check_made()(groups, **({"momentum": momentum} if momentum else {}))
+    return optimizer_of(law_of(name), groups, {"momentum": momentum} if momentum else {})
 
 
 def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> StackedOptimizer:

@@ -1,0 +1,59 @@
+"""Parameter groups of a plan: the settings of every tensor, and tensors with equal settings together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import nn
+
+from nfd.core.errors import InputError
+from nfd.scaling.families import matches
+from nfd.scaling.laws import law_of
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
+
+Groups = list[dict[str, Any]]
+
+
+class Tuned(NamedTuple):
+    """What was tuned at the base; ``adamw_lr`` is the rate of tensors that Muon leaves to AdamW."""
+
+    lr: float
+    weight_decay: float
+    eps: float
+    adamw_lr: float
+
+
+def groups_of(plan: Plan, named: Mapping[str, nn.Parameter], tuned: Tuned, no_decay: Sequence[str]) -> Groups:
+    """Groups of the parameters that train; ValueError when a pattern of ``no_decay`` fits no tensor."""
+    if unfit := [pattern for pattern in no_decay if not any(matches(name, pattern) for name in named)]:
+        raise InputError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, p in named.items():
+        if not p.requires_grad:
+            continue
+        spared = any(matches(name, pattern) for pattern in no_decay)
+        settings = _settings(plan, name, tuned._replace(weight_decay=0.0) if spared else tuned)
+        group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
+        group["params"].append(p)
+        if plan.entries[name].role not in group["roles"]:
+            group["roles"].append(plan.entries[name].role)
+    return list(groups.values())
+
+
+def _settings(plan: Plan, name: str, tuned: Tuned) -> dict[str, Any]:
+    law, own = law_of(plan.optimizer), plan.law_for(name)
+    lr = tuned.lr if own is law else tuned.adamw_lr
+    decay = tuned.weight_decay * plan.weight_decay(name)
+    if plan.decay == "independent" and tuned.weight_decay:
+        if not lr:
+            raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
+        decay = decay / lr
+    settings: dict[str, Any] = {"lr": lr * plan.rate(name), "weight_decay": decay}
+    if own.epsilon:
+        settings["eps"] = tuned.eps * plan.epsilon(name)
+    if law.rest is not None:
+        settings["use_muon"] = own is law
+    return settings

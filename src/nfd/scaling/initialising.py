@@ -1,0 +1,58 @@
+"""How a plan begins a model: every tensor drawn or set, and forward multipliers inserted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from nfd.core.errors import InputError
+from nfd.core.random import generator
+from nfd.scaling.scaled import Scaled
+from nfd.scaling.tensors import TensorInfo
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
+
+
+def initialise(plan: Plan, named: Mapping[str, nn.Parameter], infos: Mapping[str, TensorInfo], seed: int) -> None:
+    """Draw every random tensor N(0, std^2), from a stream of its name, and set every constant one, in place.
+
+    Raises:
+        ValueError: when a tensor is sharded or on the meta device.
+    """
+    for name, p in named.items():
+        if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
+            raise InputError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
+        start = plan.entries[name].start
+        if start.kept or not p.requires_grad:
+            continue
+        with torch.no_grad():
+            if start.constant is not None:
+                p.fill_(start.constant)
+                continue
+            stream = generator(seed, "init", name)
+            z = torch.randn(p.shape, generator=stream, dtype=torch.float32, device="cpu")
+            p.copy_(z.mul_(plan.std(name)))
+            if (row := infos[name].padding) is not None:
+                p[row] = 0
+
+
+def insert_multiplier(model: nn.Module, name: str, factor: float) -> None:
+    """Put ``nfd.Scaled`` around a linear map; one that stands there gets the factor.
+
+    Raises:
+        ValueError: when the name is that of a whole attention, whose queries have no module of their own.
+    """
+    module = model.get_submodule(name)
+    if isinstance(module, Scaled):
+        module.factor = factor
+        return
+    if not isinstance(module, nn.Linear):
+        raise InputError(
+            f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
+            "be inserted. Let make_model keep the head size and grow the number of heads."
+        )
+    model.set_submodule(name, Scaled(module, factor))

@@ -1,0 +1,220 @@
+"""From a plan to a model that is ready and an optimizer that steps it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import nn
+
+import nfd
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VECTORS, TOKENS = torch.linspace(-1, 1, 40).view(8, 5), torch.arange(12).view(2, 6) % 11
+LABELS = torch.arange(8) % 3
+
+
+def planned(optimizer: str, **options: Any) -> tuple[Residual, nfd.Plan]:
+    model = Residual(32, 4)
+    made = {"make_model": Residual, "base_width": 16, "base_depth": 2, "sample": VECTORS} | options
+    plan = nfd.plan(model, rule="complete-p", optimizer=optimizer, **made)
+    return model, plan
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> list[float]:
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(VECTORS), LABELS)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+# ---- apply_ ------------------------------------------------------------------------------------------------------
+
+
+def test_applying_a_plan_is_initialising_and_inserting() -> None:
+    def tied(width: int, depth: int) -> nn.Module:
+        return Transformer(width, depth, tied=True)
+
+    model = tied(32, 2)
+    plan = nfd.plan(model, rule="mup", make_model=tied, base_width=8, base_depth=2, sample=TOKENS)
+    by_hand = copy.deepcopy(model)
+    plan.initialize_(by_hand, seed=3)
+    by_hand.head = nfd.Scaled(by_hand.head, plan.multipliers["head"])
+    assert plan.apply_(model, seed=3) is model
+    assert torch.equal(model(TOKENS), by_hand(TOKENS))
+    assert model.head.weight is model.tokens.weight  # type: ignore[union-attr]
+    before = model(TOKENS)
+    plan.apply_(model, seed=3)  # the multiplier is not inserted twice
+    assert torch.equal(model(TOKENS), before)
+    plan.apply_(model, seed=4)
+    assert not torch.equal(model(TOKENS), before)
+    assert plan.param_groups(model, lr=0.1)
+
+
+def test_a_multiplier_inside_of_an_attention_is_refused() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def gpt2(width: int, depth: int) -> nn.Module:
+        config = transformers.GPT2Config(
+            n_embd=width, n_layer=depth, n_head=2, n_positions=8, vocab_size=11, bos_token_id=0, eos_token_id=0
+        )
+        return transformers.GPT2LMHeadModel(config)  # type: ignore[no-any-return]
+
+    model = gpt2(32, 2)
+    plan = nfd.plan(model, rule="mup", make_model=gpt2, base_width=16, base_depth=2)
+    with pytest.raises(ValueError, match="makes queries, keys and values together"):
+        plan.apply_(model)
+
+
+# ---- make_optimizer ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_an_optimizer_is_that_of_the_groups(name: str, kind: Any) -> None:
+    model, plan = planned(name)
+    decay = 0.0 if name == "adam" else 0.1
+    options: dict[str, Any] = {"momentum": 0.5} if name == "sgd" else {"betas": (0.8, 0.9)}
+    twin = copy.deepcopy(model)
+    ready = plan.make_optimizer(model, lr=0.01, weight_decay=decay, **options)
+    by_hand = kind(plan.param_groups(twin, lr=0.01, weight_decay=decay), **options)
+    assert isinstance(ready, kind)
+    assert steps(model, ready, 4) == steps(twin, by_hand, 4)
+
+
+def test_options_of_another_optimizer_are_refused() -> None:
+    model, plan = planned("adamw")
+    with pytest.raises(ValueError, match=r"optimizer='adamw' has no 'momentum'; its options are amsgrad, betas"):
+        plan.make_optimizer(model, lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="adamw_lr is for tensors that Muon leaves"):
+        plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)
+    with pytest.raises(ValueError, match="optimizer='lion' is not built here; pass make="):
+        planned("lion")[1].make_optimizer(model, lr=0.1)
+    with pytest.raises(TypeError, match="make must be a function"):
+        plan.make_optimizer(model, lr=0.1, make=3)  # type: ignore[arg-type]
+
+
+def test_the_user_brings_an_optimizer_that_pytorch_does_not_have() -> None:
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params: Any, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+            super().__init__(params, {"betas": betas})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    m, (one, two) = self.state[p].setdefault("m", torch.zeros_like(p)), group["betas"]
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                    p.sub_(m.lerp(p.grad, 1 - one).sign(), alpha=group["lr"])
+                    m.lerp_(p.grad, 1 - two)
+
+    model, plan = planned("lion")
+    ready = plan.make_optimizer(model, lr=1e-3, weight_decay=0.1, make=Lion, betas=(0.8, 0.9))
+    assert isinstance(ready, Lion)
+    assert ready.param_groups[0]["betas"] == (0.8, 0.9)
+    losses = steps(model, ready, 8)
+    assert losses[-1] < losses[0]
+
+
+# ---- Muon and AdamW as one ---------------------------------------------------------------------------------------
+
+
+def muon(**options: Any) -> tuple[Residual, torch.optim.Optimizer, nfd.Plan]:
+    model, plan = planned("muon")
+    plan.apply_(model, seed=1)
+    made = {"lr": 0.02, "adamw_lr": 0.003, "weight_decay": 0.1} | options
+    return model, plan.make_optimizer(model, **made), plan
+
+
+def test_muon_and_adamw_step_as_they_would_apart() -> None:
+    model, ready, plan = muon(momentum=0.9, betas=(0.8, 0.9))
+    twin = copy.deepcopy(model)
+    groups = plan.param_groups(twin, lr=0.02, adamw_lr=0.003, weight_decay=0.1)
+    apart = [
+        torch.optim.Muon([g for g in groups if g["use_muon"]], momentum=0.9),
+        torch.optim.AdamW([g for g in groups if not g["use_muon"]], betas=(0.8, 0.9)),
+    ]
+    losses = steps(model, ready, 5)
+    for expected in losses:
+        for optimizer in apart:
+            optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(twin(VECTORS), LABELS)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in apart:
+            optimizer.step()
+        assert float(loss.detach()) == expected
+    assert losses[-1] < losses[0]
+
+
+def test_two_rates_and_a_scaled_epsilon() -> None:
+    model, ready, plan = muon()
+    names = {id(p): name for name, p in model.named_parameters()}
+    for group in ready.param_groups:
+        for p in group["params"]:
+            name = names[id(p)]
+            assert group["lr"] == pytest.approx((0.02 if group["use_muon"] else 0.003) * plan.rate(name))
+            if not group["use_muon"]:
+                assert group["eps"] == pytest.approx(1e-8 * plan.epsilon(name))
+    assert {g["use_muon"] for g in ready.param_groups} == {True, False}
+    one_rate = plan.make_optimizer(model, lr=0.02)
+    assert {g["lr"] for g in one_rate.param_groups if "input" in g["roles"]} == {0.02}
+
+
+def test_the_state_of_both_is_saved_and_loaded() -> None:
+    model, ready, _ = muon()
+    steps(model, ready, 3)
+    saved, weights = copy.deepcopy(ready.state_dict()), copy.deepcopy(model.state_dict())
+    expected = steps(model, ready, 3)
+    again, other, _ = muon()
+    again.load_state_dict(weights)
+    other.load_state_dict(saved)
+    assert steps(again, other, 3) == expected
+    assert len(saved["state"]) == len(list(model.parameters()))
+    fresh, forgetful, _ = muon()
+    fresh.load_state_dict(weights)
+    assert steps(fresh, forgetful, 3) != expected
+    with pytest.raises(ValueError, match="groups of parameters; expected"):
+        other.load_state_dict({"state": {}, "param_groups": []})
+
+
+def test_schedulers_and_closures_reach_both() -> None:
+    model, ready, _ = muon()
+    before = [group["lr"] for group in ready.param_groups]
+    schedule = torch.optim.lr_scheduler.LambdaLR(ready, lambda step: 0.0 if step else 1.0)
+    steps(model, ready, 1)
+    schedule.step()
+    assert [group["lr"] for group in ready.param_groups] == [0.0] * len(before)
+    weights = copy.deepcopy(model.state_dict())
+    calls = []
+
+    def closure() -> float:
+        calls.append(1)
+        return 0.5
+
+    assert ready.step(closure) == 0.5
+    assert len(calls) == 1
+    assert all(torch.equal(p, weights[name]) for name, p in model.state_dict().items())  # both rates are zero now
+
+
+def test_a_copy_has_a_state_of_its_own_and_groups_cannot_join() -> None:
+    model, ready, _ = muon()
+    steps(model, ready, 1)
+    copied, twin = copy.deepcopy((model, ready))
+    assert steps(copied, twin, 2) == steps(model, ready, 2)
+    with pytest.raises(RuntimeError, match="cannot join a combined optimizer"):
+        ready.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def test_a_check_trains_by_muon() -> None:
+    check = nfd.check(Residual, [16, 32], [2], [(VECTORS, LABELS)] * 3, rule="mup", optimizer="muon", seeds=2)
+    assert check.optimizer == "muon"
+    assert all(run["loss"] == run["loss"] for run in check.runs)
