@@ -13,7 +13,7 @@ from benchmarks.coverage_case import Draw, Outcome, Row, normal, outcome, repeat
 from nfd.core.statistics import interval, log_slope
 from nfd.paper.claims.backward import correlated
 from nfd.paper.claims.forward import excess
-from nfd.paper.claims.measuring import distance, relative
+from nfd.paper.distances import distance, relative
 
 _ENTRIES, _NOISE = 32, 0.3
 _WIDTHS = (16, 32, 64, 128)

@@ -18,7 +18,7 @@ from nfd.paper.claims.measuring import exponent, ratio
 from nfd.paper.figures.figure1 import variance_ratio
 from nfd.paper.figures.figure5 import tuned_advantage
 from nfd.paper.figures.panels import curve_rows, difference, slope
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 _SIZES = torch.tensor([64.0, 128.0, 256.0, 512.0], dtype=torch.float64)
 _RATES = (-1.0, 0.0, 1.0, 2.0)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from nfd.core.files import prepare_directory, staged, write_text
-from nfd.core.statistics import individual, interval, log_slope, rms, squared_size, stderr, systematic
+from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data.digits import digits
-from nfd.paper.start import errors_in_depth, errors_in_width
+from nfd.paper.distances import systematic
 from nfd.paper.two_limits import ETA_C, HORIZON, first_step, networks, solutions
+from nfd.paper.untrained import errors_in_depth, errors_in_width
 
 WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
 
@@ -243,7 +244,9 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> tuple[str, dict
         runs = torch.stack([networks(x, y, depth, n, count, feedback, "dense", seed=3) for n in widths], 1)
         wide = [networks(x, y, L, width, count, feedback, "deferred", seed=2, coupled=True) for L in depths]
         apart = torch.stack([w - (2 * wide[-1] - wide[-2]) for w in wide[:-2]], 1)
-        by_width = interval(lambda r, m: log_slope(widths, individual(r, m)), runs, limit)
+        by_width = interval(
+            lambda r, m: log_slope(widths, squared_distances(r, m).clamp_min(1e-12).sqrt()), runs, limit
+        )
         by_depth = interval(lambda r: log_slope(depths[:-2], systematic(r)), apart)
         sizes = ", ".join(map(str, widths))
         table.append(f"| {feedback} | width n | {sizes} | {by_width} | -1/2, fluctuations of one network |")

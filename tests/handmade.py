@@ -12,7 +12,7 @@ import numpy as np
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import looks
 from nfd.paper.figures import figure4, figure5
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
 

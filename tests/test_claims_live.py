@@ -14,8 +14,9 @@ import torch
 from nfd.core.activations import activation
 from nfd.core.machine import threads
 from nfd.core.statistics import Interval
-from nfd.core.variances import variances
+from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
+from nfd.paper import distances
 from nfd.paper.claims import (
     backward,
     first_step,
@@ -32,7 +33,7 @@ from nfd.paper.claims.claim import Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import rescued, some_of, together
 from nfd.paper.claims.table import CLAIMS
-from nfd.paper.start import covariances, endpoints, errors_in_depth
+from nfd.paper.untrained import covariances, endpoints, errors_in_depth
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -241,10 +242,10 @@ def test_claims_that_texts_name_exist() -> None:
 def test_distances_are_those_of_the_means() -> None:
     noise = torch.randn(400, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     first, second = 1 + 0.1 * noise[:200], 1 + 0.1 * noise[200:]
-    assert measuring.distance(first, second).high < 0.02
-    apart = measuring.distance(first + 0.3, second)
+    assert distances.distance(first, second).high < 0.02
+    apart = distances.distance(first + 0.3, second)
     assert apart.low < 0.3 < apart.high
-    assert measuring.relative(first - second + 0.3, second).value == pytest.approx(0.3, abs=0.02)
+    assert distances.relative(first - second + 0.3, second).value == pytest.approx(0.3, abs=0.02)
 
 
 def test_the_formula_of_the_first_step_is_that_of_the_kernels(smoke: Evidence) -> None:
@@ -254,7 +255,7 @@ def test_the_formula_of_the_first_step_is_that_of_the_kernels(smoke: Evidence) -
 
 
 def test_variances_are_those_of_relu() -> None:
-    q, P = variances(activation("relu"), torch.ones(()), 8)
+    q, P = stream_variances(activation("relu"), torch.ones(()), 8)
     torch.testing.assert_close(q, (1 + 1 / 16) ** torch.arange(9, dtype=torch.float64))
     torch.testing.assert_close(P, q.flip(0))
 

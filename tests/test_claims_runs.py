@@ -21,7 +21,7 @@ from nfd.experiment.trained import looks
 from nfd.paper.claims import blocks, convergence, independence, shape, spectra
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.figures import figure4, figure5
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

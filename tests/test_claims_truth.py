@@ -21,13 +21,13 @@ from torch import Tensor
 
 from nfd.core import activations
 from nfd.core.statistics import Interval, mean
-from nfd.core.variances import variances
+from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.limits.kernel import kernel
-from nfd.meters.start import start
+from nfd.meters.start import at_start
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
-from nfd.paper import two_limits
+from nfd.paper import distances, two_limits
 from nfd.paper.claims import (
     backward,
     convergence,
@@ -194,7 +194,7 @@ def of_proposition_6(net: ResNet) -> float:
     """``-P' = E[phi'(h)^2] P`` in L steps."""
     if net.activation.name == "relu":
         return (1 + net.horizon / net.depth / 2) ** net.depth
-    return float(variances(net.activation, torch.ones(()), net.depth, net.horizon)[1][0])
+    return float(stream_variances(net.activation, torch.ones(()), net.depth, net.horizon)[1][0])
 
 
 def without_slope(net: ResNet) -> float:
@@ -309,7 +309,7 @@ KERNELS = [
     Case("dual-series", larger_coefficients, "does not hold", (1.01**2 - 1) * 0.30450),  # at rho = 1/2
     Case("nested-spaces", lambda: of("relu", "erf"), "holds"),
     Case("nested-spaces", lambda: facts(nesting=-1e-3), "does not hold", -1e-3),
-    Case("nested-spaces", lambda: facts() | {".experiment.kernel_facts._HORIZONS": (4.0, 1.0)}, "does not hold"),
+    Case("nested-spaces", lambda: facts() | {".limits.function_space._HORIZONS": (4.0, 1.0)}, "does not hold"),
 ]
 
 
@@ -532,7 +532,7 @@ def test_errors_of_coordinates_are_those_of_the_meter(evidence: Evidence) -> Non
     x = measuring.unit(evidence)
     for k, n in enumerate(widths):
         for index, seed in enumerate(measuring.seeds(evidence, f"coordinates-tanh-{n}", len(found))):
-            numbers, _ = start(ResNet(x.shape[1], 1, n, 8, activation="tanh", seed=seed, dtype=torch.float64), x)
+            numbers, _ = at_start(ResNet(x.shape[1], 1, n, 8, activation="tanh", seed=seed, dtype=torch.float64), x)
             wanted = [numbers["h_particles"], numbers["g_particles"]]
             assert found[index, k].tolist() == pytest.approx(wanted, rel=1e-5)  # numbers are kept in single precision
 
@@ -710,11 +710,11 @@ def test_exponents_and_ratios_are_of_means() -> None:
 
 def test_what_noise_hides_is_not_known_better_than_the_noise() -> None:
     samples = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)  # squared noise 1/3, 2 degrees of freedom
-    found = measuring.beyond(Interval(0.0, 0.01, -0.02, 0.02), 1.0, samples)
+    found = distances.beyond(Interval(0.0, 0.01, -0.02, 0.02), 1.0, samples)
     assert found.high == pytest.approx(math.sqrt(math.hypot(0.02, 4.3027 * math.sqrt(2) / 3)), rel=1e-4)
     assert (found.value, found.low) == (0.0, 0.0)
-    clear = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 1.0, 0 * samples)
-    noisy = measuring.beyond(Interval(0.25, 0.02, 0.21, 0.29), 2.0, samples)
+    clear = distances.beyond(Interval(0.25, 0.02, 0.21, 0.29), 1.0, 0 * samples)
+    noisy = distances.beyond(Interval(0.25, 0.02, 0.21, 0.29), 2.0, samples)
     assert noisy.stderr == pytest.approx(math.hypot(0.02, math.sqrt(2) / 6) / (2 * 0.5))
     assert (clear.value, clear.low, clear.high) == pytest.approx((0.5, 0.21**0.5, 0.29**0.5))
 
@@ -723,11 +723,11 @@ def test_distances_have_the_size_of_the_second() -> None:
     """A difference of 0.3 from outputs of 2 is 0.15 of them; noise adds nothing."""
     noise = torch.randn(2, 400, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     second = 2 + 0.5 * noise[1]
-    assert measuring.distance(2.3 + 0.5 * noise[0], second).value == pytest.approx(0.15, abs=0.01)
-    assert measuring.relative(0.3 + 2 * noise[0], second).value == pytest.approx(0.15, abs=0.03)
+    assert distances.distance(2.3 + 0.5 * noise[0], second).value == pytest.approx(0.15, abs=0.01)
+    assert distances.relative(0.3 + 2 * noise[0], second).value == pytest.approx(0.15, abs=0.03)
     few, two = (
         torch.tensor([[2.5], [2.3], [2.1]]),
         torch.full((3, 1), 2.0),
     )  # 2.3, and a standard error of 0.2 / sqrt(3)
-    for found in (measuring.distance(few, two), measuring.relative(few - two, two)):
+    for found in (distances.distance(few, two), distances.relative(few - two, two)):
         assert found.value == pytest.approx(math.sqrt(0.3**2 - 0.2**2 / 3) / 2, rel=1e-5)

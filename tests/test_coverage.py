@@ -20,7 +20,7 @@ from scipy import stats
 from nfd.core import statistics
 from nfd.core.statistics import Interval, interval, pooled_slope
 from nfd.experiment.findings.gap import gap
-from nfd.paper.claims.measuring import beyond, distance, relative
+from nfd.paper.distances import beyond, distance, relative
 
 REPETITIONS = 200
 CHEAP = (

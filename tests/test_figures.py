@@ -35,7 +35,7 @@ from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
 from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
-from nfd.paper.figures.runs import Data
+from nfd.paper.figures.selection import Data
 from nfd.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")

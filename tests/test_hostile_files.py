@@ -21,9 +21,9 @@ from nfd.cli.main import main
 from nfd.core.errors import UsageError
 from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Axes, Finding
-from nfd.experiment.kernel_facts import kernel_facts
 from nfd.experiment.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.experiment.sweep_settings import CapacityConfig, TransferConfig
+from nfd.limits.function_space import kernel_facts
 from nfd.paper.claims.page import claims_sections
 from nfd.paper.config import FigureConfig
 from nfd.report.overview import overview

@@ -16,7 +16,7 @@ from nfd.experiment.runs import dataset_of, train_group
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import network
 from nfd.meters.spectra import Spectra, Watched
-from nfd.meters.start import start
+from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict
 from nfd.nets.resnet import ResNet
@@ -154,7 +154,7 @@ def inputs(rows: int = 3, size: int = 5) -> torch.Tensor:
 def test_streams_before_training_are_features_and_gradients_of_the_first_output(form: dict[str, Any]) -> None:
     n, L, x = 6, 3, inputs()
     net = ResNet(5, 2, n, L, horizon=2.0, activation="tanh", dtype=torch.float64, **form)
-    _, vectors = start(net, x)
+    _, vectors = at_start(net, x)
     layers, _ = net.run(net, x)
     gradients = []
     for layer in layers:
@@ -178,12 +178,12 @@ def test_gradients_before_training_are_equation_3() -> None:
     for index in reversed(range(L)):
         slope = 1 - torch.tanh(layers[index]) ** 2
         g = g + math.sqrt(T / (L * n)) * slope * (g @ net.outer[index].weight)
-    torch.testing.assert_close(start(net, inputs())[1]["g_start"], g.detach().flatten())
+    torch.testing.assert_close(at_start(net, inputs())[1]["g_start"], g.detach().flatten())
 
 
 def particles(seeds: int, *size: int, **form: Any) -> dict[str, torch.Tensor]:
     """``h_particles`` and ``g_particles`` over seeds, ``[seeds]``."""
-    found = [start(ResNet(*size, seed=s, dtype=torch.float64, **form), inputs())[0] for s in range(seeds)]
+    found = [at_start(ResNet(*size, seed=s, dtype=torch.float64, **form), inputs())[0] for s in range(seeds)]
     return {name: torch.tensor([one[name] for one in found]) for name in ("h_particles", "g_particles")}
 
 
@@ -243,7 +243,7 @@ def test_other_networks_have_streams_but_no_particles() -> None:
         nfd.MLP(5, 2, 4, 3, dtype=torch.float64),
     ]
     for net in others:
-        numbers, vectors = start(net, inputs())
+        numbers, vectors = at_start(net, inputs())
         assert numbers == {}
         assert vectors["h_end"].shape == vectors["g_start"].shape == (3 * 4,)
 
@@ -252,7 +252,7 @@ def test_a_stream_without_features_has_particles() -> None:
     net = ResNet(5, 2, 4, 3, dtype=torch.float64)
     with torch.no_grad():
         net.U.copy_(-net.U.abs())  # relu is zero everywhere, in every layer
-    numbers, vectors = start(net, inputs().abs())
+    numbers, vectors = at_start(net, inputs().abs())
     assert float(vectors["g_rms"][0]) == float(vectors["g_rms"][-1])
     assert 0 < numbers["h_particles"] < 10
 

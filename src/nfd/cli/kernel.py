@@ -51,7 +51,7 @@ def _facts(config: KernelConfig, device: str, directory: Path, command: str) -> 
     if ignored:
         raise UsageError(f"kernel facts takes --activation and --seed; got {', '.join(ignored)}. Drop it.")
     from nfd.core.files import staged, write_json
-    from nfd.experiment.kernel_facts import kernel_facts, rows
+    from nfd.limits.function_space import kernel_facts, rows
 
     facts = kernel_facts(config.activation, config.seed)
     with staged(directory) as folder:

@@ -26,12 +26,6 @@ def squared_size(mean: Tensor, error: Tensor) -> Tensor:
     return (mean.square() - error.square()).mean()
 
 
-def squared_apart(first: Tensor, second: Tensor) -> Tensor:
-    """``squared_size`` of the difference of the means of two independent groups of replicates."""
-    error = (stderr(first).square() + stderr(second).square()).sqrt()
-    return squared_size(first.mean(0) - second.mean(0), error)
-
-
 def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
     """Mean squares [points] of single runs [S, points, ...] minus the mean of independent replicates [R, ...] of a
     limit, without what the noise of that mean adds: unbiased."""
@@ -56,16 +50,6 @@ def size(mean: Tensor, error: Tensor) -> Size:
 def systematic_squares(differences: Tensor) -> Tensor:
     """Squared sizes [points] of mean differences [R, points, ...]."""
     return torch.stack([squared_size(d.mean(0), stderr(d)) for d in differences.unbind(1)])
-
-
-def systematic(differences: Tensor) -> Tensor:
-    """Their roots: RMS [points] of mean differences [R, points, ...], noise taken away."""
-    return systematic_squares(differences).clamp_min(1e-12).sqrt()
-
-
-def individual(runs: Tensor, limit: Tensor) -> Tensor:
-    """RMS distance [points] of single runs to the mean of a prediction: the roots of ``squared_distances``."""
-    return squared_distances(runs, limit).clamp_min(1e-12).sqrt()
 
 
 def jackknife(f: Callable[..., Tensor], *samples: Tensor) -> tuple[Tensor, Tensor]:

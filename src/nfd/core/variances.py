@@ -8,7 +8,7 @@ from torch import Tensor
 from nfd.core.activations import Activation
 
 
-def variances(act: Activation, start: Tensor, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
+def stream_variances(act: Activation, start: Tensor, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
     """``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each, for inputs with ``E h_0^2 = start``.
 
     With ``tau = T / L``: ``q_l = q_{l-1} + tau E phi^2(h_{l-1})`` and ``P_{l-1} = P_l (1 + tau E phi'^2(h_{l-1}))``

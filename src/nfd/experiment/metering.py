@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nfd.experiment.settings import RunConfig
 from nfd.meters.spectra import Spectra, Watched
-from nfd.meters.start import start
+from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
 from nfd.nets.network import Network
 from nfd.scaling.planning import plan
@@ -44,7 +44,7 @@ class StartMeter(Meter):
     """Streams before training (``nfd.meters.start``)."""
 
     def start(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        return start(cast(Network, self.net), self.probes[:STARTS])
+        return at_start(cast(Network, self.net), self.probes[:STARTS])
 
 
 class OutputsMeter(Meter):

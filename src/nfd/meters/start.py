@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.statistics import rms
-from nfd.core.variances import variances
+from nfd.core.variances import stream_variances
 from nfd.meters.spectra import first_gradient
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 
 
-def start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
+def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Numbers and vectors of an untrained network on inputs ``[P, d]``.
 
     Vectors: ``h_rms``, ``h_mean`` and ``g_rms`` by layer ``[L+1]``, with g the gradient of the first output (Eq. 3);
@@ -42,7 +42,7 @@ def start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]
     }
     if not isinstance(net, ResNet) or net.order == "post" or net.inner is not None:
         return {}, vectors
-    q, P = variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
+    q, P = stream_variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
     forward = _forward_particles(net, h, q)
     backward = _backward_particles(net, g, forward, P)
     return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors

@@ -42,13 +42,6 @@ Linear = DenseLinear | DeferredLinear
 _LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
 
 
-def flows(net: Network, x: Tensor) -> Streams:
-    """One pass over ``x`` [b, d] and the backward pass of the sum of the outputs: ``delta`` is then g of Eq. 3."""
-    streams = net.streams(x)
-    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
-    return streams
-
-
 class Network(SelfScaled):
     """``h_0 = U x / sqrt(d)``, hidden layers of a subclass, ``f = alpha / sqrt(n) V h_L``; all weights N(0, 1).
 

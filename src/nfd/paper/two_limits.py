@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Activation, Feedback, Weights
-from nfd.limits.ensemble import ensemble
+from nfd.core.random import derive
 from nfd.limits.particles import solve_nfd
-from nfd.limits.problem import Problem, problem
 from nfd.nets.resnet import ResNet
-from nfd.training.optimizers import optimizer_named
+from nfd.nets.sgd import SGD
 
 HORIZON, ETA_C = 1.0, 0.3
 
@@ -30,24 +29,28 @@ def solutions(
     return torch.stack(found)
 
 
-def one_output(
-    x: Tensor, y: Tensor, feedback: Feedback, *, coupled: bool = False, eta_c: float = ETA_C, horizon: float = HORIZON,
-    activation: Activation = "relu",
-) -> Problem:  # fmt: skip
-    """Online SGD on ``(f - y)^2 / 2``: the problem that all of them solve."""
-    return problem(
-        x, y, loss="mse", classes=None, horizon=horizon, activation=activation, block="one-layer", eta_c=eta_c,
-        momentum=0.0, feedback=feedback, rule="depth-mup", device="cpu", coupled=coupled,
-    )  # fmt: skip
-
-
 def networks(
     x: Tensor, y: Tensor, L: int, width: int, count: int, feedback: Feedback, weights: Weights, *, seed: int = 0,
     coupled: bool = False, eta_c: float = ETA_C, horizon: float = HORIZON, activation: Activation = "relu",
 ) -> Tensor:  # fmt: skip
-    """Outputs [count, K] of networks."""
-    given = one_output(x, y, feedback, coupled=coupled, eta_c=eta_c, horizon=horizon, activation=activation)
-    return ensemble(given, width, L, weights, range(count), seed, lambda: None).outputs[:, :, 0, 0]
+    """Outputs [count, K] of networks, each before its update: online SGD on ``(f - y)^2 / 2``."""
+
+    def outputs(index: int) -> Tensor:
+        net = ResNet(
+            x.shape[1], 1, width, L, horizon=horizon, activation=activation, feedback=feedback, weights=weights,
+            coupled=coupled, seed=derive(seed, "replicate", width, index),
+        )  # fmt: skip
+        net.reserve(len(x))
+        optimizer, seen = SGD(net.param_groups(eta_c)), []
+        for sample, target in zip(x.float(), y.float(), strict=True):
+            optimizer.zero_grad()
+            output = net(sample[None])[0, 0]
+            ((output - target).square() / 2).backward()
+            optimizer.step()
+            seen.append(output.detach())
+        return torch.stack(seen).double()
+
+    return torch.stack([outputs(index) for index in range(count)])
 
 
 def first_step(
@@ -59,7 +62,7 @@ def first_step(
         x.shape[1], 1, n, L, horizon=horizon, activation=activation, seed=seed, feedback=feedback, weights=weights,
         dtype=torch.float64,
     )  # fmt: skip
-    optimizer = optimizer_named("sgd", net.param_groups(eta_c))
+    optimizer = SGD(net.param_groups(eta_c))
     before = net(x)
     before.sum().backward()  # a loss with L' = 1
     optimizer.step()

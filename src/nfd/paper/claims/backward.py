@@ -12,16 +12,17 @@ from torch import Tensor
 from nfd.core.activations import activation
 from nfd.core.names import Activation, Feedback
 from nfd.core.statistics import Interval, interval, mean
-from nfd.core.variances import variances
+from nfd.core.variances import stream_variances
 from nfd.limits.depth import extrapolated
-from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
-from nfd.paper.claims.measuring import exponent, listed, relative, rows, seeds, unit
+from nfd.paper.claims.measuring import exponent, listed, rows, seeds, unit
 from nfd.paper.claims.rules import FASTER, NEAR, near, together
 from nfd.paper.config import Preset
+from nfd.paper.distances import relative
+from nfd.paper.untrained import flows
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
 
 def predicted(name: Activation, horizon: float) -> float:
     """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96 steps."""
-    return float(extrapolated(*(variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96))))
+    return float(
+        extrapolated(*(stream_variances(activation(name), torch.ones(()), L, horizon)[1][0] for L in (48, 96)))
+    )
 
 
 _ALIKE = 1 - 1e-12  # a correlation of one, to rounding

@@ -24,7 +24,7 @@ from nfd.paper.claims.rules import (
 )
 from nfd.paper.figures import figure5
 from nfd.paper.figures.panels import apart_said
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 from nfd.sweep.optimum import Scores
 from nfd.sweep.transfer import Size, drift
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nfd.data.dataset import Dataset
 from nfd.paper.config import Preset
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 
 @dataclass(frozen=True, eq=False)

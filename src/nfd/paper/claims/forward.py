@@ -14,14 +14,15 @@ from nfd.core.random import derive
 from nfd.core.statistics import Interval, interval, log_slope
 from nfd.limits.depth import extrapolated
 from nfd.limits.kernel import kernel
-from nfd.meters.start import start
+from nfd.meters.start import at_start
 from nfd.nets.resnet import ResNet
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.measuring import distance, exponent, listed, over, relative, rows, seeds, unit
+from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit
 from nfd.paper.claims.rules import FASTER, NEAR, fast, inside, near, together
 from nfd.paper.config import Preset
-from nfd.paper.start import covariances, errors_in_depth
+from nfd.paper.distances import distance, relative
+from nfd.paper.untrained import covariances, errors_in_depth
 
 RATE = -1.0  # of mean squares
 
@@ -65,7 +66,7 @@ def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], 
 
     def measured(n: int, seed: int) -> Tensor:
         net = ResNet(x.shape[1], 1, n, 8, activation=name, seed=seed, dtype=torch.float64)
-        errors, _ = start(net, x)
+        errors, _ = at_start(net, x)
         return torch.tensor([errors["h_particles"], errors["g_particles"]])
 
     return widths, over(evidence, f"coordinates-{name}", widths, count, measured)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Activation
-from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
+from nfd.nets.sgd import SGD
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span
 from nfd.paper.claims.rules import rescued, together
 from nfd.paper.config import Preset
-from nfd.training.optimizers import optimizer_named
+from nfd.paper.untrained import flows
 
 EXACT = 1e-10
 HORIZON, ETA_C = 1.5, 0.3
@@ -83,7 +83,7 @@ def learned(x: Tensor, y: Tensor, width: int, depth: int, seed: int) -> tuple[Te
     """What training added to each layer's increment of the stream [L, n], and Eq. 4's sums of ``g_{l-1}``, ``g_l``."""
     net = ResNet(x.shape[1], 1, width, depth, horizon=HORIZON, activation="tanh", seed=seed, dtype=torch.float64)
     start = torch.stack([layer.weight.detach().clone() for layer in net.outer])  # type: ignore[operator]
-    optimizer, phis, deltas = optimizer_named("sgd", net.param_groups(ETA_C)), [], []
+    optimizer, phis, deltas = SGD(net.param_groups(ETA_C)), [], []
     for k in range(len(x) - 1):
         optimizer.zero_grad()
         streams = net.streams(x[k : k + 1])

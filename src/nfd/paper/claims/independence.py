@@ -14,7 +14,7 @@ from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided
 from nfd.paper.figures import figure4
 from nfd.paper.figures.panels import apart_said, difference, mean_of
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 ALIGNED = 0.05  # of the progress: a gap within is none
 _LEARNT = 0.05  # nats: a network that learns less learns nothing to compare

@@ -8,7 +8,7 @@ import torch
 
 from nfd.core.activations import activation
 from nfd.core.names import Activation
-from nfd.experiment.kernel_facts import Facts, kernel_facts
+from nfd.limits.function_space import Facts, kernel_facts
 from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import within

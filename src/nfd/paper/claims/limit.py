@@ -10,12 +10,13 @@ from torch import Tensor
 
 from nfd.core.names import Activation, Feedback
 from nfd.core.random import derive
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_apart, systematic
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.measuring import distance, listed, relative, signed
+from nfd.paper.claims.measuring import listed, signed
 from nfd.paper.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
 from nfd.paper.config import Preset
+from nfd.paper.distances import distance, relative, squared_apart, systematic
 from nfd.paper.two_limits import ETA_C, networks, solutions
 
 RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares

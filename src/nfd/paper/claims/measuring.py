@@ -1,24 +1,14 @@
-"""What the claims that are measured live have in common: inputs, seeds, exponents and distances."""
+"""What the claims that train networks of their own share: inputs, seeds, and exponents."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from nfd.core.random import derive
-from nfd.core.statistics import (
-    Interval,
-    interval,
-    log_slope,
-    satterthwaite,
-    squared_apart,
-    squared_size,
-    standard_errors,
-    stderr,
-)
+from nfd.core.statistics import Interval, interval, log_slope
 from nfd.paper.claims.evidence import Evidence
 
 
@@ -61,46 +51,6 @@ def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
 def ratio(first: Tensor, second: Tensor) -> Interval:
     """The ratio of the means of two independent groups [R]."""
     return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)
-
-
-def distance(first: Tensor, second: Tensor) -> Interval:
-    """RMS over entries of the difference of two groups [R, K] of means, noise taken away, over the RMS of the second.
-
-    The interval is that of the square, cut off at zero.
-    """
-    square = interval(lambda a, b: squared_apart(a, b) / _scale(b), first, second)
-    return beyond(square, float(_scale(second)), first, second)
-
-
-def relative(differences: Tensor, outputs: Tensor) -> Interval:
-    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K] of the
-    same runs."""
-
-    def square(pairs: Tensor) -> Tensor:
-        difference, output = pairs.unbind(1)
-        return squared_size(difference.mean(0), stderr(difference)) / _scale(output)
-
-    both = torch.stack([differences, outputs], 1)
-    return beyond(interval(square, both), float(_scale(outputs)), differences)
-
-
-def _scale(outputs: Tensor) -> Tensor:
-    """Mean square of mean outputs [R, K]."""
-    return outputs.mean(0).square().mean()
-
-
-def beyond(square: Interval, scale: float, *samples: Tensor) -> Interval:
-    """The root of a mean square over a scale, from which the noise of the samples [R, K] was taken, cut off at zero.
-
-    The jackknife sees what is linear in the noise; what is quadratic, ``sqrt(2) noise`` if all entries err together,
-    counts besides, so that a difference of nothing is not known better than its noise.
-    """
-    noise, freedom = satterthwaite((float(stderr(s).square().mean()) / scale, len(s) - 1) for s in samples)
-    error = math.sqrt(2) * noise
-    more = standard_errors(freedom) * error
-    low, high = (math.hypot(limit - square.value, more) for limit in (square.low, square.high))
-    error = math.hypot(square.stderr, error)
-    return Interval(square.value, error, square.value - low, square.value + high).root()
 
 
 def within(value: float, error: float) -> Interval:

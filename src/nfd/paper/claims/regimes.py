@@ -10,12 +10,12 @@ from torch import Tensor
 from nfd.core.names import Regime
 from nfd.core.statistics import Interval
 from nfd.nets.resnet import ResNet
+from nfd.nets.sgd import SGD
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, over, rows
 from nfd.paper.claims.rules import FLAT, flat, rescued
 from nfd.paper.config import Preset
-from nfd.training.optimizers import optimizer_named
 
 ETA_C = 0.1
 
@@ -42,7 +42,7 @@ def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Ten
     counts, data = SIZES[evidence.size], evidence.dataset
     x, y = rows(evidence, counts.batch * counts.steps).float(), data.labels[: counts.batch * counts.steps]
     net = ResNet(x.shape[1], len(data.classes), n, 4, regime=regime, seed=seed)
-    optimizer, probe = optimizer_named("sgd", net.param_groups(ETA_C)), x[:16]
+    optimizer, probe = SGD(net.param_groups(ETA_C)), x[:16]
     before = net.streams(probe).h[-1]
     for k in range(counts.steps):
         part = slice(k * counts.batch, (k + 1) * counts.batch)

@@ -9,7 +9,7 @@ from typing import Literal
 from nfd.core.statistics import UNKNOWN, Interval
 from nfd.paper.claims.claim import Judged, Verdict
 from nfd.paper.figures.panels import diverged
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 NEAR = 0.05  # relative differences that count as none
 FLAT = 0.1  # exponents of measured sizes that count as the expected one

@@ -11,7 +11,7 @@ from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, conditional, known, no_number, power_said, undecided
 from nfd.paper.figures import figure6
 from nfd.paper.figures.panels import mean_of
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 _CLOSE = 1e-3  # of the mean diagonal: close to zero
 _ZERO = -30.0  # log10 of what stands for an eigenvalue of zero

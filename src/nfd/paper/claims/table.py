@@ -24,7 +24,7 @@ from nfd.paper.claims import (
 )
 from nfd.paper.claims.claim import Claim
 from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.runs import RUNS
+from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure

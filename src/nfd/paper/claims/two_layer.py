@@ -11,13 +11,13 @@ from torch import Tensor
 
 from nfd.core.names import Activation
 from nfd.core.statistics import Interval
-from nfd.nets.network import flows
 from nfd.nets.resnet import ResNet
 from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, flat, rescued, together
 from nfd.paper.config import Preset
+from nfd.paper.untrained import flows
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nfd.experiment.findings.finding import listed
 from nfd.paper.figures.panels import shown
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 
 _FORMS = {
     "activation": "{}",

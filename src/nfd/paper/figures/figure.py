@@ -11,7 +11,7 @@ from nfd.experiment.findings.finding import Finding
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import initial_seed, steps_of
 from nfd.paper.config import Preset
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 from nfd.sweep.grid import grid
 
 Settings = Mapping[str, Any]

@@ -29,7 +29,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 
 _NAMES = {"pre": "pre-activation", "post": "post-activation"}
 

@@ -23,7 +23,7 @@ from nfd.paper.figures.panels import (
     sizes,
     tested,
 )
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 
 _HORIZONS = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 

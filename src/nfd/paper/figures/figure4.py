@@ -16,7 +16,7 @@ from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, Settings
 from nfd.paper.figures.panels import BANDS, curve_rows, difference, diverged, epoch_losses, panel, tested
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "dnn": {"network": "mlp", "rule": "mup"},

@@ -30,7 +30,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 from nfd.sweep.optimum import Scores
 from nfd.sweep.sweep import upset_in
 

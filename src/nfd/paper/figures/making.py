@@ -12,7 +12,7 @@ from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import data_settings
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
-from nfd.paper.figures.runs import Data, Runs
+from nfd.paper.figures.selection import Data, Runs
 from nfd.sweep.grid import names
 from nfd.sweep.sweep import Sweep
 

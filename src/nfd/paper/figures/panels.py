@@ -13,7 +13,7 @@ from torch import Tensor
 from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, mean, standard_errors, stderr
 from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
 from nfd.meters.verdict import verdict
-from nfd.paper.figures.runs import Runs
+from nfd.paper.figures.selection import Runs
 
 BANDS = "Bands: 95 % intervals of the mean over seeds."
 BARS = "Bars: 95 % intervals of the mean over seeds."

@@ -12,8 +12,16 @@ from nfd.core.activations import activation
 from nfd.core.names import Activation as Name
 from nfd.core.random import generator
 from nfd.limits.kernel import kernel
-from nfd.nets.network import flows
+from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
+from nfd.nets.streams import Streams
+
+
+def flows(net: Network, x: Tensor) -> Streams:
+    """One pass over ``x`` [b, d] and the backward pass of the sum of the outputs: ``delta`` is then g of Eq. 3."""
+    streams = net.streams(x)
+    streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
+    return streams
 
 
 def errors_in_depth(
