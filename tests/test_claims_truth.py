@@ -133,7 +133,7 @@ def rates(**powers: float) -> World:
     def in_width(net: ResNet, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:
         return {f"{s}_particles": 0.3 * net.width ** power(net.activation.name, s, "width") for s in "hg"}, {}
 
-    return {"forward.errors_in_depth": in_depth, "forward.start": in_width}
+    return {"forward.errors_in_depth": in_depth, "forward.at_start": in_width}
 
 
 def slow(*names: str) -> Callable[[], World]:
