@@ -262,7 +262,7 @@ def earlier_gradients() -> World:
 
 
 def half_the_rate() -> World:
-    return {"identities.optimizer_named": lambda _, groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
+    return {"identities.SGD": lambda groups: SGD([group | {"lr": group["lr"] / 2} for group in groups])}
 
 
 def decoupled() -> World:
