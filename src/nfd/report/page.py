@@ -36,6 +36,7 @@ def _templates() -> Environment:
         autoescape=True,
         finalize=_shown,
         undefined=StrictUndefined,
+        keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
