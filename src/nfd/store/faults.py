@@ -39,7 +39,7 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.ProgrammingError:  # a mistake of ours
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise _explained(path, error) from error
 
 
@@ -50,10 +50,10 @@ def damaged(path: Path, why: str) -> ValueError:
     )
 
 
-def _explained(path: Path, error: sqlite3.DatabaseError) -> Exception:
+def _explained(path: Path, error: Exception) -> Exception:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without one: a text that is not UTF-8
     # Our statements are right: where SQLite finds one wrong (SQLITE_ERROR), the schema is.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return damaged(path, str(error))
-    number, said = _FAULTS.get(code, (errno.EIO, f"it could not be used; {_SAFE}"))
-    return OSError(number, f"{said} ({error})", str(path))
+    number, reason = _FAULTS.get(code, (errno.EIO, f"it could not be used; {_SAFE}"))
+    return OSError(number, f"{reason} ({error})", str(path))

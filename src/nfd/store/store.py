@@ -17,7 +17,7 @@ from nfd.store.database import create, for_driver, for_reader
 from nfd.store.faults import transaction, translated
 from nfd.store.identity import identify
 from nfd.store.lock import DriverLock, timestamp
-from nfd.store.rows import COLUMNS, STATUSES, Record, check_name, checksum, decode, encode, matching
+from nfd.store.rows import COLUMNS, STATUSES, Record, decode, encode, matching
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,23 +88,21 @@ class Store:
         """Add a group of runs: when this returns all are on the disk, and if it raises none is.
 
         Raises:
-            ValueError: a key is there already (``forget`` it first) or comes twice, or a field cannot be kept exactly.
+            ValueError: a key is there already (``forget`` it first) or comes twice, or a curve cannot be kept exactly.
             OSError: the disk is full or failed; earlier groups are safe and the sweep can be resumed.
         """
-        rows = [(encode(r), [(check_name("curve", n), pack(n, v)) for n, v in r.curves.items()]) for r in records]
-        keys = [row[0] for row, _ in rows]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice:
-            raise ValueError(f"records must have different keys; {twice[0]!r} comes {keys.count(twice[0])} times.")
-        database, created = self._writer("add"), timestamp()
-        insert = f"INSERT INTO runs ({COLUMNS}, checksum, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        group, database, created = list(records), self._writer("add"), timestamp()
+        insert = f"INSERT INTO runs ({COLUMNS}, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         with translated(self.path), transaction(database):
-            there = [key for key in keys if self._find(key)]
-            if there:
-                raise ValueError(f"run {there[0]!r} is in {self.path} already. To replace it, forget it first.")
-            for row, curves in rows:
-                run = database.execute(insert, (*row, checksum(row), created)).lastrowid
-                database.executemany("INSERT INTO curves VALUES (?, ?, ?)", [(run, *curve) for curve in curves])
+            for record in group:
+                try:
+                    run = database.execute(insert, (*encode(record), created)).lastrowid
+                except sqlite3.IntegrityError:
+                    raise ValueError(
+                        f"run {record.key!r} is in {self.path} already, or comes twice. To replace it, forget it first."
+                    ) from None
+                curves = [(run, name, pack(name, values)) for name, values in record.curves.items()]
+                database.executemany("INSERT INTO curves VALUES (?, ?, ?)", curves)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Remove runs, for example ``store.keys("failed")`` to try them again; all or, if one is not there, none."""
@@ -128,36 +126,31 @@ class Store:
             where: fields of the config and their values; a list means any of its values.
             status: "done", "diverged" or "failed".
         """
-        records = [decode(row, self.path) for row in self._select(f"SELECT {COLUMNS}, checksum FROM runs", status)]
+        records = [decode(row, self.path) for row in self._select(f"SELECT {COLUMNS} FROM runs", status)]
         return matching(records, where) if where else records
 
     def record(self, key: str) -> Record:
         """One run, without its curves."""
-        (row,) = self._query(f"SELECT {COLUMNS}, checksum FROM runs WHERE rowid = ?", self._number(key))
+        (row,) = self._query(f"SELECT {COLUMNS} FROM runs WHERE rowid = ?", self._number(key))
         return decode(row, self.path)
 
     def curve(self, key: str, name: str) -> Tensor:
         """One curve of a run, bit for bit and in the precision in which it was added."""
-        names = [found for (found,) in self._query("SELECT name FROM curves WHERE run = ?", self._number(key))]
-        if not names:
+        curves = self.curves(key)
+        if not curves:
             raise ValueError(f"run {key!r} has no curves; asked for {name!r}.")
-        check_choice(f"name of a curve of run {key!r}", name, names)
-        return self._curves("SELECT name, content FROM curves WHERE run = ? AND name = ?", self._number(key), name)[
-            name
-        ]
+        return curves[check_choice(f"name of a curve of run {key!r}", name, curves)]
 
     def curves(self, key: str) -> dict[str, Tensor]:
         """All curves of a run by name."""
-        return self._curves("SELECT name, content FROM curves WHERE run = ? ORDER BY rowid", self._number(key))
+        from torch import from_numpy  # listing does not need it
+
+        run = self._number(key)
+        rows = self._query("SELECT name, content FROM curves WHERE run = ? ORDER BY rowid", run)
+        return {name: from_numpy(unpack(f"{name} of run number {run} in {self.path}", blob)) for name, blob in rows}
 
     def __len__(self) -> int:
         return int(self._query("SELECT count(*) FROM runs")[0][0])
-
-    def _curves(self, select: str, *values: object) -> dict[str, Tensor]:
-        from torch import from_numpy  # listing does not need it
-
-        found = self._query(select, *values)
-        return {name: from_numpy(unpack(f"{name} of run number {values[0]} in {self.path}", x)) for name, x in found}
 
     def _select(self, select: str, status: str | None) -> list[tuple[Any, ...]]:
         if status is None:
@@ -165,14 +158,10 @@ class Store:
         return self._query(f"{select} WHERE status = ? ORDER BY rowid", check_choice("status", status, STATUSES))
 
     def _number(self, key: str) -> int:
-        number = self._find(check_name("key", key))
-        if number is None:
+        rows = self._query("SELECT rowid FROM runs WHERE key = ?", str(key))
+        if not rows:
             raise ValueError(f"run {key!r} is not in {self.path}. keys() lists what is.")
-        return number
-
-    def _find(self, key: str) -> int | None:
-        rows = self._query("SELECT rowid FROM runs WHERE key = ?", key)
-        return int(rows[0][0]) if rows else None
+        return int(rows[0][0])
 
     def _query(self, select: str, *values: object) -> list[tuple[Any, ...]]:
         with translated(self.path):
@@ -183,9 +172,9 @@ class Store:
             raise ValueError(f"The store of {self.path} is closed. Open it again.")
         return self._database
 
-    def _writer(self, what: str) -> sqlite3.Connection:
+    def _writer(self, action: str) -> sqlite3.Connection:
         if self._lock is None and self._database is not None:
-            raise PermissionError(f"Store.read cannot {what} runs in {self.path}. Use Store.open to write.")
+            raise PermissionError(f"Store.read cannot {action} runs in {self.path}. Use Store.open to write.")
         database, (path, opened) = self._opened(), self._file
         # SQLite would go on writing into a file that has no name any more.
         if not path.exists() or not os.path.samestat(path.stat(), opened):
