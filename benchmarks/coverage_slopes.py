@@ -15,7 +15,7 @@ from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcom
 from nfd.core.random import derive
 from nfd.core.statistics import pooled_slope
 from nfd.experiment.checking import check_findings
-from nfd.meters.check import Check
+from nfd.meters.outcome import Check
 
 _SEEDS = 3
 _METERS = ("activation", "activation_update", "function_update", "inner_update", "update_to_weight", "loss")

@@ -22,18 +22,19 @@ from nfd.cli.main import main
 from nfd.core.statistics import Interval
 from nfd.experiment.checking import check_findings
 from nfd.experiment.settings import CheckConfig
+from nfd.families.constructed import member_of
 from nfd.meters import running, table
 from nfd.meters.advice import cause
-from nfd.meters.check import Check
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units
-from nfd.meters.runs import loss_of
+from nfd.meters.outcome import Check
 from nfd.meters.table import METERS
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import seeds_needed, since
 from nfd.report.check import write_check
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import RULES
+from nfd.training.losses import loss_of
 
 G = torch.Generator().manual_seed(0)
 TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (4, 8, 7), generator=G)]
@@ -64,11 +65,11 @@ def test_meters_of_a_plain_module_are_what_they_say() -> None:
     x, y = vectors(1)[0]
     model = Residual(12, 3)
     planned = plan(model, base_width=6, base_depth=3, sample=x)
-    baseline, start = Baseline(model, planned, x), copy.deepcopy(model)
+    baseline, start = Baseline(member_of(model, planned), x), copy.deepcopy(model)
     optimizer = torch.optim.SGD(planned.param_groups(model, lr=0.5))
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
-    found = baseline.updates(model)
+    found = baseline.updates()
     inner, stream = [], []
     with torch.no_grad():
         h, reset = model.embed(x), copy.deepcopy(model)
@@ -223,7 +224,7 @@ def test_gradient_independence_is_measured_on_any_network_of_ours() -> None:
     twin(x).square().sum().backward()
     torch.testing.assert_close(twin.V.grad, net.V.grad)
     assert not torch.allclose(twin.U.grad, net.U.grad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="gia=True compares networks of"):
+    with pytest.raises(ValueError, match="Residual has no decoupled twin"):
         nfd.check(Residual, [8], [2, 4], vectors(2), seeds=2, gia=True)
 
 

@@ -23,6 +23,7 @@ from nfd.experiment.runs import dataset_of, train_group
 from nfd.experiment.settings import RunConfig, StudyConfig
 from nfd.experiment.study import BLOCK_RULES, NARROW, Study
 from nfd.experiment.trained import PROBES, network
+from nfd.families.constructed import member_of
 from nfd.meters.event import EventKind
 from nfd.meters.health import gradient_event
 from nfd.meters.updates import Baseline
@@ -249,14 +250,14 @@ def test_the_meter_of_updates_compares_with_the_start() -> None:
     dataset = dataset_of(config)
     net = network(config, dataset)
     probes = dataset.test_inputs[:PROBES]
-    baseline = Baseline(net, nfd.plan(net, rule=config.rule, optimizer="sgd"), probes)
+    baseline = Baseline(member_of(net, nfd.plan(net, rule=config.rule, optimizer="sgd")), probes)
     optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule), momentum=config.momentum)
     for step, (x, y) in enumerate(zip(*dataset.batches(8, 4, config.data_seed), strict=True), start=1):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
         if step % 2 == 0:
-            for name, value in baseline.updates(net).items():
+            for name, value in baseline.updates().items():
                 assert float(record.curves[name][step // 2 - 1]) == pytest.approx(value, rel=1e-4), name
     assert min(float(record.curves["inner_update"][k]) for k in range(2)) > 0
 
@@ -297,7 +298,7 @@ def test_the_gap_to_the_decoupled_twin_is_over_the_progress_of_the_standard_netw
             ends.append(losses[-1])
         assert run["gia_gap"] == pytest.approx(abs(ends[0] - ends[1]) / (losses[0] - ends[0]), rel=1e-3)
         assert run["gia_gap"] > 1e-3
-    monkeypatch.setattr("nfd.meters.runs._decoupled", copy.deepcopy)
+    monkeypatch.setattr(ResNet, "decoupled", copy.deepcopy)
     assert [run["gia_gap"] for run in asked()] == pytest.approx([0.0] * 4)
 
 

@@ -15,6 +15,7 @@ from nfd.core.statistics import Interval, interval, log_slope, squared_size, std
 from nfd.experiment.runs import dataset_of, train_group
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import network
+from nfd.families.constructed import member_of
 from nfd.meters.spectra import Spectra, Watched
 from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
@@ -23,7 +24,10 @@ from nfd.nets.resnet import ResNet
 
 
 def updates(net: ResNet, start: ResNet, x: torch.Tensor) -> dict[str, float]:
-    return Baseline(start, nfd.plan(start, rule="depth-mup-inner", optimizer="sgd"), x).updates(net)
+    model = copy.deepcopy(start)
+    baseline = Baseline(member_of(model, nfd.plan(model, rule="depth-mup-inner", optimizer="sgd")), x)
+    model.load_state_dict(net.state_dict())
+    return baseline.updates()
 
 
 def trained(horizon: float = 2.0) -> tuple[ResNet, ResNet, torch.Tensor]:

@@ -4,8 +4,8 @@ from .limits.particles import solve_nfd as solve_nfd
 from .limits.predict import predict as predict
 from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
-from .meters.check import Check as Check
 from .meters.check import check as check
+from .meters.outcome import Check as Check
 from .nets.deferred import DeferredLinear as DeferredLinear
 from .nets.mlp import MLP as MLP
 from .nets.resnet import ResNet as ResNet

@@ -16,7 +16,8 @@ from nfd.core.statistics import interval
 from nfd.data.load import load
 from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import Check, check, meaning_of, slope_of
+from nfd.meters.check import check
+from nfd.meters.outcome import Check, meaning_of, slope_of
 from nfd.meters.table import METERS
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.experiment.settings import RunConfig
+from nfd.families.constructed import member_of
 from nfd.meters.spectra import Spectra, Watched
 from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
@@ -59,10 +60,10 @@ class UpdateMeter(Meter):
 
     def __init__(self, net: nn.Module, config: RunConfig, probes: Tensor) -> None:
         super().__init__(net, config, probes)
-        self.baseline = Baseline(net, plan(net, rule=config.rule, optimizer="sgd"), probes)
+        self.baseline = Baseline(member_of(net, plan(net, rule=config.rule, optimizer="sgd")), probes)
 
     def read(self) -> dict[str, Tensor]:
-        return {name: torch.tensor([value]) for name, value in self.baseline.updates(self.net).items()}
+        return {name: torch.tensor([value]) for name, value in self.baseline.updates().items()}
 
 
 class SpectraMeter(Meter):

@@ -26,6 +26,7 @@ from nfd.core.random import derive, generator
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import StudyConfig
+from nfd.families.constructed import member_of
 from nfd.limits.cost import bytes_of, within
 from nfd.limits.ensemble import ensemble
 from nfd.limits.problem import Problem, problem
@@ -194,14 +195,14 @@ class Study:
         given = self._problem("shared", "two-layer", rule)
         for index in range(c.block_seeds):
             net = given.network(c.block_width, depth, "dense", derive(c.seed, "block", index))
-            baseline = Baseline(net, plan(net, rule=rule, optimizer="sgd"), self._probes)
+            baseline = Baseline(member_of(net, plan(net, rule=rule, optimizer="sgd")), self._probes)
             about = {"rule": rule, "depth": depth, "index": index}
             optimizer = optimizer_named("sgd", net.param_groups(c.eta_c, rule))
             for row in train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy):
                 if row.diverged:
                     rows.append(about | {"steps": c.steps, "diverged_at": row.step})
                 elif row.step in (0, c.steps - 1):
-                    rows.append(about | {"steps": row.step + 1} | baseline.updates(net))
+                    rows.append(about | {"steps": row.step + 1} | baseline.updates())
         self.measured.blocks += rows
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, check_callable
 from nfd.core.names import RuleName, Weights
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
@@ -21,7 +21,7 @@ from nfd.nets.network import Network
 from nfd.scaling.families import known
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
-from nfd.scaling.sizes import MakeModel, instance
+from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
 
 def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
@@ -86,6 +86,9 @@ class ConstructedFamily(Family):
         member.begin_(seed)
         return member
 
+    def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
+        check_constructor(self.make_model, widths, depths)
+
     def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
         own = known(module).network is not None
         place = None if device is None else torch.device(device)
@@ -109,3 +112,26 @@ class ConstructedFamily(Family):
         return self.version or fingerprint(
             self.name, lambda width, depth: instance(self.make_model, width, depth), self.base, self.sample
         )
+
+
+def family_of(
+    make_model: MakeModel | Family,
+    base: tuple[int, int],
+    rule: str | None = None,
+    optimizer: str | None = None,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    sample: Any = None,
+) -> Family:
+    """The family that was asked about: what a constructor builds, or a family itself.
+
+    A rule and an optimizer replace those of a family; for a constructor they are by default ``"depth-mup"`` and
+    ``"sgd"``.
+    """
+    if isinstance(make_model, Family):
+        if blocks or roles:
+            raise InputError("blocks and roles are part of a family; give them to it, or pass its constructor instead.")
+        return make_model.under(rule, optimizer)
+    check_callable("make_model", make_model, "a function of (width, depth), or a family")
+    given = ConstructedFamily(make_model, base, optimizer="sgd", blocks=blocks, roles=roles, sample=sample)
+    return given.under(rule, optimizer)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import torch
 
+from nfd.core.errors import check_choice
 from nfd.core.names import RuleName, Weights
 from nfd.families.member import Member
+from nfd.scaling.laws import law_of
+from nfd.scaling.rules import RULES
 
 
 class Family(ABC):
@@ -52,7 +55,14 @@ class Family(ABC):
             ValueError: when the family has no such member.
         """
 
-    def under(self, rule: RuleName | None = None, optimizer: str | None = None) -> Self:
+    def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:  # noqa: B027
+        """ValueError where the members of these sizes differ otherwise than width and depth do."""
+
+    def under(self, rule: str | None = None, optimizer: str | None = None) -> Self:
         """The same networks under another rule, or for another optimizer."""
-        changes = {"rule": rule, "optimizer": optimizer}
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[type-var]
+        changes = {}
+        if rule is not None:
+            changes["rule"] = check_choice("rule", rule, RULES)
+        if optimizer is not None:
+            changes["optimizer"] = law_of(optimizer).name
+        return replace(self, **changes)  # type: ignore[type-var]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -32,11 +32,11 @@ class StreamEnds:
     first: list[Tensor] = field(default_factory=list)
     last: list[Tensor] = field(default_factory=list)
 
-    def retain(self) -> None:
-        """Ask PyTorch to keep the gradients of both ends."""
-        for h in (*self.first, *self.last):
-            if h.requires_grad:
-                h.retain_grad()
+    def keep(self, end: list[Tensor], h: Tensor) -> None:
+        """Note the stream at one end; PyTorch keeps its gradient."""
+        if h.requires_grad:
+            h.retain_grad()
+        end.append(h)
 
     def gradients(self) -> tuple[float, float] | None:
         """RMS of dLoss/dh at the first and at the last end, after ``backward()``; None unless each was seen once."""
@@ -92,7 +92,10 @@ class Member:
         return 1 / max(len(self.blocks), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor that the forward pass puts before a matrix: its effective weights are this times the stored."""
+        """The factor that the forward pass puts before a matrix: its effective weights are this times the stored.
+
+        0 for a matrix that carries gradients backward alone.
+        """
         return 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -129,22 +132,23 @@ class Member:
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """Within it, one forward pass shows the ends of its stream; their gradients are kept for ``backward()``."""
+        """Within it, one forward pass shows the ends of its stream, and a backward pass their gradients."""
         ends, parts, handles = StreamEnds(), modules(self.module), []
         if self.blocks and all(block in parts for block in (self.blocks[0], self.blocks[-1])):
+
+            def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                _keep_first(ends, ends.first, (*args, *kwargs.values()))
+
+            def leave(_module: nn.Module, _args: Any, out: Any) -> None:
+                _keep_first(ends, ends.last, out)
+
             first, last = parts[self.blocks[0]], parts[self.blocks[-1]]
-            handles = [
-                first.register_forward_pre_hook(
-                    lambda _, args, kwargs: ends.first.extend(_stream((*args, *kwargs.values()))), with_kwargs=True
-                ),
-                last.register_forward_hook(lambda _module, _args, out: ends.last.extend(_stream(out))),
-            ]
+            handles += [first.register_forward_pre_hook(enter, with_kwargs=True), last.register_forward_hook(leave)]
         try:
             yield ends
         finally:
             for handle in handles:
                 handle.remove()
-        ends.retain()
 
     # ---- its relatives ---------------------------------------------------------------------------------------
 
@@ -168,9 +172,7 @@ class Member:
         return None
 
 
-def _stream(value: Any) -> list[Tensor]:
-    """The first tensor that a block takes or returns, if there is one."""
-    try:
-        return [outputs_of(value)]
-    except InputTypeError:
-        return []
+def _keep_first(ends: StreamEnds, end: list[Tensor], value: Any) -> None:
+    """Note the first tensor that a block takes or returns, if there is one."""
+    with suppress(InputTypeError):
+        ends.keep(end, outputs_of(value))

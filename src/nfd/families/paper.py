@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.core.names import RuleName, Weights
@@ -59,6 +59,8 @@ class PaperMember(Member):
         return cast(float, getattr(self.net, "horizon", 1.0)) / self.net.depth
 
     def multiplier(self, name: str) -> float:
+        if name.endswith("feedback_weight"):
+            return 0.0
         return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -91,11 +93,14 @@ class PaperMember(Member):
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
         ends = StreamEnds()
-        with self.net.kept_passes() as passes:
+
+        def see(layers: list[Tensor], _inner: list[Tensor]) -> None:
+            ends.keep(ends.first, layers[0])
+            ends.keep(ends.last, layers[-1])
+
+        with self.net.watched(see):
             yield ends
-        layers, _ = self.net.only(passes)
-        ends.first, ends.last = [layers[0]], [layers[-1]]
-        ends.retain()
+        self.net.check_one_pass(len(ends.first))
 
     def twin(self) -> Member:
         if self.net.feedback != "shared" or self.net.weights != "dense":

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.statistics import rms
 from nfd.meters.event import Event, EventKind
-from nfd.nets.network import Network
-from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import modules
 
 _RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
@@ -100,38 +97,6 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
         for handle in handles:
             handle.remove()
     return found[0] if found else "the loss"
-
-
-@contextmanager
-def stream_gradients(model: nn.Module, plan: Plan) -> Iterator[list[float]]:
-    """Collects, over one forward and backward pass, the rms of dLoss/dh entering the first and leaving the last block.
-
-    The list is ``[first, last]`` once the pass is over, and empty for models without blocks of their own.
-    """
-    ends: list[Tensor] = []
-    found: list[float] = []
-    handles = []
-    parts = modules(model)
-    if not isinstance(model, Network) and plan.blocks and all(b in parts for b in (plan.blocks[0], plan.blocks[-1])):
-
-        def keep(value: Any) -> None:
-            tensor = value[0] if isinstance(value, tuple | list) and value else value
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
-                tensor.retain_grad()
-                ends.append(tensor)
-
-        handles.append(
-            parts[plan.blocks[0]].register_forward_pre_hook(lambda _, a, k: keep((*a, *k.values())), with_kwargs=True)
-        )
-        handles.append(parts[plan.blocks[-1]].register_forward_hook(lambda _m, _a, out: keep(out)))
-    try:
-        yield found
-        grads = [t.grad for t in ends if t.grad is not None]
-        if len(grads) == 2:
-            found.extend(map(rms, grads))
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def gradient_event(ratio: float) -> Event | None:

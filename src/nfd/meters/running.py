@@ -16,7 +16,8 @@ from nfd.core.machine import threads
 from nfd.core.origin import is_a_models
 from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
-from nfd.meters.runs import Built, Job, Run, shape_of
+from nfd.meters.job import Built, Job, Run
+from nfd.scaling.calls import shape_of
 
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
 
@@ -72,8 +73,8 @@ def _blaming_the_model(job: Job, which: Which) -> Iterator[None]:
         ) from error
 
 
-def _run(job: Job, built: Built) -> Run:
-    with _blaming_the_model(job, (built.width, built.depth, built.seed)):
+def _run(job: Job, which: Which, built: Built) -> Run:
+    with _blaming_the_model(job, which):
         return job.run(built)
 
 
@@ -85,22 +86,22 @@ def _built(job: Job, which: Which) -> Built:
 def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
     """A network by itself, on streams of its own, and whether others may not be trained beside it."""
     built = _built(job, which)
-    starts.add(which, built.model)
+    starts.add(which, built.member.module)
     with global_streams(derive(which[2], "training", *which[:2]), job.devices):
         before = global_state()
-        run = _run(job, built)
-        return run, global_state() != before or _accelerated(built.model)
+        run = _run(job, which, built)
+        return run, global_state() != before or _accelerated(built.member.module)
 
 
 def _together(job: Job, some: Sequence[Which], starts: _Starts) -> dict[Which, Run] | None:
     """Networks at the same time; None if one of them drew random numbers."""
     built = [_built(job, which) for which in some]  # one after another: that moves the streams
     for which, one in zip(some, built, strict=True):
-        starts.add(which, one.model)
+        starts.add(which, one.member.module)
     before = global_state()
     with ThreadPoolExecutor(len(some)) as pool:
         try:
-            found = dict(zip(some, pool.map(partial(_run, job), built), strict=True))
+            found = dict(zip(some, pool.map(partial(_run, job), some, built), strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -13,7 +13,7 @@ from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
 from nfd.meters.advice import ADVICE, cause
-from nfd.meters.runs import Run
+from nfd.meters.job import Run
 from nfd.meters.trend import Trend, trend
 from nfd.meters.updates import UPDATES
 from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict

@@ -18,7 +18,7 @@ normalisation uses the batch's statistics. All meters are Theta(1) in width wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,10 +29,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.statistics import rms
+from nfd.families.member import Member
 from nfd.nets.dense import DenseLinear
-from nfd.nets.network import Network
-from nfd.scaling.calls import call_with, evaluating, outputs_of
-from nfd.scaling.plan import Plan
+from nfd.scaling.calls import evaluating, outputs_of
 from nfd.scaling.tensors import TensorInfo, is_conv1d, modules, tensors
 
 UPDATES = (
@@ -46,17 +45,17 @@ UPDATES = (
 )
 _POWER_ITERATIONS = 16
 _ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
-_HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
+HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass saw: outputs, the vector ``activation`` speaks of, whether a block gave it, and the inputs of
-    matrices by name."""
+    """What one pass saw: outputs, the vector ``activation`` speaks of, whether it is that of a stream, and the inputs
+    of matrices by name."""
 
     outputs: Tensor
     features: Tensor
-    of_block: bool
+    of_stream: bool
     inputs: dict[str, Tensor]
 
 
@@ -64,117 +63,105 @@ class Baseline:
     """A network as it was at the start, to compare its trained self with.
 
     Args:
-        model: before training.
-        plan: its roles and blocks.
+        member: before training.
         sample: an input of the model; what is measured is measured on it, in eval mode.
 
     Attributes:
         unread: why meters of the stream or of matrices cannot be read from this model, by meter.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan, sample: Any) -> None:
-        self.plan, self.sample = plan, sample
-        self.start = {name: t.parameter.detach().clone() for name, t in tensors(model).items()}
-        matrices = [n for n, e in plan.entries.items() if not e.is_vector]
+    def __init__(self, member: Member, sample: Any) -> None:
+        self.member, self.sample = member, sample
+        plan = member.plan
+        self.start = {name: t.parameter.detach().clone() for name, t in tensors(member.module).items()}
+        matrices = [n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)]
         self.inner = [n for n in matrices if plan.roles[n] == "inner"]
         self.outer = [n for n in matrices if plan.roles[n] == "outer"]
         self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
-        self.before = self._seen(model)
-        self.unread = self._unread(model)
+        self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
+        self.before = self._seen()
+        self.unread = self._unread()
 
     @torch.no_grad()
-    def updates(self, model: nn.Module) -> dict[str, float]:
+    def updates(self) -> dict[str, float]:
         """Every meter of this module that the network has; see there for what they are."""
-        now, infos = self._seen(model), tensors(model)
-        found = {
+        now, infos = self._seen(), tensors(self.member.module)
+        meters = {
             "activation": rms(now.features),
             "activation_update": rms(now.features - self.before.features),
             "function_update": rms(now.outputs - self.before.outputs),
         }
-        found = {meter: value for meter, value in found.items() if meter not in self.unread}
-        inner, outer = (self._responses(model, infos, names, now) for names in (self.inner, self.outer))
+        meters = {meter: value for meter, value in meters.items() if meter not in self.unread}
+        inner, outer = (self._responses(infos, names, now) for names in (self.inner, self.outer))
         if inner:
-            found["inner_update"] = _pooled(inner)
+            meters["inner_update"] = _pooled(inner)
         if self.inner:
-            found["function_update_inner"] = rms(now.outputs - self._reset(model))
+            meters["function_update_inner"] = rms(now.outputs - self._reset(infos))
         if outer:
-            found["stream_update"] = _pooled(outer) / _time_step(model, self.plan)
+            meters["stream_update"] = _pooled(outer) / self.member.time_step
         if self.hidden:
             moved = _norm_ratios([infos[n].parameter - self.start[n] for n in self.hidden])
-            found["update_to_weight"] = rms(moved / _norm_ratios([self.start[n] for n in self.hidden]))
-        return found
+            meters["update_to_weight"] = rms(moved / _norm_ratios([self.start[n] for n in self.hidden]))
+        return meters
 
-    def no_gradient(self, ends: Sequence[float]) -> dict[str, str]:
-        """Why the gradient of the stream is not there, given its sizes at both ends of the blocks; nothing for models
-        without blocks."""
-        if not self.plan.blocks:
-            return {}
-        return {"gradient": "the readout begins at zero and sends nothing back." if len(ends) == 2 else _HIDDEN}
-
-    def _unread(self, model: nn.Module) -> dict[str, str]:
-        infos, found = tensors(model), dict[str, str]()
-        if self.plan.blocks and not self.before.of_block:
-            found = dict.fromkeys(("activation", "activation_update"), _HIDDEN)
+    def _unread(self) -> dict[str, str]:
+        infos, unread = tensors(self.member.module), dict[str, str]()
+        if self.member.blocks and not self.before.of_stream:
+            unread = dict.fromkeys(("activation", "activation_update"), HIDDEN)
         elif _normalised(self.before.features):
-            found["activation"] = "it is read behind a norm, which gives every input the same RMS."
+            unread["activation"] = "it is read behind a norm, which gives every input the same RMS."
         for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
             if names and not any(
                 n in self.before.inputs and _is_linear(infos[n], self.before.inputs[n]) for n in names
             ):
-                found[meter] = "none of these matrices stands in a module that does nothing but apply it."
-        return found
+                unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
+        return unread
 
-    def _responses(
-        self, model: nn.Module, infos: Mapping[str, TensorInfo], names: list[str], seen: _Pass
-    ) -> list[Tensor]:
+    def _responses(self, infos: Mapping[str, TensorInfo], names: list[str], seen: _Pass) -> list[Tensor]:
         """``(W - W(0)) z`` of the matrices whose input was seen."""
         return [
-            _scale(model, self.plan, name) * _applied(infos[name], infos[name].parameter - self.start[name], z)
+            self.member.multiplier(name) * _applied(infos[name], infos[name].parameter - self.start[name], z)
             for name in names
             if (z := seen.inputs.get(name)) is not None and _is_linear(infos[name], z)
         ]
 
-    def _reset(self, model: nn.Module) -> Tensor:
-        infos = tensors(model)
+    def _reset(self, infos: Mapping[str, TensorInfo]) -> Tensor:
+        """The outputs with the inner matrices at their start."""
         trained = {name: infos[name].parameter.detach().clone() for name in self.inner}
         try:
             for name in self.inner:
                 infos[name].parameter.copy_(self.start[name])
-            with _quiet(model):
-                return outputs_of(call_with(model, self.sample))
+            with _quiet(self.member.module):
+                return outputs_of(self.member(self.sample))
         finally:
             for name, weight in trained.items():
                 infos[name].parameter.copy_(weight)
 
     @torch.no_grad()
-    def _seen(self, model: nn.Module) -> _Pass:
-        infos = tensors(model)
-        readers = [n for n, e in self.plan.entries.items() if e.role in ("readout", "tied")]
-        parts = modules(model)
-        wanted = {*self.inner, *self.outer, *readers}
-        inputs: dict[str, Tensor] = {}
-        last: list[Tensor] = []
-        handles = []
-        for name in wanted & infos.keys():
-            for full in infos[name].names:
-                owner = parts[full.rpartition(".")[0]]
-                if owner is not model and not isinstance(owner, nn.Embedding):
-                    handles.append(owner.register_forward_pre_hook(_keep(inputs, name)))
-        if self.plan.blocks and self.plan.blocks[-1] in parts and not isinstance(model, Network):
-            handles.append(
-                parts[self.plan.blocks[-1]].register_forward_hook(lambda _m, _i, out: last.append(_first(out)))
-            )
-        try:
-            with _quiet(model):
-                if isinstance(model, Network):
-                    streams = model.streams(self.sample)
-                    return _Pass(streams.outputs.detach(), streams.h[-1], True, inputs)
-                outputs = outputs_of(call_with(model, self.sample))
-        finally:
-            for handle in handles:
-                handle.remove()
-        read = [inputs[n] for n in readers if n in inputs]
-        return _Pass(outputs, (last or read or [outputs])[-1], bool(last), inputs)
+    def _seen(self) -> _Pass:
+        names = (*self.inner, *self.outer, *self.readers)
+        with _inputs(self.member.module, names) as inputs, _quiet(self.member.module), self.member.stream() as ends:
+            outputs = outputs_of(self.member(self.sample)).detach()
+        read = [inputs[n] for n in self.readers if n in inputs]
+        return _Pass(outputs, (ends.last or read or [outputs])[-1].detach(), bool(ends.last), inputs)
+
+
+@contextmanager
+def _inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """Collects, over a pass, what the owners of these matrices are applied to, by the matrix's name."""
+    infos, parts = tensors(model), modules(model)
+    inputs: dict[str, Tensor] = {}
+    handles = []
+    for name in infos.keys() & set(names):
+        for full in infos[name].names:
+            owner = parts[full.rpartition(".")[0]]
+            if owner is not model and not isinstance(owner, nn.Embedding):
+                handles.append(owner.register_forward_pre_hook(_keep(inputs, name)))
+    try:
+        yield inputs
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _normalised(features: Tensor) -> bool:
@@ -185,18 +172,6 @@ def _normalised(features: Tensor) -> bool:
     sizes, apart = vectors.square().mean(1).sqrt(), (vectors - vectors[0]).square().mean(1).sqrt()
     alike = bool(sizes.max() - sizes.min() < _ALIKE * sizes.max())
     return alike and bool(apart.max() > _ALIKE * sizes.max())
-
-
-def _scale(model: nn.Module, plan: Plan, name: str) -> float:
-    """The forward multiplier of a matrix."""
-    own = isinstance(model, Network) and model.is_standard_normal(name)
-    return cast(Network, model).scale(plan.roles[name]) if own else 1.0
-
-
-def _time_step(model: nn.Module, plan: Plan) -> float:
-    if isinstance(model, Network):
-        return cast(float, getattr(model, "horizon", 1.0)) / model.depth
-    return 1 / max(len(plan.blocks), 1)
 
 
 def _is_linear(t: TensorInfo, z: Tensor) -> bool:
@@ -264,7 +239,3 @@ def _norm_ratios(matrices: list[Tensor]) -> Tensor:
             v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
         norms[own] = (w @ v).norm(dim=1).flatten().double().cpu()
     return norms
-
-
-def _first(output: Any) -> Tensor:
-    return outputs_of(output).detach()

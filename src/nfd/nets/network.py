@@ -95,40 +95,39 @@ class Network(SelfScaled):
 
         For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
         """
-        with self.kept_passes() as passes:
+        passes = list[tuple[list[Tensor], list[Tensor]]]()
+        with self.watched(lambda *vectors: passes.append(vectors)):
             outputs = self(x)
-        layers, inner = self.only(passes)
+        self.check_one_pass(len(passes))
+        ((layers, inner),) = passes
         for h in layers:
             if h.requires_grad:
                 h.retain_grad()
         return Streams(outputs, math.sqrt(self.width) / self.alpha, layers, inner)
 
     @contextmanager
-    def kept_passes(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
-        """Within it, every pass through ``run`` is kept: h_0 .. h_L, and x_1 .. x_L of two-layer blocks.
+    def watched(self, see: Callable[[list[Tensor], list[Tensor]], None]) -> Iterator[None]:
+        """Within it, ``see`` is given h_0 .. h_L and x_1 .. x_L of every pass, in a subclass's own ``forward`` too."""
+        run = self.run
 
-        A subclass's own ``forward`` is what is seen.
-        """
-        passes, run = list[tuple[list[Tensor], list[Tensor]]](), self.run
+        def seen(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+            vectors = run(by, inputs)
+            see(*vectors)
+            return vectors
 
-        def kept(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            passes.append(run(by, inputs))
-            return passes[-1]
-
-        self.__dict__["run"] = kept
+        self.__dict__["run"] = seen
         try:
-            yield passes
+            yield
         finally:
             del self.__dict__["run"]
 
-    def only(self, passes: Sequence[tuple[list[Tensor], list[Tensor]]]) -> tuple[list[Tensor], list[Tensor]]:
-        """The one pass that a forward pass makes; ValueError where it made none or several."""
-        if len(passes) != 1:
+    def check_one_pass(self, made: int) -> None:
+        """ValueError where a forward pass did not make one pass through ``run``."""
+        if made != 1:
             raise InputError(
-                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made "
-                f"{len(passes)}. Call super().forward(x) once in it."
+                f"{type(self).__name__}.forward must make one pass through run() to have streams; it made {made}. "
+                "Call super().forward(x) once in it."
             )
-        return passes[0]
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:

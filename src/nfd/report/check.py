@@ -8,8 +8,8 @@ from pathlib import Path
 
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.settings import CheckConfig
-from nfd.meters.check import MEANINGS, Check
-from nfd.meters.runs import Run
+from nfd.meters.job import Run
+from nfd.meters.outcome import MEANINGS, Check
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 

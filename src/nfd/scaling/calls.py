@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -112,12 +112,24 @@ def batch_size(sample: Any) -> int:
     return len(sample)
 
 
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``leaf`` of everything in dicts, tuples and lists, however deep."""
+    if isinstance(value, Mapping):
+        return {name: mapped(part, leaf) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(mapped(part, leaf) for part in value)
+    return leaf(value)
+
+
 def doubled(value: Any) -> Any:
     """Inputs with their floating-point tensors in double precision."""
-    if isinstance(value, Tensor):
-        return value.detach().double() if value.is_floating_point() else value
-    if isinstance(value, tuple | list):
-        return type(value)(doubled(v) for v in value) if type(value) in (tuple, list) else value
-    if isinstance(value, dict):
-        return {k: doubled(v) for k, v in value.items()}
-    return value
+    return mapped(value, lambda part: part.detach().double() if _is_floating(part) else part)
+
+
+def _is_floating(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point()
+
+
+def shape_of(value: Any) -> str:
+    """The shape and type of a tensor, or the kind of anything else, for a message."""
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nfd.core.errors import MOST, InputError, InputTypeError, check_choice, check_finite
+from nfd.core.errors import MOST, InputError, InputTypeError, check_choice, check_finite, first_line
+from nfd.scaling.calls import outputs_of, shape_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,6 +31,37 @@ LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": mse}
 def loss_named(name: str) -> Loss:
     """The loss called ``name``; ValueError with the nearest name when there is none."""
     return LOSSES[check_choice("loss", name, LOSSES)]
+
+
+def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """The batch-mean loss of what anyone's model returns, by name or as given; targets may have any dimensions."""
+    if callable(loss):
+        return loss
+    chosen = LOSSES[check_choice("loss", loss, LOSSES)]
+
+    def value(out: Any, y: Tensor) -> Tensor:
+        outputs = outputs_of(out)
+        try:
+            if loss == "mse":
+                return chosen(outputs, y)
+            return chosen(_classes_last(outputs, y).flatten(0, -2), y.flatten())
+        except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
+            said = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {said}") from error
+
+    return value
+
+
+def _classes_last(out: Tensor, y: Tensor) -> Tensor:
+    """Logits as [..., C], for targets [...], of models that put the classes second, as images have them."""
+    if out.shape[:-1] == y.shape:
+        return out
+    if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
+        return out.movedim(1, -1)
+    raise InputError(
+        f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
+        f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
+    )
 
 
 def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:

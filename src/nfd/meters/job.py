@@ -1,0 +1,160 @@
+"""One network of a check: built by its family, trained by the one loop, and measured on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.families.family import Family
+from nfd.families.member import Member, StreamEnds
+from nfd.meters.event import Event, EventKind
+from nfd.meters.health import dead_units, first_bad, gradient_event
+from nfd.meters.updates import HIDDEN, Baseline
+from nfd.scaling.calls import outputs_of
+from nfd.training.loop import Row, train
+from nfd.training.optimizers import optimizer_named
+
+_ROSE = 2.0  # times the first loss: no rate that is meant does this
+
+Run = dict[str, Any]
+Groups = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A network that is ready to be trained, and its decoupled twin where one was asked for."""
+
+    member: Member
+    seed: int
+    twin: Member | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every network is built, trained and measured by."""
+
+    family: Family
+    batches: list[tuple[Any, Any]]
+    lr: float
+    loss: Callable[[Any, Any], Tensor]
+    weight_decay: float
+    make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None
+    gia: bool
+    device: torch.device | None
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Beside the CPU, where random numbers are drawn."""
+        return [self.device] if self.device is not None and self.device.type != "cpu" else []
+
+    def built(self, width: int, depth: int, seed: int) -> Built:
+        """A network before training, and its decoupled twin if asked for; moves no random stream."""
+        member = self.family.build(width, depth, seed, device=self.device)
+        member.module.train()
+        return Built(member, seed, member.twin() if self.gia else None)
+
+    def run(self, built: Built) -> Run:
+        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, and those of the ``first``
+        step."""
+        trial = _Trial(self, built.member)
+        losses = trial.trained()
+        if math.isfinite(losses[-1]) and trial.stays_finite():
+            trial.meters |= trial.start.updates()
+            if built.twin is not None:
+                trial.meters["gia_gap"] = self._gap(built.member, built.twin, losses[0])
+        size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
+        first = {} if trial.first is None else {"first": trial.first}
+        return size | {"events": trial.events, "unread": trial.unread} | first | trial.meters
+
+    def rows(self, member: Member, **options: Any) -> Iterator[Row]:
+        """Train a member: one row per step."""
+        groups = member.groups(self.lr, self.weight_decay)
+        make = self.make_optimizer or partial(optimizer_named, self.family.optimizer)
+        return train(member, make(groups), self.batches, self.loss, **options)
+
+    def _gap(self, member: Member, twin: Member, start: float) -> float:
+        """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
+        for _ in self.rows(twin):
+            pass
+        x, y = self.batches[0]
+        with torch.no_grad():
+            standard, decoupled = (float(self.loss(net(x), y)) for net in (member, twin))
+        return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
+
+
+class _Trial:
+    """The training of one member, and what was read of it so far."""
+
+    def __init__(self, job: Job, member: Member) -> None:
+        self.job, self.member = job, member
+        self.start = Baseline(member, job.batches[0][0])
+        self.unread = dict(self.start.unread)
+        self.events: list[Event] = []
+        self.meters: dict[str, float] = {}
+        self.first: dict[str, float] | None = None
+
+    def trained(self) -> list[float]:
+        """Train it on every batch; returns the losses."""
+        losses: list[float] = []
+        for row in self.job.rows(self.member, around=self._around):
+            losses.append(row.loss)
+            self._look(row)
+        self.meters["loss"] = losses[-1]
+        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
+            self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
+        return losses
+
+    def stays_finite(self) -> bool:
+        """Whether the last update left a network that still answers."""
+        steps = len(self.job.batches)
+        x = self.job.batches[-1][0]
+        with torch.no_grad():
+            finite = bool(outputs_of(self.member(x)).isfinite().all())
+        if not finite:
+            self._break(steps, x)
+        return finite
+
+    def _look(self, row: Row) -> None:
+        """Read the network after a step, or name the layer that broke it."""
+        steps, x = len(self.job.batches), self.job.batches[row.step][0]
+        if not math.isfinite(row.loss):
+            self._break(row.step, x)
+            return
+        if row.step == 0 and steps > 1:
+            self.first = self.start.updates()
+        if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
+            dead = dead_units(self.member.module, partial(self.member, x), row.step + 1)
+            if dead is not None and all(event.kind != dead.kind for event in self.events):
+                self.events.append(dead)
+
+    def _break(self, step: int, x: Any) -> None:
+        layer = first_bad(self.member.module, partial(self.member, x))
+        self.events.append(Event(EventKind.NOT_FINITE, step, layer))
+
+    @contextmanager
+    def _around(self, step: int) -> Iterator[None]:
+        """At the first step, reads the gradient of the stream."""
+        if step > 0:
+            yield
+            return
+        with self.member.stream() as ends:
+            yield
+        self._read_gradient(ends)
+
+    def _read_gradient(self, ends: StreamEnds) -> None:
+        sizes = ends.gradients()
+        if sizes is not None and sizes[1] != 0:
+            self.meters["gradient"] = sizes[0] / sizes[1]
+            event = gradient_event(self.meters["gradient"])
+            if event is not None:
+                self.events.append(event)
+        elif self.member.blocks:
+            silent = "the readout begins at zero and sends nothing back."
+            self.unread["gradient"] = HIDDEN if sizes is None else silent
