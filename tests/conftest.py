@@ -18,6 +18,11 @@ torch.set_num_threads(1)  # threads that wait for each other on busy cores burn 
 _PLACES = (Path(__file__).parents[2] / "shared" / "data", Path(os.environ.get("NFD_DATA", "/nowhere")))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, side by side: one process makes what they share, and none starts one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoded images go to a folder of the test run, not to the user's."""

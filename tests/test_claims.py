@@ -87,6 +87,7 @@ def test_statements_are_many_short_and_different() -> None:
         assert claim.statement.endswith(".")
 
 
+@pytest.mark.long
 def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp_path: Path) -> None:
     arguments = ["--size", "smoke", "--store", str(figures), "--out", str(tmp_path), "--executor", "inline"]
     assert main(["claims", *arguments]) == 0

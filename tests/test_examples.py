@@ -133,6 +133,7 @@ def test_plans_ride_in_trainers(
     assert "loss: " in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shard", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
 def test_a_plan_rides_in_torchrun(shard: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

@@ -528,6 +528,7 @@ def test_the_grids_of_every_size(size: Any) -> None:
 SMOKE = FigureConfig(size="smoke")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_made_small_and_trains_nothing_twice(
     name: str, figures: Path, monkeypatch: pytest.MonkeyPatch

@@ -152,6 +152,7 @@ def _few(commands: str) -> str:
     return "\n".join(line for line in commands.splitlines() if line.startswith(("sweep", "report")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "commands", [_few(COMMANDS), pytest.param(COMMANDS, marks=pytest.mark.slow)], ids=["few", "all"]
 )

@@ -97,6 +97,7 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
     with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
         _, bound = nfd.kernel([[1e-3], [3.0]], activation="erf", horizon=2.345, return_error=True)
     assert bound > 1e-9
+    monkeypatch.setattr("nfd.limits.flow._RTOL", 1e-4)  # numbers overflow after as long a time, in fewer steps
     with pytest.raises(ArithmeticError, match="Lower the horizon, or scale the inputs"):
         nfd.kernel([[1.0], [1.0]], activation="identity", horizon=999.0)
     with pytest.raises(ArithmeticError, match=r"hidden variances of .* Scale the inputs"):
@@ -294,7 +295,7 @@ def test_it_learns_its_horizon_in_gpytorch() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     model.train()
     seen = []
-    for _ in range(15):
+    for _ in range(6):
         optimizer.zero_grad()
         value = -loss(model(x), y)
         value.backward()

@@ -146,9 +146,10 @@ def test_coupled_networks_converge_sample_by_sample(batches: tuple[Tensor, Tenso
     assert difference(16, coupled=True) < 0.7 * difference(4, coupled=True)
 
 
+@pytest.mark.long
 def test_equation_8_has_no_infinite_depth_limit_and_predict_says_so(batches: tuple[Tensor, Tensor]) -> None:
     """With the same noise and tolerance, uniform rates converge and depth-aware ones do not."""
-    kwargs: dict[str, Any] = {"eta_c": 0.6, "block": "two-layer", "rtol": 0.15, "width": 256, "replicates": 16}
+    kwargs: dict[str, Any] = {"eta_c": 0.6, "block": "two-layer", "rtol": 0.15, "width": 128, "replicates": 32}
     uniform = nfd.predict(*batches, rule="depth-mup", classes=10, **kwargs)
     assert uniform.converged
     aware = nfd.predict(*batches, rule="depth-mup-inner", classes=10, **kwargs)

@@ -132,21 +132,21 @@ def killed(arguments: Sequence[object], point: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("how", "points"),
     [
-        ("--workers=1", ["written", "half"]),
-        pytest.param("--workers=2", list(stopped.POINTS) * 3, marks=pytest.mark.slow),
-        pytest.param("--executor=inline", list(stopped.POINTS) * 3, marks=pytest.mark.slow),
+        (["--workers=1", "--executor=inline"], ["written", "half"]),
+        pytest.param(["--workers=2"], list(stopped.POINTS) * 3, marks=pytest.mark.slow),
+        pytest.param(["--executor=inline"], list(stopped.POINTS) * 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_sweep_goes_on_where_it_was(
-    how: str, points: Sequence[str], tmp_path: Path, whole: dict[str, tuple[Any, ...]]
+    how: Sequence[str], points: Sequence[str], tmp_path: Path, whole: dict[str, tuple[Any, ...]]
 ) -> None:
     """kill -9 of the driver at each point; then to the end, against an uninterrupted sweep, bit for bit."""
     chance, out = random.Random(len(points)), tmp_path / "out"
     arguments = ["sweep", toml(tmp_path / "grid.toml"), "--out", out]
     before: dict[str, tuple[Any, ...]] = {}
-    for point in points:
+    for point, option in zip(points, itertools.cycle(how), strict=False):
         times = 1 if point == "opened" else chance.randrange(2, 4)  # of a group of two runs, the second is half of it
-        killed([*arguments, how], point, times)
+        killed([*arguments, option], point, times)
         now = history(out) if (out / "runs.sqlite").exists() else {}
         assert before.items() <= now.items()  # nothing lost, nothing repeated
         counts = [group for group, *_ in contents(out).values()]
