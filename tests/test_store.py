@@ -26,6 +26,7 @@ import pytest
 import torch
 from tests.waiting import PATIENCE, calls
 
+from nfd.core.errors import FileError
 from nfd.store import identity, lock, store
 from nfd.store.blobs import pack, unpack
 from nfd.store.store import Record, Store
@@ -266,6 +267,27 @@ def test_a_second_driver_is_refused_at_once_and_told_who_is_first(
         runs.add([run(0)])
     with Store.open(tmp_path) as runs:
         assert len(runs) == 1
+
+
+@pytest.mark.parametrize("name", ["runs.driver", "runs.lock"])
+def test_a_file_of_another_program_is_not_taken_for_a_lock(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("notes of mine")
+    with pytest.raises(FileError, match=rf"{name} would be replaced, and was not made by nfd\. Nothing was changed"):
+        Store.open(tmp_path)
+    assert contents(tmp_path).keys() | {name} == {name}
+    assert (tmp_path / name).read_text() == "notes of mine"
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    with pytest.raises(FileError, match="was not made by nfd"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize("note", ["", "{", '{"pid": 1, "host": "there", "since": "then"}\n'])
+def test_what_a_killed_driver_left_is_taken_for_ours(note: str, tmp_path: Path) -> None:
+    (tmp_path / "runs.lock").touch()
+    (tmp_path / "runs.driver").write_text(note)
+    with Store.open(tmp_path):
+        assert json.loads((tmp_path / "runs.driver").read_text())["pid"] == os.getpid()
 
 
 def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:

@@ -38,10 +38,15 @@ def check_replaceable(directory: Path, names: Iterable[str]) -> None:
     foreign = [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if foreign:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise FileError(
-            f"{directory / foreign[0]}{more} would be replaced, and was not made by nfd. Nothing was changed. Move it "
-            "away, or choose another directory with --out DIR."
-        )
+        raise not_ours(f"{directory / foreign[0]}{more}")
+
+
+def not_ours(files: str) -> FileError:
+    """The error about files that this program did not make and would replace."""
+    return FileError(
+        f"{files} would be replaced, and was not made by nfd. Nothing was changed. Move it away, or choose another "
+        "directory with --out DIR."
+    )
 
 
 def marker(directory: Path, new: Iterable[str], gone: Iterable[str]) -> str:

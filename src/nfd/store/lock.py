@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from nfd.core.errors import BusyError
 from nfd.core.files import write_text
+from nfd.core.ownership import not_ours
 
 
 def timestamp() -> str:
@@ -19,16 +20,24 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+_NOTE = b'{"pid": '  # the start of a note; of one that a driver was killed over, there may be less
+
+
 class DriverLock:
     """Held from construction to ``release``; BlockingIOError that names the holder if there is one.
+
+    FileError where another program made a file of one of the two names.
 
     ``runs.lock`` is locked by the system (and stays behind, unlocked); ``runs.driver`` says who holds it. A note that
     a killed driver left is not a lock: the next driver writes its own over it.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._note = directory / "runs.driver"
-        self._lock = FileLock(directory / "runs.lock", thread_local=False)
+        self._note, lock = directory / "runs.driver", directory / "runs.lock"
+        for path, start in ((lock, b""), (self._note, _NOTE)):
+            if not _is_ours(path, start):
+                raise not_ours(str(path))
+        self._lock = FileLock(lock, thread_local=False)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -54,3 +63,14 @@ class DriverLock:
             return f"process {note['pid']} on {note['host']}, since {note['since']}"
         except (OSError, ValueError, KeyError, TypeError):  # it is being written this moment
             return "a process that has not yet said its name"
+
+
+def _is_ours(path: Path, start: bytes) -> bool:
+    """Whether a file is absent, begins with ``start`` or ends before; of an empty ``start``, whether it is empty."""
+    try:
+        with path.open("rb") as file:
+            return start.startswith(file.read(max(1, len(start))))
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        return False
