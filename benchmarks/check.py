@@ -18,7 +18,7 @@ from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from benchmarks.show import cell
 from nfd.core.errors import check_real
-from nfd.core.files import staged, write_json
+from nfd.core.files import write_json
 from nfd.core.statistics import Interval
 
 BASELINE = Path(__file__).with_name("baseline.json")
@@ -65,8 +65,7 @@ def accept(path: Path, baseline: Path = BASELINE) -> None:
             raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
         parts, seconds = {**before.parts, **result.parts}, {**before.seconds, **result.seconds}
         result = replace(before, parts=parts, seconds=seconds)
-    with staged(baseline.parent) as folder:
-        write_json(folder / baseline.name, result.plain())
+    write_json(baseline, result.plain())
 
 
 def report(old: Result, new: Result, least: float) -> int:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory, staged, write_text
 from nfd.data.digits import digits
 
 Batches = list[tuple[Any, Tensor]]
@@ -107,8 +106,9 @@ def main() -> None:
     """Run every check and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--out", default="docs")
+    parser.add_argument("--out", type=Path, default=Path("docs"))
     a = parser.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
     full = a.size == "full"
     depths, steps = ([4, 8, 16, 32, 64], 10) if full else ([2, 4], 2)
     x, y = digits().batches(64, steps, 0)
@@ -137,8 +137,7 @@ def main() -> None:
     for title, run in zip(CASES, runs, strict=True):
         sections.append(section(title, run()))
         print(sections[-1], flush=True)
-    with staged(prepare_directory(a.out)) as folder:
-        write_text(folder / "checks.md", PAGE.format(sections="\n\n".join(sections)))
+    (a.out / "checks.md").write_text(PAGE.format(sections="\n\n".join(sections)), encoding="utf-8")
 
 
 if __name__ == "__main__":

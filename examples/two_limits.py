@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from nfd.core.files import prepare_directory, staged, write_text
 from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data.digits import digits
 from nfd.paper.distances import systematic
@@ -104,8 +104,9 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[2, 8, 32])
     parser.add_argument("--samples", type=int, default=12)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--out", default="docs")
+    parser.add_argument("--out", type=Path, default=Path("docs"))
     a = parser.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
     data = digits()
     x = data.inputs[: a.samples]
     y = torch.where(data.labels[: a.samples] % 2 == 0, 1.0, -1.0)
@@ -129,8 +130,7 @@ def main() -> None:
         steps=steps, slopes=slopes, start=start, orders=orders, grid=grid, dense_width=sizes["width"] // 2, **sizes,
         **facts, **start_facts,
     )  # fmt: skip
-    with staged(prepare_directory(a.out)) as folder:
-        write_text(folder / "two-limits.md", text)
+    (a.out / "two-limits.md").write_text(text, encoding="utf-8")
 
 
 def agreement(x: Tensor, y: Tensor, depths: list[int], particles: int, sizes: dict[str, int]) -> tuple[str, str, float]:

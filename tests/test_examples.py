@@ -104,6 +104,7 @@ def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ["two_limits.py", "--depths", "2", "--samples", "2", "--scale", "0.01", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
+    (tmp_path / "two-limits.md").write_text("the page as git has it")
     runpy.run_path(str(EXAMPLES / "two_limits.py"), run_name="__main__")
     page = (tmp_path / "two-limits.md").read_text()
     assert page.count("| 2 | ") == 1
@@ -114,6 +115,7 @@ def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", ["checks.py", "--size", "small", "--out", str(tmp_path)])
+    (tmp_path / "checks.md").write_text("the page as git has it")
     runpy.run_path(str(EXAMPLES / "checks.py"), run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
     assert page.count("Rule '") == page.count("\n## ") == 8
