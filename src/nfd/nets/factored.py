@@ -27,7 +27,7 @@ from nfd.core.names import Feedback
 from nfd.core.random import Increment, generator
 from nfd.nets.guarded import Guarded
 from nfd.nets.query import Query
-from nfd.nets.refusals import STORED, check_query, refuse_checkpointing, refuse_export, refuse_tracing
+from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 from nfd.nets.revealed import RevealedMatrix
 
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
@@ -85,6 +85,7 @@ class FactoredLinear(nn.Module):
             raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
         refuse_tracing()
         if torch.compiler.is_compiling():
+            torch._dynamo.graph_break(msg=WHOLE_GRAPH)
             return _outside_of_graphs(self, x)
         return self.answer(x)
 

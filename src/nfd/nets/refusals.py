@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from nfd.nets.factored import FactoredLinear
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
+WHOLE_GRAPH = (  # what PyTorch's compiler says of fullgraph=True
+    "A DeferredLinear grows with what it is asked, so no graph can hold it: torch.compile leaves it out. Compile with "
+    f"fullgraph=False, or use {STORED}."
+)
 
 
 def check_query(layer: FactoredLinear, x: Tensor) -> Tensor:
