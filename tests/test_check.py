@@ -285,6 +285,12 @@ def test_side_by_side_networks_are_told_from_those_that_draw(monkeypatch: pytest
     assert seen == [False]
 
 
+def test_networks_of_one_block_are_measured_as_deeper_ones_are() -> None:
+    found = nfd.check(Residual, [8, 16], [1, 2], vectors(2), "complete-p", "adamw", seeds=2)
+    assert "inner_update" in found.runs[0]
+    assert all(run.keys() == found.runs[0].keys() for run in found.runs)
+
+
 def test_seeds_that_give_one_network_are_refused() -> None:
     def fixed(width: int, depth: int) -> nn.Module:
         torch.manual_seed(3)

@@ -303,9 +303,29 @@ def test_post_norm_models_have_width_rules_only() -> None:
         0.5**0.5
     )  # two heads at any width
     assert "1/d" in plan.explain()
-    for post_norm in (model, nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)):
-        with pytest.raises(ValueError, match=r"needs a pre-norm residual stream; .* normalises after adding"):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)
+    for post_norm, remedy in ((model, "rule='mup'"), (encoder, "rule='mup', or build the model with norm_first=True")):
+        refused = rf"needs a pre-norm residual stream; .* normalises after adding\. Use {remedy}\.$"
+        with pytest.raises(ValueError, match=refused):
             nfd.plan(post_norm, rule="depth-mup", base_width=8, base_depth=1)
+
+
+def test_a_single_block_is_found_through_a_deeper_network_or_asked_for() -> None:
+    plans = [
+        nfd.plan(
+            Residual(32, depth), rule="complete-p", make_model=Residual, base_width=16, base_depth=1, sample=VECTORS
+        )
+        for depth in (1, 2)
+    ]
+    single, double = plans
+    assert single.depth == 1.0
+    assert single.roles.items() <= double.roles.items()
+    with pytest.raises(ValueError, match=r"pass blocks='blocks\.\*', or take a depth of at least 2\.$"):
+        nfd.plan(Residual(32, 1), rule="complete-p", base=Residual(16, 1), sample=VECTORS)
+    named = nfd.plan(Residual(32, 1), rule="complete-p", base=Residual(16, 1), blocks="blocks.*", sample=VECTORS)
+    assert named.roles == single.roles
+    with pytest.raises(ValueError, match=r"none were found\. Pass blocks='path\.to\.blocks\.\*'\.$"):
+        nfd.plan(mlp(32), rule="complete-p", base=mlp(8), sample=VECTORS)
 
 
 def test_what_cannot_be_decided_is_asked() -> None:

@@ -31,19 +31,26 @@ def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:
 
 def blocks_found(model: nn.Module) -> list[str]:
     """Children of the outermost containers that hold two or more modules of one class, with parameters and parts."""
-    found: list[str] = []
-    inside: list[str] = []
+    return [child for children in _alike(model, 2).values() for child in children]
+
+
+def single_blocks(model: nn.Module) -> list[str]:
+    """Patterns of the containers that hold one module alone, which may be a block."""
+    return [f"{container}.*".lstrip(".") for container, children in _alike(model, 1).items() if len(children) == 1]
+
+
+def _alike(model: nn.Module, least: int) -> dict[str, list[str]]:
+    """The outermost containers that hold at least so many modules, all blocks of one class, and their children."""
+    containers: dict[str, list[str]] = {}
     for name, module in modules(model).items():
-        if any(name.startswith(f"{outer}.") for outer in inside) or not isinstance(
-            module, nn.ModuleList | nn.Sequential
-        ):
+        inside = any(name.startswith(f"{outer}.") for outer in containers)
+        if inside or not isinstance(module, nn.ModuleList | nn.Sequential):
             continue
-        children = list(module.named_children())
-        kinds = {type(child) for _, child in children}
-        if len(children) >= 2 and len(kinds) == 1 and all(_is_block(child) for _, child in children):
-            inside.append(name)
-            found.extend(f"{name}.{key}".lstrip(".") for key, _ in children)
-    return found
+        children = dict(module.named_children())
+        kinds = {type(child) for child in children.values()}
+        if len(children) >= least and len(kinds) == 1 and all(map(_is_block, children.values())):
+            containers[name] = [f"{name}.{key}".lstrip(".") for key in children]
+    return containers
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -32,13 +32,21 @@ class Family:
 
 
 @dataclass(frozen=True)
+class PostNorm:
+    """A part of a model that normalises after adding, and whether ``norm_first=True`` would build it otherwise."""
+
+    name: str
+    has_norm_first: bool
+
+
+@dataclass(frozen=True)
 class Known:
     """What families say of one model, by canonical name."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     blocks: list[str] = field(default_factory=list)
-    post_norm: list[str] = field(default_factory=list)
+    post_norm: list[PostNorm] = field(default_factory=list)
     attention: dict[str, int] = field(default_factory=dict)  # module, of the queries where there is one -> head size
     multipliers: dict[str, Power] = field(default_factory=dict)  # in the forward pass already
     network: SelfScaled | None = None  # the model itself, where it has its scales in its forward pass
@@ -187,7 +195,7 @@ def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
             found.sources[start + name] = f"recipe for {family.name}"
     found.blocks.extend(start + name for name in _modules(module, family.blocks))
     if post_norm:
-        found.post_norm.append(f"{family.name}{f' at {prefix!r}' if prefix else ''}")
+        found.post_norm.append(PostNorm(f"{family.name}{f' at {prefix!r}' if prefix else ''}", not family.post_norm))
     if family.attention is not None:
         for name, attention in _modules(module, family.attention).items():
             size = _head_size(attention)

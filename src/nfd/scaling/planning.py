@@ -20,7 +20,7 @@ from nfd.core.errors import (
     check_patterns,
 )
 from nfd.core.names import Decay, RuleName
-from nfd.scaling.blocks import blocks_of
+from nfd.scaling.blocks import blocks_of, single_blocks
 from nfd.scaling.calls import check_sample
 from nfd.scaling.entries import (
     Parts,
@@ -156,10 +156,13 @@ def _of_any(
         if len(blocks_of(base, blocks)) != as_deep or as_deep == base_width:  # else it is as deep as was asked for
             check_constructor(make_model, [base_width, 2 * base_width], [as_deep])
     if blocks is None and base is not None:  # a single block is found through the instance that has more
-        blocks = _containers(max(blocks_of(model, None), blocks_of(base, None), key=len)) or None
+        instances = [model, base]
+        if make_model is not None and base_width is not None and chosen.scales_depth and not blocks_of(model, None):
+            instances.append(instance(make_model, base_width, 2, seed=0))
+        blocks = _containers(max((blocks_of(m, None) for m in instances), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
     found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
-    settled = _settled(found, chosen, rule)
+    settled = _settled(found, chosen, rule, model)
     unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
     if not chosen.scales_width:  # the model's own start is that of the rule
         return Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
@@ -235,7 +238,7 @@ def _scaling(
     return {name: grows.get(name, (False,) * len(t.shape)) for name, t in tensors(model).items()}
 
 
-def _settled(found: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, str]]:
+def _settled(found: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[str, tuple[Role, str]]:
     """Every tensor's role, or one error that lists what is open."""
     decisions = dict(found.decisions)
     if not chosen.scales_width:  # every factor is 1, whatever the role
@@ -249,16 +252,26 @@ def _settled(found: Anatomy, chosen: Rule, rule: str) -> dict[str, tuple[Role, s
             for n, d in decisions.items()
         }
     if chosen.scales_depth and found.known.post_norm:
+        part = found.known.post_norm[0]
+        instead = ", or build the model with norm_first=True" if part.has_norm_first else ""
         raise InputError(
-            f"Rule {rule!r} needs a pre-norm residual stream; {found.known.post_norm[0]} normalises after adding. Use "
-            "rule='mup', or build the model with norm_first=True."
+            f"Rule {rule!r} needs a pre-norm residual stream; {part.name} normalises after adding. Use "
+            f"rule='mup'{instead}."
         )
     open_ones = {n: d.why for n, d in decisions.items() if d.role is None}
     if open_ones:
         raise InputError(_open_question(open_ones))
     if chosen.scales_depth and not found.blocks:
-        raise InputError(f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*'.")
+        raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {_where_blocks_are(model)}")
     return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
+
+
+def _where_blocks_are(model: nn.Module) -> str:
+    """What to do where no blocks were found."""
+    single = single_blocks(model)
+    if not single:
+        return "Pass blocks='path.to.blocks.*'."
+    return f"One module alone is not known to be a block: pass blocks={single[0]!r}, or take a depth of at least 2."
 
 
 def _open_question(open_ones: Mapping[str, str]) -> str:
