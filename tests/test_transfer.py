@@ -144,6 +144,18 @@ def test_the_regret_is_what_the_largest_network_pays() -> None:
     assert table([found, kept])[0]["drift per doubling of depth"].startswith("-1.00")
 
 
+def test_a_rate_that_may_gain_much_and_costs_little_transfers() -> None:
+    """Two of eight starts diverge at the large network's own best rate, none at the small one's."""
+    (known,) = transfer(config(), cast(Sweep, Known(0.0, 0.0, start=-1.0)))
+    gains = replace(known, regret=regret_of([0.5] * 16, (0, 0, 0, 2, 8), own_eta=2.0))
+    assert gains.regret.share.low < -0.1
+    assert gains.regret.share.high < 0.1
+    assert gains.verdict == "TRANSFERS"
+    loses = replace(known, regret=regret_of([0.5] * 16, (0, 0, 2, 8, 8)))
+    assert loses.regret.share.high > 0.1
+    assert loses.verdict == "UNCERTAIN"
+
+
 def test_what_does_not_learn_gets_no_verdict() -> None:
     (found,) = transfer(config(), cast(Sweep, Known(0.0, 0.0, start=0.0, always=2.35)))
     assert found.verdict == "UNCERTAIN"

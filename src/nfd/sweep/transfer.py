@@ -61,11 +61,14 @@ class Transfer:
 
     @property
     def verdict(self) -> Verdict:
-        """By the regret as a share of progress: its 95 % interval within ``TOLERANCE``, above it, or neither."""
+        """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it, or neither.
+
+        A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
+        """
         share = self.regret.share
         if self.doubt or not share.low > -math.inf or len(self.regret.grid.losses) < FEWEST_SEEDS:
             return "UNCERTAIN"
-        if share.low > -TOLERANCE and share.high < TOLERANCE:
+        if share.high < TOLERANCE:
             return "TRANSFERS"
         return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
 
