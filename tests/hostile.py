@@ -309,7 +309,7 @@ CALLS = (
         nfd.OptimizerLaw,
         {"name": "mine", "make": torch.optim.Adam, "degree": 0.0, "unit": Power(), "epsilon": True, "decoupled": False}
         | {"states": 2, "rest": None, "equivariant": False, "options": frozenset({"betas"}), "check_rate": 1e-3}
-        | {"make_stacked": None},
+        | {"make_stacked": None, "shape_norm": max, "classes": ("Mine",)},
         lambda law: isinstance(law, nfd.OptimizerLaw),
     ),
     Call(

@@ -54,20 +54,24 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
         begins = "kept" if start.constant is None else f"{start.constant:g} (kept)"
     decay = "1"
     if plan.decay != "raw":
-        decay = _formula(None, rate**-1, plan.weight_decay(name)) + (" /lr" if plan.decay == "independent" else "")
+        decay = _formula(None, rate**-1, plan.weight_decay(name), 1 / plan.shape_factor(name)) + (
+            " /lr" if plan.decay == "independent" else ""
+        )
     return (
         "x".join(map(str, entry.shape)) or "scalar",
         entry.role,
         entry.why,
         "-" if entry.fan_in is None or entry.is_vector else str(entry.fan_in),
         begins,
-        _formula(None, rate, plan.rate(name)),
+        _formula(None, rate, plan.rate(name), plan.shape_factor(name)),
         decay,
         _formula(None, epsilon, plan.epsilon(name)) if plan.law_for(name).epsilon else "-",
     )
 
 
-def _formula(base: float | None, power: Power, value: float) -> str:
+def _formula(base: float | None, power: Power, value: float, shape: float = 1.0) -> str:
+    if shape != 1:  # what makes up for the optimizer's own factor of shape
+        return f"{power} x {shape:.3g} = {value:.4g}"
     if base is None:
         return f"{power} = {value:.4g}" if str(power) != "1" else "1"
     return f"{base:.4g} {power} = {value:.4g}" if str(power) != "1" else f"{base:.4g}"

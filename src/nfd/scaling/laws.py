@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nfd.core.errors import (
     InputError,
@@ -35,6 +35,12 @@ from nfd.scaling.rules import Power
 
 if TYPE_CHECKING:
     import torch
+
+
+def any_shape(rows: float, columns: float) -> float:
+    """The spectral norm of updates that do not follow the shape of a matrix beyond ``unit``."""
+    return 1.0
+
 
 EACH_ENTRY = Power()  # entries of an update of order one
 WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose largest singular value is 1
@@ -51,6 +57,10 @@ class OptimizerLaw:
             normalised.
         unit: how the entries of a normalised update scale with the fans of a tensor; ``WHOLE_MATRIX`` where the matrix
             is normalised as a whole.
+        shape_norm: of what largest singular value the optimizer makes updates of a matrix [rows, columns] as stored, up
+            to one number, where ``unit`` says 1. Rates make up for it.
+        classes: names of the classes of such optimizers, for ``optimizer=`` an object; several laws may have one, and a
+            measurement then tells by ``shape_norm``.
         epsilon: whether groups have an ``eps`` that must follow the entries of the gradient.
         decoupled: whether weight decay acts on the weights alone, as in AdamW, instead of through the gradient.
         states: numbers kept per parameter.
@@ -69,6 +79,8 @@ class OptimizerLaw:
     make: Callable[..., torch.optim.Optimizer] | None = None
     degree: float = 0.0
     unit: Power = EACH_ENTRY
+    shape_norm: Callable[[float, float], float] = any_shape
+    classes: tuple[str, ...] = ()
     epsilon: bool = False
     decoupled: bool = True
     states: int = 0
@@ -81,6 +93,7 @@ class OptimizerLaw:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputTypeError(f"name of an OptimizerLaw must be a text; got {self.name!r}.")
+        check_callable("shape_norm", self.shape_norm, "a function of rows and columns")
         for name in ("make", "make_stacked"):
             if getattr(self, name) is not None:
                 check_callable(name, getattr(self, name), "a function of parameter groups")
@@ -91,6 +104,8 @@ class OptimizerLaw:
         check_count("states", self.states, minimum=0)
         if not isinstance(self.unit, Power):
             raise InputTypeError(f"unit must be a Power, such as WHOLE_MATRIX; got {self.unit!r}.")
+        if not isinstance(self.classes, tuple):
+            raise InputTypeError(f"classes must be a tuple of names; got {self.classes!r}.")
         if not isinstance(self.options, frozenset):
             raise InputTypeError(f"options must be a frozenset of names; got {self.options!r}.")
         if not isinstance(self.rest, str | None):
@@ -148,9 +163,13 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
 
 
 def law_of(optimizer: object) -> OptimizerLaw:
-    """The law for a name; a law itself is registered. ValueError with the nearest name where there is none."""
+    """The law for a name or an optimizer object; a law itself is registered. ValueError where there is none."""
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
+    if hasattr(optimizer, "param_groups"):
+        from nfd.scaling.conventions import law_of_object
+
+        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(_TABLE.values()))
     return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from nfd.core.errors import InputError
 from nfd.scaling.entries import Parts
 from nfd.scaling.families import Known, known
+from nfd.scaling.matrices import layout_of
 from nfd.scaling.plan import Entry
 from nfd.scaling.rules import Power
 from nfd.scaling.self_scaled import SelfScaled
@@ -80,5 +81,5 @@ def _entries(model: nn.Module, family: Known, m: float) -> dict[str, Entry]:
             continue
         grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
         why, multiplier = family.sources.get(name, "fixed"), family.multipliers.get(name, Power())
-        entries[name] = Entry(t.shape, role, why, t.shape[-1], grown, Start(1.0, None), multiplier)
+        entries[name] = Entry(t.shape, role, why, t.shape[-1], grown, Start(1.0, None), multiplier, layout_of(t))
     return entries

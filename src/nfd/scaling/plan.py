@@ -30,12 +30,13 @@ from nfd.scaling.explain import explained
 from nfd.scaling.grouping import Tuned, groups_of
 from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.matrices import LAYOUTS, Layout
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, RULES, Power, Powers, Role, is_spectral, rule_named
 from nfd.scaling.sizes import Ratios, Start
 from nfd.scaling.tensors import check_stored, tensors
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Entry:
         ratios: of fan-in and fan-out to the base.
         start: how its counterpart in the base begins.
         multiplier: how a forward multiplier that the model has already scales.
+        matrix: how the weight of a linear map between sizes that grow lies in memory, ``"out-in"`` or ``"in-out"``;
+            None for every other tensor.
     """
 
     shape: tuple[int, ...]
@@ -57,6 +60,15 @@ class Entry:
     ratios: Ratios
     start: Start
     multiplier: Power = field(default=Power())
+    matrix: Layout | None = None
+
+    @property
+    def base_matrix(self) -> tuple[float, float]:
+        """Rows and columns of its counterpart in the base, of a matrix."""
+        rows, columns = self.shape
+        grown = self.ratios.fan_out, self.ratios.fan_in
+        grown = grown if self.matrix == "out-in" else grown[::-1]
+        return rows / grown[0], columns / grown[1]
 
     @property
     def is_vector(self) -> bool:
@@ -115,7 +127,14 @@ class Plan:
 
     def rate(self, name: str) -> float:
         """Learning rate over that of the base."""
-        return self.factor(name, self.powers(name).rate)
+        return self.factor(name, self.powers(name).rate) * self.shape_factor(name)
+
+    def shape_factor(self, name: str) -> float:
+        """What a rate makes up for: how the optimizer itself scales updates with shape, the base's over the model's."""
+        entry, law = self.entries[name], self.law_for(name)
+        if entry.matrix is None or not rule_named(self.rule).scales_width:
+            return 1.0
+        return law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
         """Adam's epsilon over that of the base."""
@@ -127,7 +146,7 @@ class Plan:
 
     def is_muon(self, entry: Entry) -> bool:
         """Whether Muon, or another optimizer of matrices in blocks alone, takes this tensor."""
-        return law_of(self.optimizer).rest is not None and not entry.is_vector and is_spectral(entry.role)
+        return law_of(self.optimizer).rest is not None and entry.matrix is not None and is_spectral(entry.role)
 
     # ---- using it --------------------------------------------------------------------------------------------
 
@@ -335,6 +354,7 @@ def _entry(name: str, stored: Mapping[str, Any]) -> Entry:
             None if start["constant"] is None else check_real("constant", start["constant"]),
             start["kept"],
         ),
+        matrix=None if stored["matrix"] is None else cast(Layout, check_choice("matrix", stored["matrix"], LAYOUTS)),
         multiplier=Power(*(check_real(k, stored["multiplier"][k]) for k in ("fan_in", "fan_out", "depth"))),
     )
 

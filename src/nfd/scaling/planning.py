@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import gradients
@@ -32,6 +33,7 @@ from nfd.scaling.entries import (
 )
 from nfd.scaling.families import Known, known
 from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.own import check_nothing_said, parts_of_own
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.roles import Anatomy, Decision, anatomy
@@ -63,7 +65,7 @@ def plan(
     base_width: int | None = None,
     base_depth: int | None = None,
     make_model: MakeModel | None = None,
-    optimizer: str | OptimizerLaw = "adamw",
+    optimizer: str | OptimizerLaw | torch.optim.Optimizer = "adamw",
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     decay: str = "constant-product",
@@ -83,8 +85,10 @@ def plan(
             of ``nfd.nets`` have their own base, width 1 and depth 1, where nothing is given.
         make_model: ``make_model(width, depth)`` builds the base, and a second instance that reveals which dimensions
             grow.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"`` (updates of unit spectral
-            norm for matrices in blocks, AdamW for the rest), or a law or name given to ``nfd.register_optimizer``.
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"``
+            (``torch.optim.Muon`` at its defaults for matrices in blocks, AdamW for the rest),
+            ``"muon-match-rms-adamw"``, ``"muon-spectral"`` and ``"muon-unit"`` (the same with other factors of shape),
+            a law or its name (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, one ``*`` per part of a name; found where
             None.
         roles: pattern to role, for what you know better: ``"input"``, ``"embedding"``, ``"tied"``, ``"vector"``,
@@ -124,6 +128,8 @@ def plan(
         check_nothing_said(blocks, roles)
         parts = parts_of_own(model, family, family.network, rule, base, base_width, base_depth, make_model)
     notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
+    if law.rest is not None:
+        notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
     return Plan(
         cast(RuleName, rule),
         law.name,
@@ -165,16 +171,16 @@ def _of_any(
     settled = _settled(found, chosen, rule, model)
     unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
     if not chosen.scales_width:  # the model's own start is that of the rule
-        return Parts(entries_of_ratio(found, settled, 1.0), 1.0, 1.0, found.blocks)
+        return Parts(with_layouts(entries_of_ratio(found, settled, 1.0), found, scaling), 1.0, 1.0, found.blocks)
     if base is not None:
         base_blocks = blocks_of(base, blocks)
-        entries = entries_of_base(found, settled, Base(tensors(base), base_blocks))
+        entries = with_layouts(entries_of_base(found, settled, Base(tensors(base), base_blocks)), found, scaling)
         depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
         factors, said = multipliers(found, entries, base)
         return Parts(entries, widest(entries), depth, found.blocks, factors, [*said, *unseen])
     m = 1.0 if base_width is None else stream_width(found, settled) / base_width
     depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
-    entries = entries_of_ratio(found, settled, m)
+    entries = with_layouts(entries_of_ratio(found, settled, m), found, scaling)
     factors, said = multipliers(found, entries, None)
     return Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said, *unseen])
 

@@ -6,11 +6,13 @@ an optimizer is made, so that settings can be checked without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nfd.core.errors import InputError
-from nfd.scaling.laws import WHOLE_MATRIX, OptimizerLaw, check_optimizer, law_of, register_optimizer
+from nfd.scaling.laws import WHOLE_MATRIX, OptimizerLaw, any_shape, check_optimizer, law_of, register_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -56,32 +58,59 @@ def _muon(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.Muon(groups, **options)
 
 
+def _muon_of_adamws_size(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    import torch
+
+    return torch.optim.Muon(groups, adjust_lr_fn="match_rms_adamw", **options)
+
+
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 
+_MUON = OptimizerLaw(
+    "muon",
+    _muon,
+    unit=WHOLE_MATRIX,
+    shape_norm=lambda rows, columns: math.sqrt(max(1.0, rows / columns)),  # PyTorch's "original", and Keller Jordan's
+    classes=("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"),
+    states=1,
+    rest="adamw",
+    equivariant=True,
+    options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
+)
 TABLE = (
     OptimizerLaw(
         "sgd",
         _sgd,
         degree=1.0,
+        classes=("SGD",),
         decoupled=False,
         equivariant=True,
         options=_OF_SGD,
         check_rate=0.1,
         make_stacked=_stacked_sgd,
     ),
-    OptimizerLaw("adam", _adam, epsilon=True, decoupled=False, states=2, options=_OF_ADAM, make_stacked=_stacked_adam),
-    OptimizerLaw("adamw", _adamw, epsilon=True, states=2, options=_OF_ADAM),
-    OptimizerLaw("lion", states=1, options=frozenset({"betas"})),
     OptimizerLaw(
-        "muon",
-        _muon,
-        unit=WHOLE_MATRIX,
-        states=1,
-        rest="adamw",
-        equivariant=True,
-        options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
+        "adam",
+        _adam,
+        classes=("Adam",),
+        epsilon=True,
+        decoupled=False,
+        states=2,
+        options=_OF_ADAM,
+        make_stacked=_stacked_adam,
     ),
+    OptimizerLaw("adamw", _adamw, classes=("AdamW",), epsilon=True, states=2, options=_OF_ADAM),
+    OptimizerLaw("lion", classes=("Lion",), states=1, options=frozenset({"betas"})),
+    _MUON,
+    replace(
+        _MUON,
+        name="muon-match-rms-adamw",
+        make=_muon_of_adamws_size,
+        shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # PyTorch's, and Moonlight's
+    ),
+    replace(_MUON, name="muon-spectral", make=None, shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
+    replace(_MUON, name="muon-unit", make=None, shape_norm=any_shape),
 )
 for law in TABLE:
     register_optimizer(law)

@@ -1,0 +1,66 @@
+"""Which tensors are matrices that a spectral optimizer may take, and what it does to those that hold several maps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from nfd.scaling.blocks import block_of
+from nfd.scaling.roles import Anatomy, Scaling
+from nfd.scaling.rules import is_spectral
+from nfd.scaling.tensors import TensorInfo
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Entry
+
+Layout = Literal["out-in", "in-out"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+_SEVERAL = re.compile(r"qkv|c_attn|in_proj|query_key_value|gate_up", re.IGNORECASE)  # names of fused projections
+
+
+def layout_of(t: TensorInfo) -> Layout | None:
+    """How the weight of a linear map lies in memory; None for every other tensor, stacks of matrices included."""
+    if len(t.shape) != 2 or not t.ins or not t.outs:
+        return None
+    return "out-in" if t.outs == (0,) else "in-out"
+
+
+def with_layouts(entries: Mapping[str, Entry], found: Anatomy, scaling: Scaling | None) -> dict[str, Entry]:
+    """The entries with their layouts: None for matrices with a side that does not grow with width, such as routers."""
+    grows = scaling or {}
+    one_sided = {_in_block(name, found.blocks) for name, dims in grows.items() if any(dims) and not all(dims)}
+    return {
+        name: entry
+        if _in_block(name, found.blocks) in one_sided
+        else replace(entry, matrix=layout_of(found.tensors[name]))
+        for name, entry in entries.items()
+    }
+
+
+def notes_on_matrices(entries: Mapping[str, Entry], blocks: Sequence[str], rest: str) -> list[str]:
+    """What the reader should know of an optimizer that normalises matrices in blocks and leaves others to ``rest``."""
+    inside = {name: entry for name, entry in entries.items() if len(entry.shape) > 1 and is_spectral(entry.role)}
+    left = _generic((name for name, entry in inside.items() if entry.matrix is None), blocks)
+    taken = {name: entry for name, entry in inside.items() if entry.matrix is not None}
+    fused = _generic((name for name, entry in taken.items() if _is_fused(name, entry)), blocks)
+    together = "Each matrix is orthogonalised as a whole, the heads of one projection together"
+    notes = [f"{together}; so are the several maps in {', '.join(fused)}." if fused else f"{together}."]
+    if left:
+        notes.append(f"Convolutions, stacks and matrices with a fixed side go to {rest}: {', '.join(left)}.")
+    return notes
+
+
+def _is_fused(name: str, entry: Entry) -> bool:
+    rows, columns = entry.shape
+    return bool(_SEVERAL.search(name)) or 3 * min(rows, columns) == max(rows, columns)
+
+
+def _in_block(name: str, blocks: Sequence[str]) -> str:
+    block = block_of(name, blocks)
+    return name if block is None else f"{block.rpartition('.')[0]}.*{name[len(block) :]}"
+
+
+def _generic(names: Iterable[str], blocks: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(_in_block(name, blocks) for name in names))

@@ -1,0 +1,270 @@
+"""Optimizers as they are found: every factor of shape is read from the object and made up for by the rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.scaling.conventions import SHAPES, update_norms
+from nfd.scaling.laws import law_of
+from nfd.training.optimizers import TABLE
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BASE, RATIOS = 4, (1, 4, 16)
+ROUNDING = 0.02  # bfloat16 has a unit of 2^-8, and Newton-Schulz five steps
+
+
+class OtherMuon(torch.optim.Optimizer):
+    """The polar factor of each gradient times a factor of the shape."""
+
+    factor: Callable[[int, int], float]
+
+    def __init__(self, params: Any, lr: float = 0.02, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                left, _, right = torch.linalg.svd(p.grad, full_matrices=False)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(left[:, :1] @ right[:1], alpha=group["lr"] * type(self).factor(*p.shape))
+
+
+def other(factor: Callable[[int, int], float]) -> type[torch.optim.Optimizer]:
+    return type("Muon", (OtherMuon,), {"factor": staticmethod(factor)})
+
+
+KELLER = other(lambda rows, columns: max(1.0, rows / columns) ** 0.5)
+SPECTRAL = other(lambda rows, columns: (rows / columns) ** 0.5)
+MOONLIGHT = other(lambda rows, columns: 0.2 * max(rows, columns) ** 0.5)
+UNIT = other(lambda rows, columns: 1.0)
+UNKNOWN = other(lambda rows, columns: rows / columns)
+FOUND: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "original": (torch.optim.Muon, {}, "muon"),
+    "match_rms_adamw": (torch.optim.Muon, {"adjust_lr_fn": "match_rms_adamw"}, "muon-match-rms-adamw"),
+    "keller": (KELLER, {}, "muon"),
+    "spectral": (SPECTRAL, {}, "muon-spectral"),
+    "moonlight": (MOONLIGHT, {}, "muon-match-rms-adamw"),
+    "unit": (UNIT, {}, "muon-unit"),
+}
+
+
+class Conv1D(nn.Module):
+    """A linear map that stores its weight as [in, out], as in GPT-2."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.weight = nf, nn.Parameter(0.1 * torch.randn(nx, nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+class Tall(nn.Module):
+    """A block whose inner size grows as width^3/2, so that both matrices change their aspect; one lies transposed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = width * math.isqrt(width)
+        self.up, self.down = nn.Linear(width, inner), Conv1D(width, inner)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
+
+
+class TallNet(nn.Module):
+    """Of such blocks."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(Tall(width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        out: Tensor = self.head(h)
+        return out
+
+
+VECTORS = torch.linspace(-1, 1, 10).view(2, 5)
+
+
+def planned(optimizer: Any, m: int) -> tuple[TallNet, nfd.Plan]:
+    model = TallNet(m * BASE, 2)
+    plan = nfd.plan(
+        model, rule="mup", make_model=TallNet, base_width=BASE, base_depth=2, optimizer=optimizer, sample=VECTORS
+    )
+    return model, plan
+
+
+def norms(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Of the updates of one step, from gradients of rank one."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    changes = {name: p.detach() - before[name] for name, p in model.named_parameters()}
+    return {name: float(torch.linalg.matrix_norm(torch.atleast_2d(d), 2)) for name, d in changes.items()}
+
+
+def stepped(optimizer: Any, m: int, make: Any = None, **options: Any) -> dict[str, float]:
+    model, plan = planned(optimizer, m)
+    return norms(model, plan.make_optimizer(model, lr=0.1, make=make, **options))
+
+
+def an_object(kind: Any, options: dict[str, Any]) -> torch.optim.Optimizer:
+    made: torch.optim.Optimizer = kind([nn.Parameter(torch.ones(2, 3))], **options)
+    return made
+
+
+@pytest.mark.parametrize("m", RATIOS)
+@pytest.mark.parametrize("convention", [*FOUND, "adamw"])
+def test_updates_are_as_large_as_the_rule_says(convention: str, m: int) -> None:
+    """The operator norm of every update grows as (out / in)^1/2: a unit input moves every output alike."""
+    kind, options, _ = FOUND.get(convention, (torch.optim.AdamW, {}, "adamw"))
+    optimizer = an_object(kind, options)
+    made: dict[str, Any] = {"make": lambda groups: kind(groups, **options)} if convention in FOUND else {}
+    base, large = stepped(optimizer, 1, **made), stepped(optimizer, m, **made)
+    _, plan = planned(optimizer, m)
+    for name, norm in large.items():
+        ratios = plan.entries[name].ratios
+        fan_in = 1.0 if plan.entries[name].is_vector else ratios.fan_in
+        assert norm / base[name] == pytest.approx((ratios.fan_out / fan_in) ** 0.5, rel=ROUNDING), name
+    taken = {name for name in plan.entries if plan.is_muon(plan.entries[name])}
+    assert taken == ({n for n in large if n.endswith(("up.weight", "down.weight"))} if convention in FOUND else set())
+
+
+@pytest.mark.parametrize(("m", "times"), [(1, 1.0), (4, 2.0), (16, 4.0)])
+def test_rates_of_another_convention_are_wrong(m: int, times: float) -> None:
+    """What is measured is the convention: groups planned for updates of unit norm, stepped by Moonlight's."""
+
+    def square(width: int, depth: int) -> nn.Module:
+        return Transformer(width, depth)
+
+    model, base = square(8 * m, 1), square(8, 1)
+    sample = torch.arange(12).view(2, 6) % 11
+
+    def of(net: nn.Module) -> float:
+        plan = nfd.plan(
+            net, rule="mup", make_model=square, base_width=8, base_depth=1, optimizer="muon-unit", sample=sample
+        )
+        return norms(net, plan.make_optimizer(net, lr=0.1, make=MOONLIGHT))["layers.0.b.weight"]
+
+    assert of(model) / of(base) == pytest.approx(times, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("convention", list(FOUND))
+def test_the_convention_is_read_from_the_object(convention: str) -> None:
+    kind, options, name = FOUND[convention]
+    optimizer = an_object(kind, options)
+    p = optimizer.param_groups[0]["params"][0]
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
+    plan = nfd.plan(Residual(8, 2), optimizer=optimizer, base_width=4, base_depth=2, sample=VECTORS)
+    assert plan.optimizer == name
+    assert nfd.Plan.from_dict(plan.to_dict()) == plan
+    assert torch.equal(p, torch.ones(2, 3))
+    assert optimizer.param_groups[0]["lr"] == 0.5 * optimizer.defaults["lr"]
+    assert not optimizer.state
+
+
+def test_objects_of_other_kinds_are_known_by_their_class() -> None:
+    params = [nn.Parameter(torch.ones(2, 3))]
+    for optimizer, name in (
+        (torch.optim.SGD(params, lr=0.1), "sgd"),
+        (nfd.SGD(params, lr=0.1), "sgd"),
+        (torch.optim.Adam(params), "adam"),
+        (torch.optim.AdamW(params), "adamw"),
+    ):
+        assert law_of(optimizer).name == name
+    with pytest.raises(ValueError, match="optimizer is a Rprop, of which no law is registered"):
+        law_of(torch.optim.Rprop(params))
+    with pytest.raises(ValueError, match=r"follow none of muon, .* 32x8: 4, 8x32: 0.25"):
+        law_of(UNKNOWN(params))
+    assert update_norms(SPECTRAL(params)) == pytest.approx([1.0, 2.0, 0.5, 1.0])
+
+    class Broken(OtherMuon):
+        def step(self, closure: Any = None) -> None:
+            raise RuntimeError("Default process group has not been initialized")
+
+    with pytest.raises(ValueError, match=r"could not step a small matrix.*Default process group.*Pass the name"):
+        law_of(type("Muon", (Broken,), {})(params))
+
+
+def test_every_convention_differs_on_the_shapes_that_tell_them_apart() -> None:
+    muons = [law for law in TABLE if "Muon" in law.classes]
+    factors = [tuple(law.shape_norm(*shape) / law.shape_norm(*SHAPES[0]) for shape in SHAPES) for law in muons]
+    assert len(set(factors)) == len(muons) == 4
+
+
+# ---- what Muon does not take -------------------------------------------------------------------------------------
+
+
+class Mixture(nn.Module):
+    """A pre-norm block with a router, stacked experts, a convolution over positions and decay rates."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.router = nn.Linear(width, 4)
+        self.experts = nn.Parameter(torch.randn(4, width, width) / width**0.5)
+        self.conv = nn.Conv1d(width, width, 3, padding=1, groups=width)
+        self.A_log = nn.Parameter(torch.randn(width, 4))
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        mixed = torch.einsum("btn,eno,bte->bto", y, self.experts, self.router(y).softmax(-1))
+        mixed = self.conv(mixed.mT).mT * self.A_log.exp().mean(-1)
+        q, k, v = self.qkv(mixed).chunk(3, -1)
+        out: Tensor = x + self.out(q * k.tanh() + v)
+        return out
+
+
+class Experts(nn.Module):
+    """Of such blocks."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(5, width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(Mixture(width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        out: Tensor = self.head(h)
+        return out
+
+
+@pytest.mark.parametrize("rule", ["standard", "mup", "complete-p"])
+@pytest.mark.parametrize(("width", "depth"), [(8, 1), (16, 3)])
+def test_what_is_no_growing_matrix_goes_to_adamw(rule: str, width: int, depth: int) -> None:
+    model, sample = Experts(width, depth), torch.randn(2, 6, 5)
+    made = {"make_model": Experts, "base_width": 8, "base_depth": 1, "blocks": "blocks.*", "sample": sample}
+    plan = nfd.plan(model, rule=rule, optimizer="muon", **made)  # type: ignore[arg-type]
+    taken = {name.split(".", 2)[2] for name in plan.entries if plan.is_muon(plan.entries[name])}
+    assert taken == {"qkv.weight", "out.weight"}
+    optimizer = plan.make_optimizer(model, lr=0.01, adamw_lr=1e-3, weight_decay=0.1)
+    plan.apply_(model)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(sample).square().mean().backward()
+    optimizer.step()
+    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert "the several maps in blocks.*.qkv.weight" in plan.explain()
+    (note,) = [note for note in plan.notes if "go to adamw" in note]
+    assert {part.strip(" .") for part in note.split(":")[1].split(",")} == {
+        f"blocks.*.{name}" for name in ("experts", "A_log", "router.weight", "conv.weight")
+    }
