@@ -86,8 +86,8 @@ def test_the_files_of_two_writers_are_not_mixed(tmp_path: Path, monkeypatch: pyt
                 (folder / f"{k}.txt").write_text(name)
             both.wait()
 
-    monkeypatch.setattr("nfd.core.files.os.replace", slowly)
-    monkeypatch.setattr("nfd.core.files._PATIENCE", 600.0)  # on a busy machine the moves of one writer may take long
+    monkeypatch.setattr("nfd.core.staging.os.replace", slowly)
+    monkeypatch.setattr("nfd.core.staging._PATIENCE", 600.0)  # on a busy machine the moves of one writer may take long
     both = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, "ab"))
@@ -98,7 +98,7 @@ def test_a_directory_that_another_program_has_locked_is_not_waited_for_without_e
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr("nfd.core.files._PATIENCE", 0.05)
+    monkeypatch.setattr("nfd.core.staging._PATIENCE", 0.05)
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -116,7 +116,7 @@ def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest
         signal.raise_signal(signal.SIGINT)
         replace(*names)
 
-    monkeypatch.setattr("nfd.core.files.os.replace", interrupted)
+    monkeypatch.setattr("nfd.core.staging.os.replace", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it is ignored
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -172,6 +172,68 @@ with staged(Path(sys.argv[1])) as folder:
             write_text(second / "b", "2")
         write_text(first / "a", "1")
     assert names_in(tmp_path) == {"a", "b"}
+
+
+KILLED_AT = """
+import os, sys
+from pathlib import Path
+from nfd.core.files import prepare_directory, staged, write_text
+directory, calls = Path(sys.argv[1]), iter(range(int(sys.argv[2])))
+def dying(call):
+    def stopped(*arguments, **options):
+        if next(calls, None) is None:
+            os._exit(9)
+        return call(*arguments, **options)
+    return stopped
+with staged(directory, replaced=["a", "b", "c", "old"]) as folder:
+    for name in "abc":
+        write_text(folder / name, "new")
+    os.replace, os.unlink, os.rename, os.rmdir = map(dying, (os.replace, os.unlink, os.rename, os.rmdir))
+"""
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_writer_killed_at_any_move_leaves_no_mix_to_the_next_one(tmp_path: Path, steps: int) -> None:
+    """Renaming the folder, removing an old file, four moves, removing the folder: killed before each, and after all."""
+    with staged(tmp_path) as folder:
+        for name in ("a", "b", "old"):
+            write_text(folder / name, "old")
+    code = subprocess.run([sys.executable, "-c", KILLED_AT, str(tmp_path), str(steps)], check=False).returncode
+    assert code == (9 if steps < 7 else 0)
+    prepare_directory(tmp_path, ["a", "b", "c", "old"])  # as the next command does
+    old, new = {"a": "old", "b": "old", "old": "old"}, dict.fromkeys("abc", "new")
+    files = {name: (tmp_path / name).read_text() for name in names_in(tmp_path)}
+    assert files == (old if steps == 0 else new)
+    assert made_here(tmp_path) == {*files, MARKER}
+
+
+def test_a_complete_folder_that_we_did_not_make_replaces_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("theirs")
+    (tmp_path / ".complete-x").mkdir()
+    (tmp_path / ".complete-x" / "notes.txt").write_text("another's")
+    with pytest.raises(OSError, match=r"notes.txt would be replaced, and was not made by nfd"):
+        prepare_directory(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "theirs"
+
+
+def test_a_disk_that_fails_in_the_middle_of_the_moves_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, calls = os.replace, iter(range(2))
+
+    def fails(*names: Path) -> None:
+        if next(calls, None) is None:
+            raise OSError(5, "Input/output error")
+        replace(*names)
+
+    with staged(tmp_path) as folder:
+        write_json(folder / "a.json", {"value": 1})
+        write_text(folder / "old.csv", "old")
+    with monkeypatch.context() as patch:
+        patch.setattr("nfd.core.staging.os.replace", fails)
+        with pytest.raises(OSError, match=r"old and new files are mixed in it; the next command .* moves the rest"):
+            rewritten(tmp_path)
+    prepare_directory(tmp_path)
+    assert names_in(tmp_path) == {"a.json", "b.bin"}
+    assert json.loads((tmp_path / "a.json").read_text()) == {"value": 2}
 
 
 def test_a_link_of_the_name_of_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:

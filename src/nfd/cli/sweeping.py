@@ -57,7 +57,7 @@ class SweepOptions(DeviceOptions):
 
 def resumable(directory: Path, work: Callable[[], int]) -> int:
     """``work``'s exit code, or 130 and where things stand when it is interrupted."""
-    from nfd.core.files import uninterrupted
+    from nfd.core.interruptions import uninterrupted
 
     try:
         with uninterrupted():  # inside an import an interruption can be lost

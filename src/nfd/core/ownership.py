@@ -21,9 +21,9 @@ _MADE_BY = "nfd"
 
 def made_here(directory: Path) -> set[str]:
     """The names of the files in ``directory`` that are ours."""
-    marker = _json(directory / MARKER)
-    if marker.get("made_by") == _MADE_BY:
-        files = marker.get("files")
+    listed = _json(directory / MARKER)
+    if listed.get("made_by") == _MADE_BY:
+        files = listed.get("files")
         return {MARKER, *(name for name in files if isinstance(name, str))} if isinstance(files, list) else {MARKER}
     return {path.name for path in directory.iterdir()} if _is_of_the_first_version(directory) else set()
 
