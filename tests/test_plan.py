@@ -15,7 +15,7 @@ from tests.waiting import calls
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.families import known
+from nfd.scaling.architectures import known
 from nfd.scaling.laws import LAWS
 from nfd.scaling.roles import anatomy
 from nfd.scaling.rules import RULES, Power, Role, is_spectral

@@ -18,15 +18,15 @@ from nfd.families.fingerprint import fingerprint
 from nfd.families.member import Member
 from nfd.families.paper import PaperMember
 from nfd.nets.network import Network
-from nfd.scaling.families import known
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
+from nfd.scaling.self_scaled import self_scaled_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
 
 def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
     """The member that a planned module is: the one place that looks at which kind it is."""
-    net = known(module).network
+    net = self_scaled_of(module)
     if isinstance(net, Network):
         return PaperMember(module, net, planned.rule, planned.optimizer, planned)
     return Member(module, planned, width, depth)
@@ -90,7 +90,7 @@ class ConstructedFamily(Family):
         check_constructor(self.make_model, widths, depths)
 
     def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
-        own = known(module).network is not None
+        own = self_scaled_of(module) is not None
         place = None if device is None else torch.device(device)
         with global_streams(0, [place] if place is not None and place.type != "cpu" else []):
             return plan(

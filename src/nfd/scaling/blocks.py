@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.families import known, matches
+from nfd.scaling.architectures import known, matches
 from nfd.scaling.tensors import modules
 
 

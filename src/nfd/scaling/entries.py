@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.families import known
+from nfd.scaling.architectures import known
 from nfd.scaling.plan import Entry
 from nfd.scaling.roles import Anatomy
 from nfd.scaling.rules import INPUT_LIKE, Role

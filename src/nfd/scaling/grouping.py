@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.families import matches
+from nfd.scaling.architectures import matches
 from nfd.scaling.laws import law_of
 
 if TYPE_CHECKING:

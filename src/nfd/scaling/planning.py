@@ -31,13 +31,12 @@ from nfd.scaling.entries import (
     stream_width,
     widest,
 )
-from nfd.scaling.families import Known, known
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
-from nfd.scaling.own import check_nothing_said, parts_of_own
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.roles import Anatomy, Decision, anatomy
 from nfd.scaling.rules import Role, Rule, rule_named
+from nfd.scaling.self_scaled import SelfScaled, check_nothing_said, parts_of_own, self_scaled_of
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
 from nfd.scaling.tensors import check_stored, tensors
 
@@ -120,13 +119,13 @@ def plan(
     if sample is not None and not isinstance(sample, Tensor | tuple | list | Mapping):
         raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
     check_sample("sample", sample)
-    family = known(model)
-    _check_sizes(family, rule, base, base_width, base_depth, make_model)
-    if family.network is None:
+    net = self_scaled_of(model)
+    _check_sizes(net, rule, base, base_width, base_depth, make_model)
+    if net is None:
         parts = _of_any(model, chosen, rule, base, base_width, base_depth, make_model, blocks, roles, sample)
     else:
         check_nothing_said(blocks, roles)
-        parts = parts_of_own(model, family, family.network, rule, base, base_width, base_depth, make_model)
+        parts = parts_of_own(model, net, rule, base, base_width, base_depth, make_model)
     notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
     if law.rest is not None:
         notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
@@ -196,7 +195,7 @@ def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _check_sizes(
-    family: Known,
+    net: SelfScaled | None,
     rule: str,
     base: nn.Module | None,
     base_width: int | None,
@@ -212,7 +211,7 @@ def _check_sizes(
     if make_model is not None:
         check_callable("make_model", make_model, "a function of (width, depth)")
     nothing = base is None and base_width is None and base_depth is None
-    if nothing and family.network is None and rule != "standard":
+    if nothing and net is None and rule != "standard":
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."

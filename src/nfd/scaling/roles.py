@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from nfd.core.errors import InputError, check_choice
+from nfd.scaling.architectures import Known, known, matches
 from nfd.scaling.blocks import block_of, blocks_of
 from nfd.scaling.calls import Call, recorded_calls
-from nfd.scaling.families import Known, known, matches
 from nfd.scaling.probe import Probed, probe
 from nfd.scaling.rules import ROLES, Role
 from nfd.scaling.tensors import TensorInfo, modules, tensors

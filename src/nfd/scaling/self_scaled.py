@@ -1,14 +1,21 @@
-"""``SelfScaled``: a network that has its scales in its forward pass, and knows the role of every parameter."""
+"""``SelfScaled``: a network that has its scales in its forward pass and knows its roles, and how it is planned."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from torch import nn
 
 from nfd.core.errors import InputError, check_choice
+from nfd.scaling.entries import Parts
+from nfd.scaling.matrices import layout_of
+from nfd.scaling.plan import Entry
 from nfd.scaling.rules import ROLES, Power, Role
+from nfd.scaling.sizes import MakeModel, Ratios, Start, instance, ratios_by_role, start_of
+from nfd.scaling.tensors import modules, tensors
 
 
 class SelfScaled(nn.Module):
@@ -66,6 +73,86 @@ class SelfScaled(nn.Module):
         if missing:
             raise InputError(_no_role(type(self).__name__, missing))
         return found
+
+
+def self_scaled_of(model: nn.Module) -> SelfScaled | None:
+    """The self-scaled network that a model is, whatever it is wrapped in; None where it is another module.
+
+    Raises:
+        ValueError: where such a network is only a part of the model.
+    """
+    for name, module in modules(model).items():
+        if isinstance(module, SelfScaled):
+            if name:
+                raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {name!r}.")
+            return module
+    return None
+
+
+def check_nothing_said(blocks: str | Sequence[str] | None, roles: Mapping[str, str]) -> None:
+    for name, value in (("blocks", blocks), ("roles", roles)):
+        if value:
+            raise InputError(
+                f"{name} are for other models: a network of nfd.nets knows its own; got {name}={value!r}. Drop it, or "
+                "override named_roles() in a subclass."
+            )
+
+
+def parts_of_own(
+    model: nn.Module,
+    net: SelfScaled,
+    rule: str,
+    base: nn.Module | None,
+    base_width: int | None,
+    base_depth: int | None,
+    make_model: MakeModel | None,
+) -> Parts:
+    """A network of nfd.nets: it knows its roles, its size and its multipliers."""
+    net.check_rule(rule)
+    if make_model is not None and base_width is not None:
+        wanted = base_width, base_depth or net.depth
+        made = _own_base(instance(make_model, *wanted, seed=0), "make_model makes")
+        if (made.depth, made.width) == wanted and made.width != made.depth:
+            raise InputError(
+                f"make_model{wanted} has width {made.width} and depth {made.depth}: its arguments must be "
+                "(width, depth), in this order."
+            )
+        base_width, base_depth = made.width, None if base_depth is None else made.depth
+    if base is not None:
+        small = _own_base(base, "base is")
+        base_width, base_depth = small.width, small.depth
+    if base_width is None and base_depth is None:
+        base_width = base_depth = 1
+    m, depth = net.width / (base_width or net.width), net.depth / (base_depth or net.depth)
+    return Parts(_entries(model, net, m), m, depth, net.block_names())
+
+
+def _own_base(base: nn.Module, who: str) -> SelfScaled:
+    net = self_scaled_of(base)
+    if net is None:
+        raise InputError(
+            f"{who} a {type(base).__name__}, whose scales are others than those of the model, a network of nfd.nets. "
+            "Build both alike."
+        )
+    return net
+
+
+def _entries(model: nn.Module, net: SelfScaled, m: float) -> dict[str, Entry]:
+    """A network of nfd.nets, ``m`` times as wide as its base: N(0, 1) weights behind multipliers.
+
+    What a subclass adds is behind none, and begins as the subclass begins it.
+    """
+    entries, roles, source = {}, net.settled_roles(), type(net).__name__
+    for name, t in tensors(model).items():
+        role = roles.get(name, "vector")
+        if name in roles and not net.is_standard_normal(name):
+            grown, begins = ratios_by_role(t, role, m), replace(start_of([t.drawn()]), kept=True)
+            entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
+            continue
+        grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
+        why, multiplier = (source, net.multiplier(role)) if name in roles else ("fixed", Power())
+        entries[name] = Entry(t.shape, role, why, t.shape[-1], grown, Start(1.0, None), multiplier, layout_of(t))
+    return entries
 
 
 def _no_role(kind: str, names: list[str]) -> str:

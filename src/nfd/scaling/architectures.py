@@ -1,7 +1,7 @@
-"""Model families whose tensors are known by name: blocks, roles and the order of their norms.
+"""Architectures whose tensors are known by name: blocks, roles and the order of their norms.
 
-A family matches a module anywhere inside the user's model, by its class; patterns are relative to that module, one
-``*`` per part of a name. Tests hold every recipe against the rank-one probe.
+An architecture matches a module anywhere inside the user's model, by its class. Patterns are relative to that module,
+one ``*`` per part of a name. Tests hold every recipe against the rank-one probe.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from nfd.core.errors import InputError
-from nfd.scaling.rules import Power, Role
-from nfd.scaling.self_scaled import SelfScaled
+from nfd.scaling.rules import Role
 from nfd.scaling.tensors import modules, tensors
 
 
 @dataclass(frozen=True)
-class Family:
+class Architecture:
     """A recipe: class names that it fits, the pattern of its blocks, and roles by pattern, the first match winning."""
 
     name: str
@@ -41,15 +39,13 @@ class PostNorm:
 
 @dataclass(frozen=True)
 class Known:
-    """What families say of one model, by canonical name."""
+    """What architectures say of one model, by canonical name."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     blocks: list[str] = field(default_factory=list)
     post_norm: list[PostNorm] = field(default_factory=list)
     attention: dict[str, int] = field(default_factory=dict)  # module, of the queries where there is one -> head size
-    multipliers: dict[str, Power] = field(default_factory=dict)  # in the forward pass already
-    network: SelfScaled | None = None  # the model itself, where it has its scales in its forward pass
 
 
 _LLAMA: dict[str, Role] = {
@@ -60,8 +56,8 @@ _LLAMA: dict[str, Role] = {
     "norm.*": "vector",
 }
 
-FAMILIES = (
-    Family(
+ARCHITECTURES = (
+    Architecture(
         "nn.TransformerEncoder",
         ("torch.nn.modules.transformer.TransformerEncoder",),
         "layers.*",
@@ -73,7 +69,7 @@ FAMILIES = (
         },
         attention="layers.*.self_attn",
     ),
-    Family(
+    Architecture(
         "GPT-2",
         ("transformers.models.gpt2.modeling_gpt2.GPT2Model",),
         "h.*",
@@ -88,7 +84,7 @@ FAMILIES = (
         },
         attention="h.*.attn",
     ),
-    Family(
+    Architecture(
         "Llama",
         (
             "transformers.models.llama.modeling_llama.LlamaModel",
@@ -101,7 +97,7 @@ FAMILIES = (
         attention="layers.*.self_attn",
         query="q_proj",
     ),
-    Family(
+    Architecture(
         "ViT",
         ("transformers.models.vit.modeling_vit.ViTModel",),
         "layers.*",
@@ -117,7 +113,7 @@ FAMILIES = (
         attention="layers.*.attention",
         query="q_proj",
     ),
-    Family(  # the same model in older versions of transformers
+    Architecture(  # the same model in older versions of transformers
         "ViT",
         ("transformers.models.vit.modeling_vit.ViTModel",),
         "encoder.layer.*",
@@ -133,7 +129,7 @@ FAMILIES = (
         attention="encoder.layer.*.attention.attention",
         query="query",
     ),
-    Family(
+    Architecture(
         "BERT",
         ("transformers.models.bert.modeling_bert.BertModel",),
         "encoder.layer.*",
@@ -163,57 +159,40 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def known(model: nn.Module) -> Known:
-    """Everything that families know of the model and of the modules in it."""
+    """Everything that architectures know of the model and of the modules in it."""
     found = Known()
-    for prefix, module, family in _families(model):
-        _read(found, prefix, module, family)
-    for prefix, module in modules(model).items():
-        if isinstance(module, SelfScaled):
-            if prefix:
-                raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {prefix!r}.")
-            return _own(module)
+    for prefix, module, architecture in _architectures(model):
+        _read(found, prefix, module, architecture)
     return found
 
 
-def _families(model: nn.Module) -> Iterator[tuple[str, nn.Module, Family]]:
+def _architectures(model: nn.Module) -> Iterator[tuple[str, nn.Module, Architecture]]:
     for name, module in modules(model).items():
-        for family in FAMILIES:
-            if _class_name(module) in family.classes and _modules(module, family.blocks):
-                yield name, module, family
+        for architecture in ARCHITECTURES:
+            if _class_name(module) in architecture.classes and _modules(module, architecture.blocks):
+                yield name, module, architecture
 
 
-def _read(found: Known, prefix: str, module: nn.Module, family: Family) -> None:
+def _read(found: Known, prefix: str, module: nn.Module, architecture: Architecture) -> None:
     start = f"{prefix}." if prefix else ""
-    post_norm = family.post_norm or not all(
-        getattr(m, "norm_first", True) for m in _modules(module, family.blocks).values()
+    post_norm = architecture.post_norm or not all(
+        getattr(m, "norm_first", True) for m in _modules(module, architecture.blocks).values()
     )
     for name in tensors(module):
-        role = next((r for pattern, r in family.roles.items() if matches(name, pattern)), None)
+        role = next((r for pattern, r in architecture.roles.items() if matches(name, pattern)), None)
         if role is not None:
-            in_block = matches(name, f"{family.blocks}.**")
+            in_block = matches(name, f"{architecture.blocks}.**")
             found.roles[start + name] = "hidden" if post_norm and in_block else role
-            found.sources[start + name] = f"recipe for {family.name}"
-    found.blocks.extend(start + name for name in _modules(module, family.blocks))
+            found.sources[start + name] = f"recipe for {architecture.name}"
+    found.blocks.extend(start + name for name in _modules(module, architecture.blocks))
     if post_norm:
-        found.post_norm.append(PostNorm(f"{family.name}{f' at {prefix!r}' if prefix else ''}", not family.post_norm))
-    if family.attention is not None:
-        for name, attention in _modules(module, family.attention).items():
+        where = f" at {prefix!r}" if prefix else ""
+        found.post_norm.append(PostNorm(f"{architecture.name}{where}", not architecture.post_norm))
+    if architecture.attention is not None:
+        for name, attention in _modules(module, architecture.attention).items():
             size = _head_size(attention)
             if size is not None:
-                found.attention[start + name + (f".{family.query}" if family.query else "")] = size
-
-
-def _own(net: SelfScaled) -> Known:
-    """A network of ``nfd.nets``: entries are N(0, 1) and every scale is in its forward pass."""
-    roles, kind = net.settled_roles(), type(net)
-    source = f"nfd.{kind.__name__}" if kind.__module__.startswith("nfd.") else kind.__name__
-    return Known(
-        roles=roles,
-        sources=dict.fromkeys(roles, source),
-        blocks=net.block_names(),
-        multipliers={name: net.multiplier(role) for name, role in roles.items() if net.is_standard_normal(name)},
-        network=net,
-    )
+                found.attention[start + name + (f".{architecture.query}" if architecture.query else "")] = size
 
 
 def _modules(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
