@@ -33,16 +33,16 @@ def fingerprint(name: str, build: Build, size: tuple[int, int], sample: Any) -> 
     try:
         first, second = (_trace(build, size, sample) for _ in range(2))
     except Exception as error:  # whatever the user's model raises on this sample in double precision
-        said = f"it raised {type(error).__name__}: {first_line(error)}"
-        raise InputError(_without(name, said)) from error
+        reason = f"it raised {type(error).__name__}: {first_line(error)}"
+        raise InputError(_without(name, reason)) from error
     if first != second:
         raise InputError(_without(name, "it computes otherwise each time, from the same seed"))
     return blake2b(first.encode(), digest_size=10).hexdigest()
 
 
-def _without(name: str, said: str) -> str:
+def _without(name: str, reason: str) -> str:
     return (
-        f"{name} cannot be told from another version of its code ({said}), so that a stored result could be a stale "
+        f"{name} cannot be told from another version of its code ({reason}), so that a stored result could be a stale "
         "one. Pass version=, a text that you change with the code."
     )
 

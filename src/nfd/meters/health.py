@@ -79,13 +79,13 @@ def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | N
 
 def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     """The first module whose output is not finite."""
-    found: list[str] = []
+    broken: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, out: Any) -> None:
             tensor = out[0] if isinstance(out, tuple | list) and out else out
-            if not found and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
-                found.append(name)
+            if not broken and isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+                broken.append(name)
 
         return hook
 
@@ -96,7 +96,7 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else "the loss"
+    return broken[0] if broken else "the loss"
 
 
 def gradient_event(ratio: float) -> Event | None:

@@ -34,14 +34,14 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
     *rest, smallest = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
     runs, starts, most = dict[Which, Run](), _Starts(), torch.get_num_threads()
 
-    def kept(found: Mapping[Which, Run]) -> None:
-        runs.update(found)
-        for width, depth, _ in found:
+    def kept(trained: Mapping[Which, Run]) -> None:
+        runs.update(trained)
+        for width, depth, _ in trained:
             shown.advance(width * depth)
 
     with global_streams(devices=job.devices), _attention_by_parts():
-        found, alone = _alone(job, smallest, starts)
-        kept({smallest: found})
+        trained, alone = _alone(job, smallest, starts)
+        kept({smallest: trained})
         at_a_time = min(most, _MOST_AT_A_TIME)
         while rest and not alone and at_a_time > 1:
             some = rest[:at_a_time]
@@ -96,16 +96,16 @@ def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
 def _together(job: Job, some: Sequence[Which], starts: _Starts) -> dict[Which, Run] | None:
     """Networks at the same time; None if one of them drew random numbers."""
     built = [_built(job, which) for which in some]  # one after another: that moves the streams
-    for which, one in zip(some, built, strict=True):
-        starts.add(which, one.member.module)
+    for which, network in zip(some, built, strict=True):
+        starts.add(which, network.member.module)
     before = global_state()
     with ThreadPoolExecutor(len(some)) as pool:
         try:
-            found = dict(zip(some, pool.map(partial(_run, job), some, built), strict=True))
+            trained = dict(zip(some, pool.map(partial(_run, job), some, built), strict=True))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found if global_state() == before else None
+    return trained if global_state() == before else None
 
 
 class _Starts:

@@ -71,18 +71,18 @@ class Spectra:
 
         Not-a-number before the first step, and where vectors left the range of floating-point numbers.
         """
-        found: dict[str, Tensor] = {}
+        smallest: dict[str, Tensor] = {}
         for name, vectors in self._kept.items():
             if not vectors:
                 blank = torch.full((self.net.depth,), torch.nan, dtype=torch.float64)
-                found |= {name: blank, f"{name}_relative": blank}
+                smallest |= {name: blank, f"{name}_relative": blank}
                 continue
-            each = torch.stack(vectors, 1).double()  # [L, k, n]
-            gram = each @ each.mT / each.shape[-1]
+            matrix = torch.stack(vectors, 1).double()  # [L, k, n]
+            gram = matrix @ matrix.mT / matrix.shape[-1]
             scale = gram.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
-            found[name] = _lowest(gram)
-            found[f"{name}_relative"] = _lowest(scale[:, :, None] * gram * scale[:, None, :])
-        return found
+            smallest[name] = _lowest(gram)
+            smallest[f"{name}_relative"] = _lowest(scale[:, :, None] * gram * scale[:, None, :])
+        return smallest
 
 
 def _lowest(matrices: Tensor) -> Tensor:

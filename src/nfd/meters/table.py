@@ -34,18 +34,18 @@ def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds:
         return []
     other: Axis = "depth" if axis == "width" else "width"
     shown = [m for m in METERS if not (axis == "width" and m in _OF_DEPTH_ONLY)]
-    found = []
+    table = []
     for meter in shown:
         unread = [r["unread"][meter] for r in runs if meter in r.get("unread", {})]
         points = _Points.of(runs, meter, axis, other)
         if unread:
-            found.append(_row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "unread", unread[0]))
+            table.append(_row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "unread", unread[0]))
         elif points is not None:
             first = _Points.of(
                 [r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other
             )
-            found.append(_judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule))
-    return found
+            table.append(_judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule))
+    return table
 
 
 class _Points:
@@ -90,18 +90,18 @@ def _judged(
     """The row of a meter that some network has."""
     size, value, group = points.kept
     if bool((points.value == 0).all()):
-        said = "exactly zero in every network: nothing moves what is read."
-        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "zero", said)
+        text = "exactly zero in every network: nothing moves what is read."
+        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "zero", text)
     if len(value) == runs and _spread(value) <= _SAME:
-        said = f"{float(value[0]):.3g} in every network, whatever its size and seed: no interval."
-        return _row(meter, axis, Trend(UNKNOWN), "STABLE", "constant", said)
+        text = f"{float(value[0]):.3g} in every network, whatever its size and seed: no interval."
+        return _row(meter, axis, Trend(UNKNOWN), "STABLE", "constant", text)
     if len(value) == runs and points.scatter() <= _SAME:
-        said = "the seeds give the same number at every size: no interval."
-        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "same", said)
+        text = "the seeds give the same number at every size: no interval."
+        return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "same", text)
     if {int(s) for s in size} != set(sizes):
         slope = pooled_slope(size.log(), value.log(), group) if len(value) else UNKNOWN
-        said = "zero or not finite in every network of some size."
-        return _row(meter, axis, Trend(slope), "UNCERTAIN", "missing", said)
+        text = "zero or not finite in every network of some size."
+        return _row(meter, axis, Trend(slope), "UNCERTAIN", "missing", text)
     now = _trend(points)
     word, reason = judged(now, None if first is None or not bool(first.usable.all()) else _trend(first))
     more = None
@@ -113,8 +113,9 @@ def _judged(
     changes = word in ("COLLAPSES", "GROWS")
     typical = [float(value[size == s].log().mean().exp()) for s in sizes]
     start = since(sizes, torch.tensor(typical, dtype=torch.float64)) if changes else None
-    said = cause(meter, axis, word, rule) if (meter, axis, word) in ADVICE else _said(reason, axis, sizes, now, more)
-    return _row(meter, axis, now, word, reason, said, start, more)
+    advised = (meter, axis, word) in ADVICE
+    text = cause(meter, axis, word, rule) if advised else _in_words(reason, axis, sizes, now, more)
+    return _row(meter, axis, now, word, reason, text, start, more)
 
 
 def _trend(points: _Points) -> Trend:
@@ -124,7 +125,7 @@ def _trend(points: _Points) -> Trend:
     return Trend(slope) if verdict(slope) == "STABLE" else trend(size, value, group)
 
 
-def _said(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: int | None) -> str:
+def _in_words(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: int | None) -> str:
     """What a verdict that has no advice means."""
     texts: dict[Reason, str] = {
         "flat": f"does not depend on {axis}.",
@@ -159,26 +160,26 @@ def _limit(now: Trend, axis: Axis, sizes: Sequence[int]) -> str:
 def _row(
     meter: str,
     axis: Axis,
-    found: Trend,
+    law: Trend,
     word: Verdict,
     reason: Reason,
-    said: str,
+    text: str,
     start: int | None = None,
     more: int | None = None,
 ) -> Row:
-    limit = found.limit.root() if math.isfinite(found.limit.value) else UNKNOWN
+    limit = law.limit.root() if math.isfinite(law.limit.value) else UNKNOWN
     return {
         "meter": meter,
         "axis": axis,
-        "slope": found.slope.value,
-        "low": found.slope.low,
-        "high": found.slope.high,
+        "slope": law.slope.value,
+        "low": law.slope.low,
+        "high": law.slope.high,
         "limit": limit.value,
         "limit_low": limit.low,
         "limit_high": limit.high,
         "verdict": word,
         "reason": reason,
-        "cause": said,
+        "cause": text,
         "since": start,
         "seeds_needed": more,
     }

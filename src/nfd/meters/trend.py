@@ -69,14 +69,14 @@ def _limit(ratio: Tensor, y: Tensor, group: Tensor) -> Interval:
     end = float(ratio.max()) / (float(ratio.max()) - 1)  # beyond it v^2 is negative at the smallest size
     grid = end * (1 - torch.logspace(-3, math.log10(_STEEPEST), _GRID, dtype=torch.float64))
     r = float(grid[_misfits(y - _shape(grid[:, None], ratio), group).argmin()])
-    found = UNKNOWN
+    fitted = UNKNOWN
     for _ in range(_STEPS):
         slope = (1 - ratio) / (r + (1 - r) * ratio) / 2
-        found = pooled_slope(slope, y - _shape(r, ratio) + r * slope, group)
-        r = min(found.value, (r + end) / 2)
+        fitted = pooled_slope(slope, y - _shape(r, ratio) + r * slope, group)
+        r = min(fitted.value, (r + end) / 2)
         if not math.isfinite(r):
             return UNKNOWN
-    return found if found.value < end else UNKNOWN
+    return fitted if fitted.value < end else UNKNOWN
 
 
 def _misfits(residuals: Tensor, group: Tensor) -> Tensor:

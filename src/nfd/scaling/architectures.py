@@ -160,10 +160,10 @@ def matches(name: str, pattern: str) -> bool:
 
 def known(model: nn.Module) -> Known:
     """Everything that architectures know of the model and of the modules in it."""
-    found = Known()
+    parts = Known()
     for prefix, module, architecture in _architectures(model):
-        _read(found, prefix, module, architecture)
-    return found
+        _read(parts, prefix, module, architecture)
+    return parts
 
 
 def _architectures(model: nn.Module) -> Iterator[tuple[str, nn.Module, Architecture]]:
@@ -173,7 +173,7 @@ def _architectures(model: nn.Module) -> Iterator[tuple[str, nn.Module, Architect
                 yield name, module, architecture
 
 
-def _read(found: Known, prefix: str, module: nn.Module, architecture: Architecture) -> None:
+def _read(parts: Known, prefix: str, module: nn.Module, architecture: Architecture) -> None:
     start = f"{prefix}." if prefix else ""
     post_norm = architecture.post_norm or not all(
         getattr(m, "norm_first", True) for m in _modules(module, architecture.blocks).values()
@@ -182,17 +182,17 @@ def _read(found: Known, prefix: str, module: nn.Module, architecture: Architectu
         role = next((r for pattern, r in architecture.roles.items() if matches(name, pattern)), None)
         if role is not None:
             in_block = matches(name, f"{architecture.blocks}.**")
-            found.roles[start + name] = "hidden" if post_norm and in_block else role
-            found.sources[start + name] = f"recipe for {architecture.name}"
-    found.blocks.extend(start + name for name in _modules(module, architecture.blocks))
+            parts.roles[start + name] = "hidden" if post_norm and in_block else role
+            parts.sources[start + name] = f"recipe for {architecture.name}"
+    parts.blocks.extend(start + name for name in _modules(module, architecture.blocks))
     if post_norm:
         where = f" at {prefix!r}" if prefix else ""
-        found.post_norm.append(PostNorm(f"{architecture.name}{where}", not architecture.post_norm))
+        parts.post_norm.append(PostNorm(f"{architecture.name}{where}", not architecture.post_norm))
     if architecture.attention is not None:
         for name, attention in _modules(module, architecture.attention).items():
             size = _head_size(attention)
             if size is not None:
-                found.attention[start + name + (f".{architecture.query}" if architecture.query else "")] = size
+                parts.attention[start + name + (f".{architecture.query}" if architecture.query else "")] = size
 
 
 def _modules(module: nn.Module, pattern: str) -> dict[str, nn.Module]:

@@ -20,13 +20,13 @@ def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:
     """Names of the modules that fit a pattern such as ``"transformer.h.*"``; ValueError when there are none."""
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     names = [name for name in modules(model) if name]
-    found = [name for name in names if any(matches(name, p) for p in patterns)]
+    fitting = [name for name in names if any(matches(name, p) for p in patterns)]
     missing = [p for p in patterns if not any(matches(name, p) for name in names)]
     if missing or not patterns:
         there = sorted({f"{name.rpartition('.')[0]}.*".lstrip(".") for name in blocks_found(model)})
         hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
         raise InputError(f"blocks must name modules of the model; nothing fits {', '.join(missing)!r}. {hint}".strip())
-    return found
+    return fitting
 
 
 def blocks_found(model: nn.Module) -> list[str]:

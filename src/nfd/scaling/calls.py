@@ -36,10 +36,10 @@ def recorded_calls(model: nn.Module, blocks: Iterable[nn.Module], sample: Any) -
     except Exception as error:
         if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
             raise
-        said = (str(error).splitlines() or [""])[0][:200]
+        message = (str(error).splitlines() or [""])[0][:200]
         raise InputTypeError(
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
-            f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {said}"
+            f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {message}"
         ) from error
     finally:
         for handle in handles:

@@ -56,11 +56,11 @@ def probe(block: nn.Module, call: Call) -> Probed:
         answers = {name: _writes(t, before, output) for name, t in matrices.items() if name not in writers}
         if not writers:
             silent = {name for name, answer in answers.items() if answer is None}
-        found = {name for name, answer in answers.items() if answer}
-        if not found:
+        new = {name for name, answer in answers.items() if answer}
+        if not new:
             return Probed(frozenset(writers), frozenset(silent), _passes_on(before, args, kwargs))
-        writers |= found
-        _silence(block, found)
+        writers |= new
+        _silence(block, new)
 
 
 def _passes_on(output: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:

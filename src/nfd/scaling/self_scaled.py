@@ -64,15 +64,15 @@ class SelfScaled(nn.Module):
                 f"{', '.join(map(repr, unknown))}."
             )
         of = {id(names[name]): role for name, role in given.items()}
-        found: dict[str, Role] = {}
+        roles: dict[str, Role] = {}
         for name, p in self.named_parameters():
             role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
             if role is not None:
-                found[name] = cast(Role, role)
-        missing = [name for name, p in self.named_parameters() if p.requires_grad and name not in found]
+                roles[name] = cast(Role, role)
+        missing = [name for name, p in self.named_parameters() if p.requires_grad and name not in roles]
         if missing:
             raise InputError(_no_role(type(self).__name__, missing))
-        return found
+        return roles
 
 
 def self_scaled_of(model: nn.Module) -> SelfScaled | None:

@@ -46,8 +46,8 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
                 return chosen(outputs, y)
             return chosen(_classes_last(outputs, y).flatten(0, -2), y.flatten())
         except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
-            said = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
-            raise InputTypeError(f"loss={loss!r} cannot be computed of {said}") from error
+            shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}") from error
 
     return value
 
