@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -485,6 +486,32 @@ def test_a_plan_is_stored_and_read(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(ValueError, match="plan"):
             nfd.Plan.load(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("rule",), "mupp", "rule: Input should be"),
+        (("optimizer",), "adamx", "optimizer must be one of"),
+        (("depth",), float("nan"), "not JSON compliant"),
+        (("entries", "head.weight", "role"), "out", "entries.head.weight.role: Input should be"),
+        (("entries", "head.weight", "ratios", "fan_in"), 0, "ratios.fan_in: Input should be greater than 0"),
+        (("entries", "head.weight", "ratios", "fan_in"), 1e-320, "beyond all numbers"),
+        (("entries", "head.weight", "shape"), [3, -1], "shape.1: Input should be greater"),
+        (("entries", "head.weight", "start", "kept"), 1, "start.kept: Input should be a valid boolean"),
+        (("entries", "head.weight", "start", "std"), "0.1", "start.std: Input should be a valid number"),
+        (("blocks",), "blocks.0", "blocks: Input should be a valid array"),
+    ],
+)
+def test_a_damaged_plan_says_where(place: tuple[str, ...], value: Any, message: str) -> None:
+    stored = residual(optimizer="sgd")[1].to_dict()
+    part = stored
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        nfd.Plan.from_dict(stored)
+    assert "The stored plan is damaged" in str(raised.value)
 
 
 def test_another_model_is_refused() -> None:

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from nfd.core.errors import (
-    FileError,
     InputError,
-    InputTypeError,
     check_callable,
-    check_choice,
-    check_count,
     check_patterns,
     check_real,
     check_seed,
 )
-from nfd.core.files import expanded
 from nfd.core.names import Decay, RuleName
+from nfd.scaling import stored_plan
 from nfd.scaling.combined import optimizer_of
 from nfd.scaling.explain import explained
 from nfd.scaling.grouping import Tuned, groups_of
 from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.matrices import LAYOUTS, Layout
-from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, ROLES, RULES, Power, Powers, Role, is_spectral, rule_named
-from nfd.scaling.sizes import Ratios, Start
+from nfd.scaling.matrices import Layout
+from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
+from nfd.scaling.sizes import Positive, Ratios, Start, Whole
 from nfd.scaling.tensors import check_stored, tensors
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
-_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -53,10 +46,10 @@ class Entry:
             None for every other tensor.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[Whole, ...]
     role: Role
     why: str
-    fan_in: int | None
+    fan_in: Whole | None
     ratios: Ratios
     start: Start
     multiplier: Power = field(default=Power())
@@ -92,8 +85,8 @@ class Plan:
     rule: RuleName
     optimizer: str
     decay: Decay
-    width: float
-    depth: float
+    width: Positive
+    depth: Positive
     entries: dict[str, Entry]
     blocks: tuple[str, ...]
     multipliers: dict[str, float]
@@ -274,99 +267,25 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON or a checkpoint."""
-        return {"format": _FORMAT, **asdict(self)}
+        return stored_plan.plain(self)
 
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_dict(stored: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` wrote; ValueError when it is not one."""
-        if not isinstance(stored, Mapping) or stored.get("format") != _FORMAT:
-            got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
-            raise InputError(f"This is not a plan of format {_FORMAT}; got {got!r}. Plan the model again.")
-        try:
-            entries = {str(name): _entry(name, e) for name, e in stored["entries"].items()}
-            found = cls(
-                rule=cast(RuleName, check_choice("rule", stored["rule"], RULES)),
-                optimizer=law_of(stored["optimizer"]).name,
-                decay=cast(Decay, check_choice("decay", stored["decay"], DECAYS)),
-                width=check_real("width", stored["width"], above=0.0),
-                depth=check_real("depth", stored["depth"], above=0.0),
-                entries=entries,
-                blocks=_texts("blocks", stored["blocks"]),
-                multipliers={str(k): check_real(k, v) for k, v in stored["multipliers"].items()},
-                notes=_texts("notes", stored["notes"]),
-            )
-            for name in entries:
-                found._check_numbers(name)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            said = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"The stored plan is damaged ({said}). Plan the model again.") from None
-        return found
-
-    def _check_numbers(self, name: str) -> None:
-        """ValueError unless the numbers of a tensor can be used: ratios may be so far from 1 that powers are not."""
-        try:
-            numbers = [of(name) for of in (self.std, self.rate, self.epsilon, self.weight_decay)]
-        except ArithmeticError:
-            numbers = [math.inf]
-        if not all(map(math.isfinite, numbers)):
-            raise InputError(f"{name!r} has ratios or powers beyond all numbers: {self.entries[name]}")
+        return stored_plan.restored(stored)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
-        there = expanded(path)
-        if there.is_file() and there.stat().st_size and not _is_plan(there):
-            raise FileError(f"{path} is no plan and would be replaced. Nothing was changed. Choose another path.")
-        there.write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+        stored_plan.save(self, path)
 
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
+    @staticmethod
+    def load(path: str | Path) -> Plan:
         """Read what ``save`` wrote; ValueError when it is not a plan."""
-        if not isinstance(path, str | Path):
-            raise InputTypeError(f"path must be a text or a Path; got {path!r}.")
-        try:
-            stored = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{str(path)!r} is not a plan: {error}.") from None
-        return cls.from_dict(stored)
+        return stored_plan.load(path)
 
 
-def _is_plan(path: Path) -> bool:
-    """Whether a file holds a plan, of any version."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(stored, dict) and {"format", "rule", "entries"} <= stored.keys()
-
-
-def _entry(name: str, stored: Mapping[str, Any]) -> Entry:
-    start, ratios = stored["start"], stored["ratios"]
-    if not isinstance(start["kept"], bool):
-        raise InputTypeError(f"kept of {name!r} must be true or false; got {start['kept']!r}")
-    return Entry(
-        shape=tuple(check_count(f"shape of {name!r}", size, minimum=0) for size in stored["shape"]),
-        role=cast(Role, check_choice("role", stored["role"], ROLES)),
-        why=_texts("why", [stored["why"]])[0],
-        fan_in=None if stored["fan_in"] is None else check_count("fan_in", stored["fan_in"], minimum=0),
-        ratios=Ratios(*(check_real(k, ratios[k], above=0.0) for k in ("fan_in", "fan_out"))),
-        start=Start(
-            check_real("std", start["std"], least=0.0),
-            None if start["constant"] is None else check_real("constant", start["constant"]),
-            start["kept"],
-        ),
-        matrix=None if stored["matrix"] is None else cast(Layout, check_choice("matrix", stored["matrix"], LAYOUTS)),
-        multiplier=Power(*(check_real(k, stored["multiplier"][k]) for k in ("fan_in", "fan_out", "depth"))),
-    )
-
-
-def _texts(name: str, stored: Any) -> tuple[str, ...]:
-    if not isinstance(stored, list | tuple) or not all(isinstance(text, str) for text in stored):
-        raise InputTypeError(f"{name} must be text; got {stored!r}")
-    return tuple(stored)
-
-
-def _several(said: str, names: list[str]) -> str:
+def _several(state: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{said}: {', '.join(map(repr, names[:3]))}{more}. "
+    return f"{state}: {', '.join(map(repr, names[:3]))}{more}. "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
@@ -22,12 +23,16 @@ _ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in
 MakeModel = Callable[[int, int], nn.Module]
 
 
+Positive = Annotated[float, Field(gt=0)]  # checked where a plan is read from a file
+Whole = Annotated[int, Field(ge=0)]
+
+
 @dataclass(frozen=True)
 class Start:
     """How a tensor begins in the base model: at a constant, at random with a standard deviation, or in a way of its own
     that is kept."""
 
-    std: float
+    std: Annotated[float, Field(ge=0)]
     constant: float | None
     kept: bool = False
 
@@ -36,8 +41,8 @@ class Start:
 class Ratios:
     """Of fan-in and fan-out to those of the base."""
 
-    fan_in: float
-    fan_out: float
+    fan_in: Positive
+    fan_out: Positive
 
 
 def start_of(values: Sequence[Tensor]) -> Start:
