@@ -131,6 +131,11 @@ def standard_errors(freedom: float, level: float = 0.025) -> float:
     return float(stdtrit(freedom, 1 - level))
 
 
+def margin(samples: Tensor) -> Tensor:
+    """How far the 95 % interval of the mean over replicates reaches to either side, for every entry."""
+    return standard_errors(len(samples) - 1) * stderr(samples)
+
+
 def student(value: float, error: float, freedom: float, level: float = 0.025) -> Interval:
     """A number with this standard error, and 95 % limits by Student's t with these degrees of freedom."""
     half = standard_errors(freedom, level) * error

@@ -24,7 +24,7 @@ _ZERO = 1e-9
 
 
 @dataclass(frozen=True)
-class Facts:
+class KernelFacts:
     """What is known of one activation.
 
     Attributes:
@@ -51,7 +51,7 @@ class Facts:
 
 
 @undisturbed()
-def kernel_facts(name: Activation, seed: int = 0) -> Facts:
+def kernel_facts(name: Activation, seed: int = 0) -> KernelFacts:
     """Measure the facts of one activation."""
     act = activation(name)
     hermite = act.hermite(_DEGREE).tolist()
@@ -65,7 +65,7 @@ def kernel_facts(name: Activation, seed: int = 0) -> Facts:
     opposite = abs(float(pair[0, 1] + pair[0, 0])) < 1e-8 * float(pair[0, 0])
     cosine = antipodal @ antipodal.T / _DIMENSION
     k_0 = act.moment(torch.ones_like(cosine), torch.ones_like(cosine), cosine.clamp(-1, 1))
-    return Facts(
+    return KernelFacts(
         name=name,
         hermite=hermite,
         parity="odd" if odd else "even" if even else "neither",
@@ -78,7 +78,7 @@ def kernel_facts(name: Activation, seed: int = 0) -> Facts:
     )
 
 
-def rows(facts: Facts) -> dict[str, Any]:
+def rows(facts: KernelFacts) -> dict[str, Any]:
     """What a person reads."""
     shown = asdict(facts)
     shown["hermite"] = " ".join(f"{h:.4f}" if abs(h) >= _ZERO else "0" for h in facts.hermite)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import model_validator
 
-from nfd.core.errors import InputError
-from nfd.core.files import expanded
-from nfd.core.names import Data
-from nfd.experiment.settings import DataConfig
+from nfd.core import Data
+from nfd.experiment import DataConfig
 
 Preset = Literal["smoke", "cpu", "paper"]
 
@@ -29,13 +28,15 @@ class FigureConfig(DataConfig):
     def _name_data(cls, given: Any) -> Any:
         """``data_dir`` alone says which data set: the binary files of CIFAR-10, or folders of images."""
         place = given.get("data_dir") if isinstance(given, dict) and given.get("data") is None else None
-        return given | {"data": _kind_of(expanded(place))} if isinstance(place, str) and place.strip() else given
+        if not isinstance(place, str) or not place.strip():
+            return given
+        return given | {"data": _kind_of(Path(os.path.expanduser(place)))}
 
 
 def _kind_of(path: Path) -> str:
     """Folders without a name of CIFAR-10's are folders of images."""
     if not path.exists():
-        raise InputError(
+        raise ValueError(
             f"data_dir {str(path)!r} does not exist. Point it at CIFAR-10's binary files or at a folder of images per "
             "class."
         )

@@ -7,15 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import (
-    Interval,
-    interval,
-    satterthwaite,
-    squared_size,
-    standard_errors,
-    stderr,
-    systematic_squares,
-)
+from nfd.core import Interval, interval, satterthwaite, squared_size, standard_errors, stderr, systematic_squares
 
 
 def squared_apart(first: Tensor, second: Tensor) -> Tensor:

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nfd.core.files import staged, write_json, write_text
-from nfd.experiment.findings.finding import Finding, plain
+from nfd.core import staged
+from nfd.experiment import Finding, plain
 from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
-from nfd.report.charts import write_charts
-from nfd.report.figure import figure_section
-from nfd.report.page import page
-from nfd.report.section import Section
+from nfd.report import Report, Section, figure_section, made_by, write_charts, write_page
 
 Drawn = Sequence[tuple[Sequence[Finding], Section]]
 
@@ -28,21 +25,21 @@ def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directo
     with staged(directory) as folder:
         charts = write_charts(findings, folder)
         section = figure_section(f"{number}: {figure.title}", "", findings, charts)
-        write_text(folder / f"{figure.name}.html", page(f"{figure.title} ({data})", [section]))
+        write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", [section])
     return section
 
 
 def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
     """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
-    title = f"{_FIGURES}, on {data}"
-    sections = [*_warning(config), *(section for _, section in drawn)]
-    with staged(directory) as folder:
-        write_text(folder / "config.toml", config.toml())
-        write_text(folder / "report.html", page(title, [*sections, _made(command)]))
-        found = plain([finding for findings, _ in drawn for finding in findings])
-        about = {"title": title, "config": config.model_dump(), "command": command}
-        write_json(folder / "result.json", {**about, "findings": found})
-    return directory / "report.html"
+    return Report(
+        f"{_FIGURES}, on {data}",
+        command,
+        config,
+        [],
+        opening=[*_warning(config), *(section for _, section in drawn)],
+        closing=[made_by(command, "The same command draws again without training.")],
+        content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
+    ).write(directory)
 
 
 def write_claims(
@@ -50,24 +47,21 @@ def write_claims(
 ) -> Path:
     """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
     intro = _intro(config, data, command)
-    with staged(directory) as folder:
-        write_text(folder / "config.toml", config.toml())
-        write_text(folder / "claims.md", claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(intro)}"))
-        sections = [*_warning(config), Section("How", [intro]), claims_section(rows)]
-        write_text(folder / "report.html", page(_CLAIMS, sections))
-        about = {"title": _CLAIMS, "config": config.model_dump(), "command": command, "data": data}
-        write_json(folder / "result.json", {**about, "rows": list(rows)})
-    return directory / "report.html"
+    return Report(
+        _CLAIMS,
+        command,
+        config,
+        [],
+        opening=[*_warning(config), Section("How", [intro]), claims_section(rows)],
+        content={"data": data, "rows": list(rows)},
+        texts={"claims.md": claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(intro)}")},
+    ).write(directory)
 
 
 def _warning(config: FigureConfig) -> list[Section]:
     if config.size != "smoke":
         return []
     return [Section("At size smoke", ["This shows that everything works, and nothing of what the paper says."])]
-
-
-def _made(command: str) -> Section:
-    return Section("What was run", [f"Made by: {command}. The same command draws again without training."])
 
 
 def _intro(config: FigureConfig, data: str, command: str) -> str:

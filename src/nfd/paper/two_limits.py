@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation, Feedback, Weights
-from nfd.core.random import derive
-from nfd.limits.particles import solve_nfd
-from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd import SGD, ResNet, solve_nfd
+from nfd.core import Activation, Feedback, Weights, derive
 
 HORIZON, ETA_C = 1.0, 0.3
 

@@ -8,13 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nfd.core.activations import activation
-from nfd.core.names import Activation as Name
-from nfd.core.random import generator
-from nfd.limits.kernel import kernel
-from nfd.nets.network import Network
-from nfd.nets.resnet import ResNet
-from nfd.nets.streams import Streams
+from nfd import ResNet, kernel
+from nfd.core import Activation, activation, generator
+from nfd.nets import Network, Streams
 
 
 def flows(net: Network, x: Tensor) -> Streams:
@@ -25,7 +21,7 @@ def flows(net: Network, x: Tensor) -> Streams:
 
 
 def errors_in_depth(
-    x: Tensor, name: Name, n: int, seed: int, depths: Sequence[int], horizon: float = 1.0
+    x: Tensor, name: Activation, n: int, seed: int, depths: Sequence[int], horizon: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Mean squares [depths] of ``h_L`` and of ``g_0`` minus those of the network twice as deep on one Brownian path.
 
@@ -37,14 +33,16 @@ def errors_in_depth(
     return h, g
 
 
-def endpoints(x: Tensor, name: Name, n: int, L: int, seed: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
+def endpoints(x: Tensor, name: Activation, n: int, L: int, seed: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
     """``h_L`` and ``g_0`` of one untrained network with one output, its layers cut from one path."""
     net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, coupled=True, dtype=x.dtype)
     streams = flows(net, x)
     return streams.h[-1].double(), streams.delta[0].double()
 
 
-def errors_in_width(x: Tensor, name: Name, L: int, seed: int, widths: Sequence[int], horizon: float = 1.0) -> Tensor:
+def errors_in_width(
+    x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int], horizon: float = 1.0
+) -> Tensor:
     """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
     C, P = moments(x, name, L, horizon)
     found = []
@@ -56,7 +54,7 @@ def errors_in_width(x: Tensor, name: Name, L: int, seed: int, widths: Sequence[i
     return torch.stack(found, 1)
 
 
-def moments(x: Tensor, name: Name, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, name: Activation, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
     """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
     act, tau = activation(name), horizon / L
     P = torch.ones(len(x), len(x), dtype=torch.float64)
@@ -68,7 +66,7 @@ def moments(x: Tensor, name: Name, L: int, horizon: float = 1.0) -> tuple[Tensor
     return C, P
 
 
-def covariances(x: Tensor, name: Name, n: int, L: int, count: int, seed: int, horizon: float = 1.0) -> Tensor:
+def covariances(x: Tensor, name: Activation, n: int, L: int, count: int, seed: int, horizon: float = 1.0) -> Tensor:
     """``h_L.hbar_L / n`` [count, b, b] of untrained networks, in law exactly, all at once.
 
     Given ``phi(h_{l-1})``, the b vectors ``W_l phi / sqrt(n)`` are Gaussian with covariance ``phi.phibar / n``.

@@ -26,7 +26,7 @@ class Report:
         findings: each becomes a section with a chart.
         opening, closing: sections before and after those of the findings.
         content: what ``result.json`` holds beside title, settings, command and findings.
-        tables: rows of CSV files, by file name.
+        tables: rows of CSV files, texts: content of other files; by file name.
         charts: names of all findings that this command may have; charts that an earlier report left are removed.
     """
 
@@ -39,6 +39,7 @@ class Report:
     content: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     charts: Sequence[str] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> Path:
         """Write page, ``result.json``, ``config.toml``, tables and charts, all or nothing; returns the page's path."""
@@ -47,13 +48,20 @@ class Report:
             drawn = write_charts(self.findings, folder)
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
+            for name, text in self.texts.items():
+                write_text(folder / name, text)
             sections = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
             write_text(folder / "report.html", page(self.title, [*self.opening, *sections, *self.closing]))
             about = {"title": self.title, "config": self.config.model_dump(), "command": self.command}
-            write_json(folder / "result.json", {**about, **self.content, "findings": plain(self.findings)})
+            write_json(folder / "result.json", {**about, "findings": plain(self.findings), **self.content})
         return directory / "report.html"
 
 
 def made_by(command: str, *more: str) -> Section:
     """The section that ends a page: how it was made."""
     return Section("What was run", [f"Made by: {command}", *more])
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
+    """Write a page of these sections, in HTML."""
+    write_text(path, page(title, sections))

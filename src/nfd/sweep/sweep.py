@@ -99,6 +99,10 @@ class Sweep:
         in_order = iter(records)
         return {name: [next(in_order) for _ in configs] for name, configs in plans.items()}
 
+    def missing(self, configs: Iterable[RunConfig]) -> int:
+        """How many of these runs are not stored."""
+        return len(set(names(configs)) - self.store.keys())
+
     def keep(self, records: Sequence[Record]) -> None:
         """Store a group in place of what failed before, then tell the trackers."""
         keys = {record.key for record in records}

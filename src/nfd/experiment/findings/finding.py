@@ -120,10 +120,14 @@ def depth_name(depth: float) -> str:
     return "infinite depth" if depth == INFINITE else f"depth {depth:g}"
 
 
+def slope_row(series: str, exponent: Interval) -> Row:
+    """The row of an exponent, with its verdict."""
+    return {"series": series} | columns("slope", exponent) | {"verdict": verdict(exponent)}
+
+
 def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
     """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number where there is none."""
-    found = interval(f, *samples)
-    return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
+    return slope_row(series, interval(f, *samples))
 
 
 def power(letter: str, row: Row) -> str:

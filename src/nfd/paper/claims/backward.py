@@ -9,12 +9,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.core.activations import activation
-from nfd.core.names import Activation, Feedback
-from nfd.core.statistics import Interval, interval, mean
-from nfd.core.variances import stream_variances
-from nfd.limits.depth import extrapolated
-from nfd.nets.resnet import ResNet
+from nfd import ResNet
+from nfd.core import Activation, Feedback, Interval, activation, interval, mean, stream_variances
+from nfd.limits import extrapolated
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from nfd.core.names import RuleName
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope
+from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import (
@@ -25,8 +24,7 @@ from nfd.paper.claims.rules import (
 from nfd.paper.figures import figure5
 from nfd.paper.figures.panels import apart_said
 from nfd.paper.figures.selection import Runs
-from nfd.sweep.optimum import Scores
-from nfd.sweep.transfer import Size, drift
+from nfd.sweep import Scores, drift
 
 _UNIFORM, _EQ8 = figure5.RULES
 _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none
@@ -56,13 +54,13 @@ def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple
     return found, f"{power_said('L', found)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
-def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[Size, Scores]:
+def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[tuple[int, int], Scores]:
     """Scores by (width, depth)."""
     some = runs.where(rule=rule)
     return {(n, L): figure5.scores(some, rule, n, L, classes, metric) for n, L in some.by("width", "depth")}
 
 
-def drifted(found: dict[Size, Scores], axis: str) -> tuple[Interval | None, str]:
+def drifted(found: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:
     """The drift of the best rate, None where it cannot be told, and the best rates in words."""
     blind = [f"width {n}, depth {L}" for (n, L), cell in found.items() if not cell.learns or cell.edge]
     if blind:
@@ -89,7 +87,7 @@ def _stays(evidence: Evidence) -> Judged:
     return between(found, -_TRANSFERS, _TRANSFERS, f"{reading} At depths to 256: docs/sweeps.md.", "both widths")
 
 
-def _largest(evidence: Evidence, rule: str) -> dict[Size, Scores]:
+def _largest(evidence: Evidence, rule: str) -> dict[tuple[int, int], Scores]:
     runs = evidence.runs["5"]["transfer"]
     return cells(runs.where(width=max(runs.values("width"))), rule, evidence.classes)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from nfd.core.statistics import Interval
+from nfd.core import Interval
 from nfd.paper.claims.evidence import Evidence
 
 Verdict = Literal["holds", "holds with a condition", "does not hold", "undecided", "not testable here"]

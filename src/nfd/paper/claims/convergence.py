@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nfd.core.statistics import interval, squared_distances
+from nfd.core import interval, squared_distances
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import as_fast_as, between, known, power_said, undecided

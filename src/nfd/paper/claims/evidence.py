@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nfd.data.dataset import Dataset
+from nfd.data import Dataset
 from nfd.paper.config import Preset
 from nfd.paper.figures.selection import Runs
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation
-from nfd.core.statistics import Interval
-from nfd.limits.kernel import kernel
+from nfd import kernel
+from nfd.core import Activation, Interval
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, ratio, seeds, unit

@@ -9,13 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation
-from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope
-from nfd.limits.depth import extrapolated
-from nfd.limits.kernel import kernel
-from nfd.meters.start import at_start
-from nfd.nets.resnet import ResNet
+from nfd import ResNet, kernel
+from nfd.core import Activation, Interval, derive, interval, log_slope
+from nfd.limits import extrapolated
+from nfd.meters import at_start
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation
-from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd import SGD, ResNet
+from nfd.core import Activation
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, Interval, interval
+from nfd.core import UNKNOWN, Interval, interval
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided

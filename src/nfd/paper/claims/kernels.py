@@ -6,9 +6,8 @@ from functools import cache
 
 import torch
 
-from nfd.core.activations import activation
-from nfd.core.names import Activation
-from nfd.limits.function_space import Facts, kernel_facts
+from nfd.core import Activation, activation
+from nfd.limits import KernelFacts, kernel_facts
 from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import within
@@ -26,11 +25,11 @@ SIZES: dict[Preset, tuple[Activation, ...]] = {
 
 
 @cache
-def _known(name: Activation, seed: int) -> Facts:
+def _known(name: Activation, seed: int) -> KernelFacts:
     return kernel_facts(name, seed)
 
 
-def facts(evidence: Evidence) -> list[Facts]:
+def facts(evidence: Evidence) -> list[KernelFacts]:
     """What is known of every activation; all are neither linear nor polynomial."""
     return [_known(name, evidence.seed) for name in SIZES[evidence.size]]
 

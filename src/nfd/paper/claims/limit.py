@@ -8,9 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation, Feedback
-from nfd.core.random import derive
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope
+from nfd.core import UNKNOWN, Activation, Feedback, Interval, derive, interval, log_slope
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, signed

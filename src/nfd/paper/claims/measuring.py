@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfd.core.random import derive
-from nfd.core.statistics import Interval, interval, log_slope
+from nfd.core import Interval, derive, interval, log_slope
 from nfd.paper.claims.evidence import Evidence
 
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
-from nfd.core.text import visible
-from nfd.report.results import Result
-from nfd.report.section import Label, Section
+from nfd.core import visible
+from nfd.report import Label, Result, Section
 
 Row = Mapping[str, Any]
 

@@ -9,11 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.core.activations import activation
-from nfd.core.names import Activation, Order
-from nfd.core.quadrature import gaussian_mean
-from nfd.core.statistics import Interval, mean
-from nfd.nets.resnet import ResNet
+from nfd import ResNet
+from nfd.core import Activation, Interval, Order, activation, gaussian_mean, mean
 from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.names import Regime
-from nfd.core.statistics import Interval
-from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
+from nfd import SGD, ResNet
+from nfd.core import Interval, Regime
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, over, rows

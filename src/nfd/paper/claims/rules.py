@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from nfd.core.statistics import UNKNOWN, Interval
+from nfd.core import UNKNOWN, Interval
 from nfd.paper.claims.claim import Judged, Verdict
 from nfd.paper.figures.panels import diverged
 from nfd.paper.figures.selection import Runs

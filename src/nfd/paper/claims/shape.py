@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import interval
+from nfd.core import interval
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, known, no_number, undecided
 from nfd.paper.figures import figure1, figure2
 from nfd.paper.figures.panels import difference, mean_of
 from nfd.paper.figures.selection import Runs
-from nfd.sweep.sweep import upset_in
+from nfd.sweep import upset_in
 
 _MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
 

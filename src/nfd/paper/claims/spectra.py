@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from nfd.core.statistics import interval, log_slope
+from nfd.core import interval, log_slope
 from nfd.paper.claims.claim import Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, conditional, known, no_number, power_said, undecided

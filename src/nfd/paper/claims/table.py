@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nfd.core.progress import bar
+from nfd import Sweep
+from nfd.core import bar
 from nfd.paper.claims import (
     backward,
     blocks,
@@ -29,7 +30,6 @@ from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.making import dataset_for, trained
-from nfd.sweep.sweep import Sweep
 
 CLAIMS: tuple[Claim, ...] = (  # in the order of the text
     *regimes.CLAIMS,

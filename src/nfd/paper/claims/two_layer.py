@@ -9,9 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nfd.core.names import Activation
-from nfd.core.statistics import Interval
-from nfd.nets.resnet import ResNet
+from nfd import ResNet
+from nfd.core import Activation, Interval
 from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit

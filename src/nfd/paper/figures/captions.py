@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nfd.experiment.findings.finding import listed
+from nfd.experiment import listed
 from nfd.paper.figures.panels import shown
 from nfd.paper.figures.selection import Data, Runs
 

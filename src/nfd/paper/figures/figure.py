@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nfd.data.dataset import Dataset
-from nfd.experiment.findings.finding import Finding
-from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import initial_seed, steps_of
+from nfd import grid
+from nfd.data import Dataset
+from nfd.experiment import Finding, RunConfig, initial_seed, steps_of
 from nfd.paper.config import Preset
 from nfd.paper.figures.selection import Data, Runs
-from nfd.sweep.grid import grid
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]

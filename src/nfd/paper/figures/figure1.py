@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from scipy import stats
 
-from nfd.core.statistics import Interval
-from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.core import Interval
+from nfd.experiment import Axes, Finding, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import (

@@ -13,16 +13,15 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns
-from nfd.limits.depth import extrapolated
+from nfd.core import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.experiment import Axes, Finding, Row, columns, slope_row
+from nfd.limits import extrapolated
 from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, Parts
 from nfd.paper.figures.panels import (
     BARS,
     by_seed,
-    exponent,
     line,
     panel,
     point_rows,
@@ -182,14 +181,14 @@ def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
     for depth in sorted(real.values("depth")):
         widths, *samples = width_squares(real, limit, depth)
         rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples))
-        slopes.append(exponent(f"depth {depth}", width_slope(real, limit, depth)))
+        slopes.append(slope_row(f"depth {depth}", width_slope(real, limit, depth)))
     return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
 
 
 def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
     depths, differences = depth_squares(limit)
     rows = _resolved("infinitely wide", "depth", depths, _each(systematic_squares, differences))
-    slopes = [exponent("infinitely wide", depth_slope(limit))]
+    slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
         found = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval
-from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.core import Interval, interval
+from nfd.experiment import Axes, Finding, Row
 from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, Settings

@@ -9,8 +9,8 @@ from operator import methodcaller
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval
-from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.core import Interval, interval
+from nfd.experiment import Axes, Finding, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import (
@@ -31,8 +31,7 @@ from nfd.paper.figures.panels import (
     tested,
 )
 from nfd.paper.figures.selection import Data, Runs
-from nfd.sweep.optimum import Scores
-from nfd.sweep.sweep import upset_in
+from nfd.sweep import Scores, upset_in
 
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "rates of Eq. 8"}
 _BOTH = {"block": "two-layer", "rule": list(RULES)}

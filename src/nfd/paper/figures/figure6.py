@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from nfd.experiment.findings.finding import Axes, Finding, Row
+from nfd.experiment import Axes, Finding, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from nfd.data.dataset import Dataset
-from nfd.experiment.findings.finding import Finding
-from nfd.experiment.runs import dataset_of
-from nfd.experiment.settings import RunConfig
-from nfd.experiment.sweep_settings import data_settings
+from nfd import Sweep
+from nfd.data import Dataset
+from nfd.experiment import Finding, RunConfig, data_settings, dataset_of
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.selection import Data, Runs
-from nfd.sweep.grid import names
-from nfd.sweep.sweep import Sweep
 
 
 def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
@@ -29,8 +25,7 @@ def trained(
     data = data_settings(config)
     grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
     wanted = [c for configs in grids.values() for c in configs]
-    missing = len(set(names(wanted)) - sweep.store.keys())
-    if missing:
+    if missing := sweep.missing(wanted):
         say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
     parts = sweep.run_all(grids, figure.name)
     return {name: Runs.of(sweep.store, [record.key for record in records]) for name, records in parts.items()}

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, mean, standard_errors, stderr
-from nfd.experiment.findings.finding import Finding, Row, columns, fitted, listed, power
-from nfd.meters.verdict import verdict
+from nfd.core import UNKNOWN, Interval, interval, log_slope, margin, mean
+from nfd.experiment import Finding, Row, columns, fitted, listed, power, slope_row
 from nfd.paper.figures.selection import Runs
 
 BANDS = "Bands: 95 % intervals of the mean over seeds."
@@ -42,7 +41,7 @@ def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Ten
     """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
     middle, half = values.mean(0), torch.zeros_like(values[0])
     if len(values) > 1:
-        half = standard_errors(len(values) - 1) * stderr(values)
+        half = margin(values)
     columns_of = zip(places, middle.tolist(), half.tolist(), strict=True)
     return [
         {"series": series, x: place, y: m, "low": m - h, "high": m + h}
@@ -68,13 +67,8 @@ def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, 
 def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
     """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or one place."""
     if len(samples) < 2 or len(places) < 2:
-        return exponent(series, UNKNOWN)
+        return slope_row(series, UNKNOWN)
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
-
-
-def exponent(series: str, found: Interval) -> Row:
-    """The row of an exponent that was found elsewhere."""
-    return {"series": series} | columns("slope", found) | {"verdict": verdict(found)}
 
 
 def apart_said(found: Interval) -> str:

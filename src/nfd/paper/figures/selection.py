@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.experiment.settings import RunConfig
-from nfd.store.rows import Record
-from nfd.store.store import Store
+from nfd.experiment import RunConfig
+from nfd.store import Record, Store
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,3 @@
+from .depth import extrapolated as extrapolated
+from .function_space import KernelFacts as KernelFacts
+from .function_space import kernel_facts as kernel_facts

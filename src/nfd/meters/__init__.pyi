@@ -1,0 +1,1 @@
+from .start import at_start as at_start

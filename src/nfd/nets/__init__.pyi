@@ -1,0 +1,2 @@
+from .network import Network as Network
+from .streams import Streams as Streams

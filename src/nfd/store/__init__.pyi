@@ -1,0 +1,2 @@
+from .rows import Record as Record
+from .store import Store as Store
