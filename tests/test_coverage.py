@@ -58,7 +58,7 @@ def test_every_kind_of_interval_covers_what_it_says() -> None:
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     right = statistics.standard_errors
-    for module in ("nfd.core.statistics", "nfd.paper.figures.panels", "nfd.experiment.findings.losses"):
+    for module in ("nfd.core.statistics", "nfd.experiment.findings.losses"):
         monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
     draws = (
         partial(coverage_means.means, 8, 0.0),
@@ -73,7 +73,7 @@ def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPa
 
 def test_bands_of_two_standard_errors_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """With three replicates they would hold the truth 0.82 times in one."""
-    monkeypatch.setattr("nfd.paper.figures.panels.standard_errors", lambda freedom: 2.0)
+    monkeypatch.setattr(statistics, "standard_errors", lambda *given: 2.0)
     rows = repeated([partial(coverage_means.bands, 3)], 400, 0)
     assert verdict(rows[0]) == "falls short"
 

@@ -28,7 +28,7 @@ from tests.handmade import (
 )
 
 from nfd.data.digits import digits
-from nfd.experiment.findings.finding import Finding
+from nfd.experiment.findings.finding import Finding, slope_row
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import looks
 from nfd.paper.config import FigureConfig
@@ -295,14 +295,14 @@ def test_figure_3_leaves_out_what_noise_hides_and_who_diverged() -> None:
     limit = made(outputs, **shared, width=100, seed=[100, 101, 102])
     hidden = figure3.width_slope(real, limit, 4)
     assert not math.isfinite(hidden.stderr)  # nearer to the limit than it is known itself
-    assert figure3.exponent("s", hidden)["verdict"] == "UNCERTAIN"
+    assert slope_row("s", hidden)["verdict"] == "UNCERTAIN"
 
 
 def test_the_verdict_of_an_exponent_is_that_of_its_interval() -> None:
     runs = figure_3()
     wide = figure3.width_slope(runs["real"], runs["limit"], 4)
-    assert figure3.exponent("s", wide)["verdict"] == "COLLAPSES"
-    assert figure3.exponent("s", replace(wide, low=-3.0, high=1.0))["verdict"] == "UNCERTAIN"
+    assert slope_row("s", wide)["verdict"] == "COLLAPSES"
+    assert slope_row("s", replace(wide, low=-3.0, high=1.0))["verdict"] == "UNCERTAIN"
 
 
 # ---- figures 4 and 7 ------------------------------------------------------------------------------------------------
