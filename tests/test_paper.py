@@ -31,9 +31,8 @@ def breaches(source: str) -> Iterator[str]:
                 yield from (f"{module}: {alias.name}" for alias in node.names if not _is_public(module, alias.name))
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _of_library(alias.name) and not _of_paper(alias.name))
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                yield f"a private attribute: {node.attr}"
+        elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and ast.unparse(node.value) != "self":
+            yield f"a private attribute: {node.attr}"
 
 
 def _of_library(module: str) -> bool:
