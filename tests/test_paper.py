@@ -97,7 +97,7 @@ def test_public_names_exist_and_are_no_modules(package: str) -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs/api.md").read_text()
-    listed = set(re.findall(r"^\.\. auto(?:class|function|data):: ([\w.]+)", text, flags=re.MULTILINE))
+    listed = set(re.findall(r"^\.\. (?:auto(?:class|function|data)|py:data):: ([\w.]+)", text, flags=re.MULTILINE))
     assert {f"{package}.{name}" for package, names in PUBLIC.items() for name in names} <= listed
 
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
-from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import (
     EVEN,
@@ -112,10 +112,10 @@ def _better(evidence: Evidence, metric: str) -> Judged:
     if ends:
         return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {said}.")
     verdict = together(inside(apart, -math.inf, 0.0) for apart in found.values())
-    worst = max(found.values(), key=lambda apart: apart.low if verdict == "does not hold" else apart.high)
+    worst = max(found.values(), key=lambda apart: apart.low if verdict == Verdict.FAILS else apart.high)
     better = sum(apart.high < 0 for apart in found.values())
     reading = f"Eq. 8 minus uniform in nats, each at its best rate: {said}. Better at {better} of {len(found)} sizes."
-    tried = () if verdict == "holds" else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
+    tried = () if verdict == Verdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
     return Judged(worst, verdict, reading, tried)
 
 
@@ -132,7 +132,7 @@ def _deep(evidence: Evidence, metric: str) -> Judged:
     rule = above if metric == "test_accuracy" else below
     grid = ", ".join(f"{eta:g}" for eta in sorted(deep.values("eta_c")))
     judged, tuned = (rule(each, 0.0, reading, f"each rule at its best of the rates {grid}") for each in (found, fair))
-    condition = {"holds": "", "undecided": "At one rate for both, not resolved when each is tuned:"}
+    condition = {Verdict.HOLDS: "", Verdict.UNDECIDED: "At one rate for both, not resolved when each is tuned:"}
     said_of = condition.get(tuned.verdict, "At one rate for both, and not when each is tuned:")
     return conditional(judged, said_of) if said_of else judged
 

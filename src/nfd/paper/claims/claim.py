@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 from nfd.core import Interval
 from nfd.paper.claims.evidence import Evidence
 
-Verdict = Literal["holds", "holds with a condition", "does not hold", "undecided", "not testable here"]
+
+class Verdict(StrEnum):
+    """Whether a statement holds, by the measurement that tests it."""
+
+    HOLDS = "holds"
+    CONDITIONAL = "holds with a condition"
+    FAILS = "does not hold"
+    UNDECIDED = "undecided"
+    UNTESTABLE = "not testable here"
+
+    @classmethod
+    def of(cls, holds: bool) -> Verdict:
+        """The verdict where the answer is known: a number without randomness, on one side of its bound."""
+        return cls.HOLDS if holds else cls.FAILS
+
+    @property
+    def opposite(self) -> Verdict:
+        """The verdict on the negation of the statement."""
+        return {Verdict.HOLDS: Verdict.FAILS, Verdict.FAILS: Verdict.HOLDS}.get(self, self)
 
 
 @dataclass(frozen=True)
@@ -41,5 +60,5 @@ class Claim:
         judged = self.measure(evidence)
         about = {name: value for name, value in vars(self).items() if name != "measure"}
         return about | asdict(judged.value) | {
-            "verdict": judged.verdict, "reading": judged.reading, "tried": list(judged.tried),
+            "verdict": str(judged.verdict), "reading": judged.reading, "tried": list(judged.tried),
         }  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nfd import SGD, ResNet
 from nfd.core import Activation
-from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span
 from nfd.paper.claims.rules import rescued, together
@@ -64,7 +64,7 @@ def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
 def judge_recursion(deviations: dict[str, Tensor]) -> Judged:
     """Whether the recursion is the gradient, for every activation."""
     largest = {name: float(found.max()) for name, found in deviations.items()}
-    verdict = together("holds" if found < EXACT else "does not hold" for found in largest.values())
+    verdict = together(Verdict.of(deviation < EXACT) for deviation in largest.values())
     shown = ", ".join(f"{name} {found:.1e}" for name, found in largest.items())
     return Judged(span(torch.cat(list(deviations.values()))), verdict, f"Largest deviations: {shown}.", tuple(largest))
 
@@ -122,8 +122,8 @@ def judge_learned(found: list[Residuals]) -> Judged:
     reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
     value = span(torch.cat([r.printed for r in found]))
     if printed < EXACT:
-        return Judged(value, "holds", reading)
-    verdict, condition = rescued("does not hold", {"to read g_l": "holds" if derived < EXACT else "does not hold"})
+        return Judged(value, Verdict.HOLDS, reading)
+    verdict, condition = rescued(Verdict.FAILS, {"to read g_l": Verdict.of(derived < EXACT)})
     return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(found)))
 
 
@@ -133,11 +133,11 @@ def judge_factor(found: list[Residuals]) -> Judged:
     by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in found)
     reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
     if all(float((r.factor - 1).abs().max()) < EXACT for r in found):
-        return Judged(value, "holds", f"{reading}.")
+        return Judged(value, Verdict.HOLDS, f"{reading}.")
     tried = ("one factor T/L less", *_depths(found))
     if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in found):
-        return Judged(value, "holds with a condition", f"{reading}: exactly L/T. One factor T/L has to go.", tried)
-    return Judged(value, "does not hold", f"{reading}.", tried)
+        return Judged(value, Verdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
+    return Judged(value, Verdict.FAILS, f"{reading}.", tried)
 
 
 def _depths(found: list[Residuals]) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nfd.core import UNKNOWN, Interval, interval
-from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.claim import Claim, Judged, Verdict
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided
 from nfd.paper.figures import figure4
@@ -51,10 +51,9 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
     reading = f"Gap over progress: {_listed(gaps)}."
     if rest:
         reading += f" {_none_learns(rest)}"
-    outside = {"holds": "does not hold", "does not hold": "holds"}
-    verdict = inside(found, -ALIGNED, ALIGNED)
-    tried = () if verdict == "does not hold" else ("every depth of the figure",)
-    return Judged(found, outside.get(verdict, verdict), reading, tried)  # type: ignore[arg-type]
+    verdict = inside(found, -ALIGNED, ALIGNED).opposite
+    tried = () if verdict == Verdict.HOLDS else ("every depth of the figure",)
+    return Judged(found, verdict, reading, tried)
 
 
 def _none_learns(depths: Sequence[int]) -> str:
@@ -98,7 +97,7 @@ def _mup_overfits(evidence: Evidence) -> Judged:
     seen, images = config.steps * config.batch, len(evidence.dataset.train)
     if seen <= images:
         reading = f"These runs see {seen:,} of {images:,} images, each once: what is learnt cannot be overfitted."
-        return Judged(UNKNOWN, "not testable here", reading)
+        return Judged(UNKNOWN, Verdict.UNTESTABLE, reading)
     depths = [L for L, some in sorted(runs.by("depth").items()) if bool(some.metric("test_loss").isfinite().all())]
     if len(depths) < 2:
         return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
 from nfd.core import visible
+from nfd.paper.claims.claim import Verdict
 from nfd.report import Label, Result, Section
 
 Row = Mapping[str, Any]
 
 _KEYS = {"id", "source", "statement", "verdict"}
 _TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
-    "holds": "good",
-    "holds with a condition": "partly",
-    "does not hold": "bad",
+    Verdict.HOLDS: "good",
+    Verdict.CONDITIONAL: "partly",
+    Verdict.FAILS: "bad",
 }
 
 
@@ -65,7 +66,7 @@ def claims_markdown(rows: Sequence[Row], intro: str) -> str:
 def _count(rows: Sequence[Row]) -> str:
     """``5 statements: 3 holds, 2 undecided.``"""
     counts = Counter(str(row["verdict"]) for row in rows)
-    known = [name for name in (*_TONES, "undecided", "not testable here") if name in counts]
+    known = [verdict for verdict in Verdict if verdict in counts]
     said = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*known, *counts]))
     return f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {said[:1].upper()}{said[1:]}."
 

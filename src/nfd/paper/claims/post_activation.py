@@ -93,7 +93,7 @@ def judge_common(found: dict[str, Interval], covered: list[str]) -> Judged:
         return undecided(f"None of these meets the condition of Prop. 1: {listed(found)}.")
     reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
     if others:
-        growing = [name for name, value in others.items() if grows(value) == "holds"]
+        growing = [name for name, value in others.items() if grows(value) == Verdict.HOLDS]
         reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(within.values(), key=lambda value: value.low)
     return Judged(lowest, together(grows(value) for value in within.values()), reading, tuple(found))
