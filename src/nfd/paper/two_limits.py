@@ -16,14 +16,14 @@ def solutions(
     horizon: float = HORIZON, activation: Activation = "relu", seed: int = 0,
 ) -> Tensor:  # fmt: skip
     """Outputs [count / 2, K] of independent solutions of Definition 1 or Eq. 5, two to a sample."""
-    found = [
+    outputs = [
         solve_nfd(
             x, y, grid=L, horizon=horizon, activation=activation, eta_c=eta_c, particles=particles, replicates=2,
             eq5_term=eq5, seed=seed + index,
         ).outputs
         for index in range(count // 2)
     ]  # fmt: skip
-    return torch.stack(found)
+    return torch.stack(outputs)
 
 
 def networks(

@@ -45,13 +45,13 @@ def errors_in_width(
 ) -> Tensor:
     """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
     C, P = moments(x, name, L, horizon)
-    found = []
+    errors = []
     for n in widths:
         net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, dtype=torch.float64)
         streams = flows(net, x.double())
         h, g = streams.h[-1], streams.delta[0]
-        found.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
-    return torch.stack(found, 1)
+        errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
+    return torch.stack(errors, 1)
 
 
 def moments(x: Tensor, name: Activation, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -70,8 +70,8 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
         streams = flows(net, x)
         return streams.delta[0].double().square().mean()
 
-    each = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
-    return torch.stack([extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in each])
+    own_seeds = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
+    return torch.stack([extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in own_seeds])
 
 
 def predicted(name: Activation, horizon: float) -> float:
@@ -85,10 +85,10 @@ _ALIKE = 1 - 1e-12  # a correlation of one, to rounding
 CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("tanh", 1.0), ("gelu", 1.0))
 
 
-def judge_variance(found: dict[str, Interval]) -> Judged:
+def judge_variance(ratios: dict[str, Interval]) -> Judged:
     """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
-    verdict = together(near(value, 1.0) for value in found.values())
-    return Judged(next(iter(found.values())), verdict, f"Measured over predicted: {listed(found)}.", tuple(found))
+    verdict = together(near(value, 1.0) for value in ratios.values())
+    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {listed(ratios)}.", tuple(ratios))
 
 
 def _variance(evidence: Evidence) -> Judged:
@@ -139,8 +139,8 @@ def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -
         streams = flows(net, x)
         h, g = streams.h.double(), streams.delta.double()
         middle = counts.depth // 2
-        each = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]
-        functions.append(torch.stack([value.mean(-1) for value in each]).flatten())
+        values = [(g[0] ** 2), (h[0] * g[0]) ** 2, (h[middle] * g[middle]) ** 2, (h[-1] * g[0]) ** 2, g[0] * g[-1]]
+        functions.append(torch.stack([value.mean(-1) for value in values]).flatten())
         both = (h[[0, -1], 0] * g[[0, -1], 0]).sum(-1) / math.sqrt(counts.width)
         ends.append(both)
     return Moments(torch.stack(functions), torch.stack(ends))
@@ -153,26 +153,26 @@ def correlation(ends: Tensor) -> Tensor:
 
 def correlated(ends: Tensor) -> Interval:
     """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r itself is skewed."""
-    found = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
-    value, low, high = (math.tanh(z) for z in (found.value, found.low, found.high))
-    return Interval(value, (1 - value * value) * found.stderr, low, high)
+    z_interval = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
+    value, low, high = (math.tanh(z) for z in (z_interval.value, z_interval.low, z_interval.high))
+    return Interval(value, (1 - value * value) * z_interval.stderr, low, high)
 
 
 def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: Interval) -> Judged:
     """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
-    told = shared.low > decoupled.high or shared.high < decoupled.low
+    differ = shared.low > decoupled.high or shared.high < decoupled.low
     reading = (
         f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) "
-        f"{'do differ' if told else 'are not told apart'}: h_0.g_0 and h_L.g_L correlate with {_hundredths(shared)} "
+        f"{'do differ' if differ else 'are not told apart'}: h_0.g_0 and h_L.g_L correlate with {_hundredths(shared)} "
         f"for shared weights, {_hundredths(decoupled)} for a copy."
     )
     verdict = together(near(value) for value in apart.values())
     return Judged(max(apart.values(), key=lambda value: value.high), verdict, reading, tuple(apart))
 
 
-def _hundredths(found: Interval) -> str:
+def _hundredths(r: Interval) -> str:
     """A correlation, which may be known to rounding."""
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
 
 
 def _independence(evidence: Evidence) -> Judged:
@@ -184,7 +184,7 @@ def _independence(evidence: Evidence) -> Judged:
         name: relative(shared[name].functions - decoupled[name].functions, decoupled[name].functions)
         for name in ACTIVATIONS
     }
-    return judge_independence(apart, *(correlated(found["relu"].ends) for found in (shared, decoupled)))
+    return judge_independence(apart, *(correlated(moments["relu"].ends) for moments in (shared, decoupled)))
 
 
 _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"

@@ -32,16 +32,16 @@ _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drif
 
 def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -> Judged:
     collapse = evidence.runs["5"]["collapse"]
-    found, said = _exponent_of(collapse, rule, meter)
-    if not known(found):
+    power, measured = _exponent_of(collapse, rule, meter)
+    if not known(power):
         return no_number(collapse.where(rule=rule), "depth", "depth")
     function, _ = _exponent_of(collapse, rule, "function_update_inner")
     first, _ = _exponent_of(collapse, rule, meter, look=0)
     looks = collapse.curve("measured_after")[0].tolist()
     early = f"{power_said('L', first)} after {looks[0]:.0f}"
-    reading = f"{said} after {looks[-1]:.0f} steps; {early}. What inner layers do to the "
+    reading = f"{measured} after {looks[-1]:.0f} steps; {early}. What inner layers do to the "
     return between(
-        found, low, high, f"{reading}function goes as {power_said('L', function)}.", f"{early} steps",
+        power, low, high, f"{reading}function goes as {power_said('L', function)}.", f"{early} steps",
         "digits and Adam: docs/checks.md",
     )  # fmt: skip
 
@@ -50,8 +50,8 @@ def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple
     depths, samples = figure5.updates(collapse, rule, meter, look)
     if len(depths) < 2:
         return UNKNOWN, "no known power of L"
-    found = interval(lambda s: log_slope(depths, s.mean(0)), samples)
-    return found, f"{power_said('L', found)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
+    power = interval(lambda s: log_slope(depths, s.mean(0)), samples)
+    return power, f"{power_said('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
 def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[tuple[int, int], Scores]:
@@ -60,31 +60,33 @@ def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> di
     return {(n, L): figure5.scores(some, rule, n, L, classes, metric) for n, L in some.by("width", "depth")}
 
 
-def drifted(found: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:
+def drifted(scores: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:
     """The drift of the best rate, None where it cannot be told, and the best rates in words."""
-    blind = [f"width {n}, depth {L}" for (n, L), cell in found.items() if not cell.learns or cell.edge]
+    blind = [f"width {n}, depth {L}" for (n, L), cell in scores.items() if not cell.learns or cell.edge]
     if blind:
         return None, f"The best rate is not within the grid at {'; '.join(blind)}."
-    said = ", ".join(
-        f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in found.items()
+    best_rates = ", ".join(
+        f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}" for (n, L), cell in scores.items()
     )
-    return drift(found, "depth" if axis == "depth" else "width"), f"Best eta_c: {said}."
+    return drift(scores, "depth" if axis == "depth" else "width"), f"Best eta_c: {best_rates}."
 
 
 def _moves(evidence: Evidence) -> Judged:
     """Whether the best uniform rate moves with depth, at the largest width."""
-    found, said = drifted(_largest(evidence, _UNIFORM), "depth")
-    if found is None:
-        return undecided(said)
-    return above(found, _TRANSFERS, _with_cost(evidence, _UNIFORM, said), "both widths of the figure (Fig. 5 d)")
+    doublings, best_rates = drifted(_largest(evidence, _UNIFORM), "depth")
+    if doublings is None:
+        return undecided(best_rates)
+    return above(
+        doublings, _TRANSFERS, _with_cost(evidence, _UNIFORM, best_rates), "both widths of the figure (Fig. 5 d)"
+    )
 
 
 def _stays(evidence: Evidence) -> Judged:
-    found, said = drifted(_largest(evidence, _EQ8), "depth")
-    if found is None:
-        return undecided(said)
-    reading = _with_cost(evidence, _EQ8, said)
-    return between(found, -_TRANSFERS, _TRANSFERS, f"{reading} At depths to 256: docs/sweeps.md.", "both widths")
+    doublings, best_rates = drifted(_largest(evidence, _EQ8), "depth")
+    if doublings is None:
+        return undecided(best_rates)
+    reading = _with_cost(evidence, _EQ8, best_rates)
+    return between(doublings, -_TRANSFERS, _TRANSFERS, f"{reading} At depths to 256: docs/sweeps.md.", "both widths")
 
 
 def _largest(evidence: Evidence, rule: str) -> dict[tuple[int, int], Scores]:
@@ -92,29 +94,29 @@ def _largest(evidence: Evidence, rule: str) -> dict[tuple[int, int], Scores]:
     return cells(runs.where(width=max(runs.values("width"))), rule, evidence.classes)
 
 
-def _with_cost(evidence: Evidence, rule: str, said: str) -> str:
+def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
     """What the shallowest network's best rate costs the deepest, read off its curve."""
-    found = list(_largest(evidence, rule).values())
-    first, last = found[0], found[-1]
+    scores = list(_largest(evidence, rule).values())
+    first, last = scores[0], scores[-1]
     lost = last.at(first.best()) - last.at(last.best())
     made = last.guess - last.at(last.best())
-    return f"{said} The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
+    return f"{best_rates} The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
 
 
 def _better(evidence: Evidence, metric: str) -> Judged:
     """Eq. 8 minus uniform, each at its best rate, at every size; the value is the worst of them."""
     transfer = evidence.runs["5"]["transfer"]
-    found, ends = {}, []
+    gains, ends = {}, []
     for (width, depth), some in sorted(transfer.by("width", "depth").items()):
-        found[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
+        gains[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
         ends += [rule for rule in figure5.RULES if figure5.best_rate(some, rule)[1]]
-    said = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in found.items())
+    shown = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in gains.items())
     if ends:
-        return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {said}.")
-    verdict = together(inside(apart, -math.inf, 0.0) for apart in found.values())
-    worst = max(found.values(), key=lambda apart: apart.low if verdict == Verdict.FAILS else apart.high)
-    better = sum(apart.high < 0 for apart in found.values())
-    reading = f"Eq. 8 minus uniform in nats, each at its best rate: {said}. Better at {better} of {len(found)} sizes."
+        return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {shown}.")
+    verdict = together(inside(apart, -math.inf, 0.0) for apart in gains.values())
+    worst = max(gains.values(), key=lambda apart: apart.low if verdict == Verdict.FAILS else apart.high)
+    better = sum(apart.high < 0 for apart in gains.values())
+    reading = f"Eq. 8 minus uniform in nats, each at its best rate: {shown}. Better at {better} of {len(gains)} sizes."
     tried = () if verdict == Verdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
     return Judged(worst, verdict, reading, tried)
 
@@ -125,31 +127,44 @@ def _deep(evidence: Evidence, metric: str) -> Judged:
     shown = deep.where(eta_c=min(deep.values("eta_c")))
     if any(r.status == "diverged" for r in shown):
         return no_number(shown, "rule", "")
-    found, fair = figure5.advantage(shown, metric), figure5.tuned_advantage(deep, metric)
+    at_one_rate, each_tuned = figure5.advantage(shown, metric), figure5.tuned_advantage(deep, metric)
     rates = {name: figure5.best_rate(deep, rule) for rule, name in figure5.RULES.items()}
-    said = ", ".join(f"{eta:g}{' (an end of the grid)' * end} with {name}" for name, (eta, end) in rates.items())
-    reading = f"Eq. 8 minus uniform: {found} at eta_c = {min(deep.values('eta_c')):g}; {fair} each at its best, {said}."
-    rule = above if metric == "test_accuracy" else below
-    grid = ", ".join(f"{eta:g}" for eta in sorted(deep.values("eta_c")))
-    judged, tuned = (rule(each, 0.0, reading, f"each rule at its best of the rates {grid}") for each in (found, fair))
-    condition = {Verdict.HOLDS: "", Verdict.UNDECIDED: "At one rate for both, not resolved when each is tuned:"}
-    said_of = condition.get(tuned.verdict, "At one rate for both, and not when each is tuned:")
-    return conditional(judged, said_of) if said_of else judged
+    best_rates = ", ".join(f"{eta:g}{' (an end of the grid)' * end} with {name}" for name, (eta, end) in rates.items())
+    reading = (
+        f"Eq. 8 minus uniform: {at_one_rate} at eta_c = {min(deep.values('eta_c')):g}; {each_tuned} each at its best, "
+        f"{best_rates}."
+    )
+    judge = above if metric == "test_accuracy" else below
+    grid = f"each rule at its best of the rates {', '.join(f'{eta:g}' for eta in sorted(deep.values('eta_c')))}"
+    judged, tuned = (judge(gain, 0.0, reading, grid) for gain in (at_one_rate, each_tuned))
+    if tuned.verdict == Verdict.HOLDS:
+        return judged
+    lost = "not resolved when each is tuned" if tuned.verdict == Verdict.UNDECIDED else "and not when each is tuned"
+    return conditional(judged, f"At one rate for both, {lost}:")
+
+
+def _kept(doublings: Interval | None, best_rates: str, tried: str) -> Judged:
+    """Whether the best rate does not drift."""
+    if doublings is None:
+        return undecided(best_rates)
+    return between(doublings, -_TRANSFERS, _TRANSFERS, best_rates, tried)
 
 
 def _one_layer(evidence: Evidence) -> Judged:
-    found, said = drifted(cells(evidence.runs["claims"]["one-layer"], "depth-mup", evidence.classes), "depth")
-    return undecided(said) if found is None else between(found, -_TRANSFERS, _TRANSFERS, said, "the depths of Fig. 5")
+    doublings, best_rates = drifted(cells(evidence.runs["claims"]["one-layer"], "depth-mup", evidence.classes), "depth")
+    return _kept(doublings, best_rates, "the depths of Fig. 5")
 
 
 def _mup_depth(evidence: Evidence) -> Judged:
-    found, said = drifted(cells(evidence.runs["claims"]["one-layer"], "mup", evidence.classes), "depth")
-    return undecided(said) if found is None else below(found, -_TRANSFERS, said, "two-layer blocks: nfd transfer")
+    doublings, best_rates = drifted(cells(evidence.runs["claims"]["one-layer"], "mup", evidence.classes), "depth")
+    if doublings is None:
+        return undecided(best_rates)
+    return below(doublings, -_TRANSFERS, best_rates, "two-layer blocks: nfd transfer")
 
 
 def _width(evidence: Evidence) -> Judged:
-    found, said = drifted(cells(evidence.runs["claims"]["width"], "depth-mup", evidence.classes), "width")
-    return undecided(said) if found is None else between(found, -_TRANSFERS, _TRANSFERS, said, "four widths")
+    doublings, best_rates = drifted(cells(evidence.runs["claims"]["width"], "depth-mup", evidence.classes), "width")
+    return _kept(doublings, best_rates, "four widths")
 
 
 def _exponent(id_: str, source: str, statement: str, rule: RuleName, meter: str, low: float, high: float) -> Claim:

@@ -16,15 +16,17 @@ _SAME = 0.5  # exponents that differ by less are called the same
 def _width(evidence: Evidence) -> Judged:
     real, limit = (evidence.runs["3"][part] for part in ("real", "limit"))
     slopes = {L: figure3.width_slope(real, limit, L) for L in sorted(real.values("depth"))}
-    said = "; ".join(f"{power_said('n', found)} at depth {L}" for L, found in slopes.items())
-    return as_fast_as(list(slopes.values())[-1], -1.0, f"The mean square goes as {said}.", "every depth of the figure")
+    powers = "; ".join(f"{power_said('n', power)} at depth {L}" for L, power in slopes.items())
+    return as_fast_as(
+        list(slopes.values())[-1], -1.0, f"The mean square goes as {powers}.", "every depth of the figure"
+    )
 
 
 def _depth(evidence: Evidence) -> Judged:
-    found = figure3.depth_slope(evidence.runs["3"]["limit"])
-    said = f"The mean square of very wide networks goes as {power_said('L', found)}"
-    reading = f"{said}; O(1/L) is a bound that need not be reached."
-    return as_fast_as(found, -1.0, reading, "particles and independent feedback: docs/two-limits.md")
+    power = figure3.depth_slope(evidence.runs["3"]["limit"])
+    measured = f"The mean square of very wide networks goes as {power_said('L', power)}"
+    reading = f"{measured}; O(1/L) is a bound that need not be reached."
+    return as_fast_as(power, -1.0, reading, "particles and independent feedback: docs/two-limits.md")
 
 
 def _uniform(evidence: Evidence) -> Judged:
@@ -34,22 +36,22 @@ def _uniform(evidence: Evidence) -> Judged:
     ends = [figure3.width_squares(real, limit, L) for L in (depths[0], depths[-1])]
     widths, runs = ends[0][0], torch.stack([end[1] for end in ends], 1)
     limits = torch.stack([end[2] for end in ends], 1)
-    each = [figure3.width_slope(real, limit, L) for L in (depths[0], depths[-1])]
-    said = " and ".join(
-        f"{power_said('n', p)} at depth {L}" for p, L in zip(each, (depths[0], depths[-1]), strict=True)
+    powers = [figure3.width_slope(real, limit, L) for L in (depths[0], depths[-1])]
+    shown = " and ".join(
+        f"{power_said('n', p)} at depth {L}" for p, L in zip(powers, (depths[0], depths[-1]), strict=True)
     )
-    reading = f"The mean square goes as {said}."
-    told = [set(figure3.resolved(squared_distances, *end[1:])) for end in ends]
-    kept = sorted(told[0] & told[1])
-    if not all(map(known, each)) or len(kept) < 2:
+    reading = f"The mean square goes as {shown}."
+    resolved = [set(figure3.resolved(squared_distances, *end[1:])) for end in ends]
+    kept = sorted(resolved[0] & resolved[1])
+    if not all(map(known, powers)) or len(kept) < 2:
         return undecided(f"{reading} Elsewhere networks diverged, or are as near to the limit as it is known.")
     widths, runs = [widths[k] for k in kept], runs[:, :, kept]
-    found = interval(
+    change = interval(
         lambda r, e: figure3.squares_slope(widths, r[:, 1], e[:, 1]) - figure3.squares_slope(widths, r[:, 0], e[:, 0]),
         runs, limits,
     )  # fmt: skip
     return between(
-        found, -_SAME, _SAME, f"{reading} Orders of limits while training: docs/two-limits.md.", "other depths"
+        change, -_SAME, _SAME, f"{reading} Orders of limits while training: docs/two-limits.md.", "other depths"
     )
 
 

@@ -41,7 +41,7 @@ def change_ratio(
     counts, x = SIZES[evidence.size], unit(evidence)
     both = []
     for feedback in ("shared", "independent"):
-        each = seeds(evidence, f"step-{feedback}-{L}-{name}-{horizon}-{more}", counts.networks)
+        own_seeds = seeds(evidence, f"step-{feedback}-{L}-{name}-{horizon}-{more}", counts.networks)
         changes = [
             first_step(
                 x,
@@ -53,7 +53,7 @@ def change_ratio(
                 horizon=horizon,
                 activation=name,
             )
-            for seed in each
+            for seed in own_seeds
         ]
         both.append(torch.stack(changes))
     return ratio(*both)
@@ -70,19 +70,19 @@ def formula(x: Tensor, L: int, name: Activation, horizon: float) -> float:
 def judge_ratio(depths: dict[int, Interval], variants: dict[str, Interval], kernels: dict[int, float]) -> Judged:
     """Whether the ratio is 1 at the largest depth, or in some variant; ``kernels``: what it is at infinite width."""
     last = depths[max(depths)]
-    found = {f"L = {L}": value for L, value in depths.items()}
+    by_depth = {f"L = {L}": value for L, value in depths.items()}
     exact = ", ".join(f"{value:.3f}" for value in kernels.values())
     verdict, condition = rescued(near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()})
     reading = (
-        f"Standard over decoupled: {listed(found)}; by the kernels at infinite width: {exact}. "
+        f"Standard over decoupled: {listed(by_depth)}; by the kernels at infinite width: {exact}. "
         f"At L = {max(depths)}: {listed(variants)}.{condition}"
     )
-    return Judged(last, verdict, reading, (*found, *variants))
+    return Judged(last, verdict, reading, (*by_depth, *variants))
 
 
 def _corollary(evidence: Evidence) -> Judged:
     depths, x = SIZES[evidence.size].depths, unit(evidence)
-    found = {L: change_ratio(evidence, L) for L in depths}
+    by_depth = {L: change_ratio(evidence, L) for L in depths}
     variants = {
         f"{name}, T = {T:g} ({formula(x, depths[-1], name, T):.3f} by the kernels)": change_ratio(
             evidence, depths[-1], name, T
@@ -90,7 +90,7 @@ def _corollary(evidence: Evidence) -> Judged:
         for name, T in VARIANTS
     }
     variants["twice the width"] = change_ratio(evidence, depths[-1], more=2)
-    return judge_ratio(found, variants, {L: formula(x, L, "relu", 1.0) for L in depths})
+    return judge_ratio(by_depth, variants, {L: formula(x, L, "relu", 1.0) for L in depths})
 
 
 CLAIMS = (

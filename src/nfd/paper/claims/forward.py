@@ -49,9 +49,9 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
 def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], Tensor, Tensor]:
     """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against networks twice as deep on the same path."""
     counts, x = SIZES[evidence.size], rows(evidence, 2).float()
-    each = seeds(evidence, f"path-{name}", counts.path)
-    found = [errors_in_depth(x, name, 64, seed, counts.depths) for seed in each]
-    h, g = (torch.stack(part) for part in zip(*found, strict=True))
+    own_seeds = seeds(evidence, f"path-{name}", counts.path)
+    errors = [errors_in_depth(x, name, 64, seed, counts.depths) for seed in own_seeds]
+    h, g = (torch.stack(part) for part in zip(*errors, strict=True))
     return counts.depths, h, g
 
 
@@ -71,8 +71,8 @@ def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], 
 
 def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | None = None) -> Judged:
     """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the assumptions."""
-    verdict = together(fast(found, RATE) for found in required.values())
-    slowest = max(required.values(), key=lambda found: found.high)
+    verdict = together(fast(power, RATE) for power in required.values())
+    slowest = max(required.values(), key=lambda power: power.high)
     reading = f"Exponents of the mean square: {listed(required)}."
     if besides:
         reading += f" Outside of the assumptions: {listed(besides)}."
@@ -80,25 +80,25 @@ def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | No
 
 
 def _rates(evidence: Evidence) -> Judged:
-    found = {}
+    powers = {}
     for name in ACTIVATIONS:
         depths, h, _ = path_errors(evidence, name)
-        found[f"{name} in L"] = exponent(depths, h)
+        powers[f"{name} in L"] = exponent(depths, h)
         widths, errors = coordinate_errors(evidence, name)
-        found[f"{name} in n"] = exponent(widths, errors[..., 0])
-    return judge_rates(found)
+        powers[f"{name} in n"] = exponent(widths, errors[..., 0])
+    return judge_rates(powers)
 
 
 def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
     """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many outputs as units."""
     counts, x = SIZES[evidence.size], rows(evidence, 4)
-    upper, found = torch.triu_indices(4, 4), []
+    upper, moments = torch.triu_indices(4, 4), []
     for seed in seeds(evidence, "outputs", counts.covariance):
         net = ResNet(x.shape[1], counts.width, counts.width, L, activation="relu", regime="kernel", seed=seed)
         with torch.no_grad():
             f = net(x.float()).double()
-        found.append((f @ f.T / counts.width)[upper[0], upper[1]])
-    return x, torch.stack(found)
+        moments.append((f @ f.T / counts.width)[upper[0], upper[1]])
+    return x, torch.stack(moments)
 
 
 def off(moments: Tensor, expected: Tensor) -> Interval:
@@ -114,8 +114,8 @@ def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
 
 def _covariance(evidence: Evidence) -> Judged:
     L, (first, second) = 32, torch.triu_indices(4, 4)
-    x, found = output_moments(evidence, L)
-    infinite, same = (off(found, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
+    x, moments = output_moments(evidence, L)
+    infinite, same = (off(moments, kernel(x, activation="relu", depth=depth)[first, second]) for depth in (math.inf, L))
     return judge_covariance(infinite, same, L)
 
 
@@ -126,9 +126,9 @@ def excess(samples: Tensor) -> Tensor:
 
 def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: int) -> Judged:
     """Whether the excess kurtosis falls with width to nothing."""
-    verdict = together(inside(found, -math.inf, -0.5) for found in fall.values())
+    verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
     reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
-    return Judged(max(fall.values(), key=lambda found: found.high), verdict, reading, tuple(fall))
+    return Judged(max(fall.values(), key=lambda power: power.high), verdict, reading, tuple(fall))
 
 
 def _gaussian(evidence: Evidence) -> Judged:
@@ -146,11 +146,11 @@ def _gaussian(evidence: Evidence) -> Judged:
     return judge_gaussian(fall, last, widths[-1])
 
 
-def judge_order(found: dict[str, Interval]) -> Judged:
+def judge_order(apart: dict[str, Interval]) -> Judged:
     """Whether the two orders of limits differ by less than ``NEAR``."""
-    verdict = together(near(value) for value in found.values())
-    reading = f"Depth first against width first, relative difference of second moments: {listed(found)}."
-    return Judged(max(found.values(), key=lambda value: value.high), verdict, reading, tuple(found))
+    verdict = together(near(value) for value in apart.values())
+    reading = f"Depth first against width first, relative difference of second moments: {listed(apart)}."
+    return Judged(max(apart.values(), key=lambda value: value.high), verdict, reading, tuple(apart))
 
 
 def _order(evidence: Evidence) -> Judged:

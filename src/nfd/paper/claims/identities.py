@@ -53,28 +53,28 @@ def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
     net = ResNet(x.shape[1], 1, width, 4, horizon=HORIZON, activation=name, seed=seed, dtype=torch.float64)
     streams = flows(net, x)
     g = net.V.detach().expand(len(x), -1)
-    found, scale = [g], math.sqrt(HORIZON / (4 * width))
+    layers, scale = [g], math.sqrt(HORIZON / (4 * width))
     for h, layer in zip(streams.h[:-1].flip(0), reversed(list(net.outer)), strict=True):
         g = g + scale * net.activation.slope(h) * (g @ layer.weight.detach())  # type: ignore[operator]
-        found.insert(0, g)
-    deviation = torch.stack(found) - streams.delta
+        layers.insert(0, g)
+    deviation = torch.stack(layers) - streams.delta
     return float(deviation.abs().max() / streams.delta.square().mean().sqrt())
 
 
 def judge_recursion(deviations: dict[str, Tensor]) -> Judged:
     """Whether the recursion is the gradient, for every activation."""
-    largest = {name: float(found.max()) for name, found in deviations.items()}
+    largest = {name: float(deviation.max()) for name, deviation in deviations.items()}
     verdict = together(Verdict.of(deviation < EXACT) for deviation in largest.values())
-    shown = ", ".join(f"{name} {found:.1e}" for name, found in largest.items())
+    shown = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
     return Judged(span(torch.cat(list(deviations.values()))), verdict, f"Largest deviations: {shown}.", tuple(largest))
 
 
 def _recursion(evidence: Evidence) -> Judged:
     counts = SIZES[evidence.size]
     names: tuple[Activation, ...] = ("relu", "tanh", "gelu", "erf")
-    x, each = rows(evidence, 3), seeds(evidence, "recursion", counts.networks)
+    x, own_seeds = rows(evidence, 3), seeds(evidence, "recursion", counts.networks)
     return judge_recursion(
-        {name: torch.tensor([recursion(x, counts.width, seed, name) for seed in each]) for name in names}
+        {name: torch.tensor([recursion(x, counts.width, seed, name) for seed in own_seeds]) for name in names}
     )
 
 
@@ -103,45 +103,45 @@ def residuals(evidence: Evidence, depth: int) -> Residuals:
     """Residuals of several networks of one depth."""
     counts = SIZES[evidence.size]
     x, y = signed(evidence, counts.steps + 1)
-    found = []
+    by_network = []
     for seed in seeds(evidence, "learned", counts.networks):
         added, printed, derived = learned(x, y, counts.width, depth, seed)
         integrated = derived * HORIZON / depth  # b carries T / L itself, and stands before dt
         factor = (added * integrated).sum() / integrated.square().sum()
-        found.append(
+        by_network.append(
             torch.stack([(added - printed).norm() / added.norm(), (added - derived).norm() / added.norm(), factor])
         )
-    printed, derived, factor = torch.stack(found, 1)
+    printed, derived, factor = torch.stack(by_network, 1)
     return Residuals(depth, printed, derived, factor)
 
 
-def judge_learned(found: list[Residuals]) -> Judged:
+def judge_learned(cases: list[Residuals]) -> Judged:
     """Whether the sum of Eq. 4 is exact as printed, or with ``g_l``."""
-    printed, derived = (max(float(getattr(r, name).max()) for r in found) for name in ("printed", "derived"))
-    by_depth = ", ".join(f"{float(r.printed.mean()):.2g} at L = {r.depth}" for r in found)
+    printed, derived = (max(float(getattr(r, name).max()) for r in cases) for name in ("printed", "derived"))
+    by_depth = ", ".join(f"{float(r.printed.mean()):.2g} at L = {r.depth}" for r in cases)
     reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
-    value = span(torch.cat([r.printed for r in found]))
+    value = span(torch.cat([r.printed for r in cases]))
     if printed < EXACT:
         return Judged(value, Verdict.HOLDS, reading)
     verdict, condition = rescued(Verdict.FAILS, {"to read g_l": Verdict.of(derived < EXACT)})
-    return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(found)))
+    return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(cases)))
 
 
-def judge_factor(found: list[Residuals]) -> Judged:
+def judge_factor(cases: list[Residuals]) -> Judged:
     """Whether the drift b integrates to what training adds, as printed or with one factor T / L less."""
-    value = span(torch.cat([r.factor for r in found]))
-    by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in found)
+    value = span(torch.cat([r.factor for r in cases]))
+    by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in cases)
     reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
-    if all(float((r.factor - 1).abs().max()) < EXACT for r in found):
+    if all(float((r.factor - 1).abs().max()) < EXACT for r in cases):
         return Judged(value, Verdict.HOLDS, f"{reading}.")
-    tried = ("one factor T/L less", *_depths(found))
-    if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in found):
+    tried = ("one factor T/L less", *_depths(cases))
+    if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in cases):
         return Judged(value, Verdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
     return Judged(value, Verdict.FAILS, f"{reading}.", tried)
 
 
-def _depths(found: list[Residuals]) -> list[str]:
-    return [f"L = {r.depth}" for r in found]
+def _depths(cases: list[Residuals]) -> list[str]:
+    return [f"L = {r.depth}" for r in cases]
 
 
 CLAIMS = (

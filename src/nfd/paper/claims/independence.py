@@ -32,11 +32,11 @@ def _vanishes(evidence: Evidence) -> Judged:
     if shallow not in _learning(runs, evidence.classes):
         return undecided(f"{_none_learns([shallow])} There is no progress to compare with.")
     made = torch.stack([figure4.made(runs, L, evidence.classes) for L in (shallow, deep)], 1)
-    found = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
-    if not known(found):
+    share = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
+    if not known(share):
         return no_number(runs.where(feedback="shared"), "depth", "depth")
-    said = " and ".join(f"{mean_of(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
-    return below(found, 0.1, f"Progress in nats: {said}.", "eta_c = 0.1 alone, as in the caption")
+    shown = " and ".join(f"{mean_of(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep)))
+    return below(share, 0.1, f"Progress in nats: {shown}.", "eta_c = 0.1 alone, as in the caption")
 
 
 def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
@@ -46,14 +46,14 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
     gaps = {L: gap for L, gap in gaps.items() if known(gap)}
     if not gaps:
         return undecided("At every depth networks learn nothing or diverge.")
-    depth, found = list(gaps.items())[-1]
+    depth, gap = list(gaps.items())[-1]
     rest = [L for L in sorted(runs.values("depth")) if depth < L]
     reading = f"Gap over progress: {_listed(gaps)}."
     if rest:
         reading += f" {_none_learns(rest)}"
-    verdict = inside(found, -ALIGNED, ALIGNED).opposite
+    verdict = inside(gap, -ALIGNED, ALIGNED).opposite
     tried = () if verdict == Verdict.HOLDS else ("every depth of the figure",)
-    return Judged(found, verdict, reading, tried)
+    return Judged(gap, verdict, reading, tried)
 
 
 def _none_learns(depths: Sequence[int]) -> str:
@@ -85,9 +85,9 @@ def _mup_diverges(evidence: Evidence) -> Judged:
     count = len(runs.values("seed"))
     shown = ", ".join(f"{bad} of {count} at depth {L}" for L, bad in ended.items())
     shares = torch.tensor([float(r.status == "diverged") for r in runs if r.config["depth"] > _DEEP])
-    found = mean_of(shares.double())
+    share = mean_of(shares.double())
     reading = f"Diverged within {runs.values('steps')[0]} steps: {shown}."
-    return above(found, 0.5, reading, f"depths {', '.join(map(str, ended))}")
+    return above(share, 0.5, reading, f"depths {', '.join(map(str, ended))}")
 
 
 def _mup_overfits(evidence: Evidence) -> Judged:
@@ -102,19 +102,19 @@ def _mup_overfits(evidence: Evidence) -> Judged:
     if len(depths) < 2:
         return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")
     apart = [runs.where(depth=L).metric("test_loss") - runs.where(depth=L).metric("train_loss") for L in depths]
-    found = difference(apart[0], apart[-1])
+    change = difference(apart[0], apart[-1])
     passes = f"after {seen / images:.1f} passes"
-    reading = f"Test minus training loss changes by {found} nats from depth {depths[0]} to {depths[-1]} {passes}."
-    return above(found, 0.0, reading, f"{passes} alone")
+    reading = f"Test minus training loss changes by {change} nats from depth {depths[0]} to {depths[-1]} {passes}."
+    return above(change, 0.0, reading, f"{passes} alone")
 
 
 def _improves(evidence: Evidence, metric: str) -> Judged:
     runs = evidence.runs["4"]["depth-mup"].where(feedback="shared")
     shallow, deep = _ends(runs)
-    found = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
-    if not known(found):
+    change = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
+    if not known(change):
         return no_number(runs, "depth", "depth")
-    return below(found, 0.0, f"From depth {shallow} to {deep} it changes by {found} nats.", "eta_c = 0.1 alone")
+    return below(change, 0.0, f"From depth {shallow} to {deep} it changes by {change} nats.", "eta_c = 0.1 alone")
 
 
 def _aligns(evidence: Evidence) -> Judged:
@@ -124,21 +124,21 @@ def _aligns(evidence: Evidence) -> Judged:
     _, deep = _ends(runs)
     if missing := _compared(runs, evidence.classes, deep):
         return undecided(f"Gap over progress: {_listed(gaps)}. {_none_learns(missing)}")
-    found = gaps[deep]
+    gap = gaps[deep]
     reading = f"Gap over progress: {_listed(gaps)}; {figure4.gap(runs, deep)} nats at depth {deep}."
     return between(
-        found, -ALIGNED, ALIGNED, reading, *_other_rates(evidence), "squared loss, single samples: docs/two-limits.md",
+        gap, -ALIGNED, ALIGNED, reading, *_other_rates(evidence), "squared loss, single samples: docs/two-limits.md",
         "the first step alone: corollary1-first-step",
     )  # fmt: skip
 
 
 def _other_rates(evidence: Evidence) -> list[str]:
-    said = []
+    tried = []
     for eta_c, some in sorted(evidence.runs["claims"]["rates"].by("eta_c").items()):
         deep = _ends(some)[1]
         gap = figure4.relative_gap(some, deep, evidence.classes)
-        said.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
-    return said
+        tried.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
+    return tried
 
 
 def _closes(evidence: Evidence) -> Judged:
@@ -148,9 +148,9 @@ def _closes(evidence: Evidence) -> Judged:
     if missing := _compared(runs, evidence.classes, shallow, deep):
         return undecided(_none_learns(missing))
     pairs = torch.cat([figure4.late(runs, L) for L in (shallow, deep)], 1)
-    found = interval(lambda p: _size(p[:, 2:], evidence) - _size(p[:, :2], evidence), pairs)
+    change = interval(lambda p: _size(p[:, 2:], evidence) - _size(p[:, :2], evidence), pairs)
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
-    return below(found, 0.0, f"Gap over progress: {_listed(gaps)}.", *_other_rates(evidence))
+    return below(change, 0.0, f"Gap over progress: {_listed(gaps)}.", *_other_rates(evidence))
 
 
 def _size(pair: Tensor, evidence: Evidence) -> Tensor:
@@ -164,10 +164,10 @@ def _wide_steadies(evidence: Evidence) -> Judged:
     if not finite:
         return undecided("Networks diverged at every depth.")
     highest = [r.where(depth=finite[-1]).metric("highest_loss") for r in both]
-    found = interval(lambda a, b: b.mean(0) - a.mean(0), *highest)
+    change = interval(lambda a, b: b.mean(0) - a.mean(0), *highest)
     widths = " to ".join(str(r.values("width")[0]) for r in both)
-    reading = f"The highest loss on the way changes by {found} nats from width {widths} at depth {finite[-1]}."
-    return below(found, 0.0, reading, f"depths {', '.join(map(str, finite))} do not diverge")
+    reading = f"The highest loss on the way changes by {change} nats from width {widths} at depth {finite[-1]}."
+    return below(change, 0.0, reading, f"depths {', '.join(map(str, finite))} do not diverge")
 
 
 def _finite(runs: Runs) -> bool:
@@ -179,19 +179,19 @@ def _wide_aligns(evidence: Evidence) -> Judged:
     _, deep = _ends(runs[0])
     if any(_compared(r, evidence.classes, deep) for r in runs):
         return undecided(_none_learns([deep]))
-    found = interval(lambda a, b: _size(b, evidence) - _size(a, evidence), *(figure4.late(r, deep) for r in runs))
+    change = interval(lambda a, b: _size(b, evidence) - _size(a, evidence), *(figure4.late(r, deep) for r in runs))
     gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
-    said = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
-    return below(found, 0.0, f"Gap over progress at depth {deep}: {said}.", "infinite width: docs/two-limits.md")
+    shown = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
+    return below(change, 0.0, f"Gap over progress at depth {deep}: {shown}.", "infinite width: docs/two-limits.md")
 
 
 def _wide_gains(evidence: Evidence) -> Judged:
     runs = [evidence.runs[figure]["depth-mup"].where(feedback="shared") for figure in ("4", "7")]
     _, deep = _ends(runs[0])
-    found = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
-    if not known(found):
+    change = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
+    if not known(change):
         return no_number(Runs([r for some in runs for r in some.where(depth=deep)]), "width", "width")
-    return below(found, 0.0, f"The test loss at depth {deep} changes by {found} nats.", "one width doubling")
+    return below(change, 0.0, f"The test loss at depth {deep} changes by {change} nats.", "one width doubling")
 
 
 CLAIMS = (

@@ -46,7 +46,7 @@ def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: 
         "of odd phi, where C(x, -x) = -C(x, x)": [name for name in singular if name in odd],
         "though phi is not odd": [name for name in singular if name not in odd],
     }
-    reading += "".join(f" Singular {said}: {', '.join(names)}." for said, names in why.items() if names)
+    reading += "".join(f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names)
     verdict = some_of(verdicts)
     if verdict == Verdict.CONDITIONAL:
         reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
@@ -91,11 +91,11 @@ def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Jud
 
 
 def _definite(evidence: Evidence) -> Judged:
-    found = facts(evidence)
+    every = facts(evidence)
     return judge_definite(
-        {f.name: f.smallest_antipodal for f in found},
-        {f.name: f.smallest_antipodal_0 for f in found},
-        {f.name: f.parity for f in found},
+        {f.name: f.smallest_antipodal for f in every},
+        {f.name: f.smallest_antipodal_0 for f in every},
+        {f.name: f.parity for f in every},
     )
 
 
@@ -104,8 +104,8 @@ def _hermite(evidence: Evidence) -> Judged:
 
 
 def _nesting(evidence: Evidence) -> Judged:
-    found = facts(evidence)
-    return judge_nesting({f.name: f.nesting for f in found}, {f.name: f.nesting_rounding for f in found})
+    every = facts(evidence)
+    return judge_nesting({f.name: f.nesting for f in every}, {f.name: f.nesting_rounding for f in every})
 
 
 CLAIMS = (

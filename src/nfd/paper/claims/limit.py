@@ -64,9 +64,9 @@ def trained(
 
 def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> Judged:
     """Whether a prediction agrees with networks at every finite depth; ``variants`` are tried where it does not."""
-    worst = max(base.values(), key=lambda found: found.value)
-    verdict = together(near(found) for found in base.values())
-    verdict, condition = rescued(verdict, {name: near(found) for name, found in variants.items()})
+    worst = max(base.values(), key=lambda apart: apart.value)
+    verdict = together(near(apart) for apart in base.values())
+    verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     reading = f"Relative distance: {listed(base)}; with {listed(variants)}.{condition}"
     return Judged(worst, verdict, reading, tuple(variants))
 
@@ -89,9 +89,9 @@ def _equation_5(evidence: Evidence) -> Judged:
 
 def judge_vanishing(fall: Interval, sizes: dict[int, Interval]) -> Judged:
     """Whether paired differences fall with depth."""
-    found = {f"L = {L}": size for L, size in sizes.items()}
-    reading = f"It moves outputs by {listed(found)}, relative, which goes as L^{fall}. What it leaves out: "
-    return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *found)
+    by_depth = {f"L = {L}": size for L, size in sizes.items()}
+    reading = f"It moves outputs by {listed(by_depth)}, relative, which goes as L^{fall}. What it leaves out: "
+    return as_fast_as(fall, RATE, f"{reading}claims equation-5 and theorem-1.", *by_depth)
 
 
 def _vanishing(evidence: Evidence) -> Judged:
@@ -126,13 +126,13 @@ def judge_convergence(
 ) -> Judged:
     """Whether a distance vanishes with depth: near at the largest depth; or far there and not falling."""
     last = distances[max(distances)]
-    shown = listed({f"L = {L}": found for L, found in distances.items()})
+    shown = listed({f"L = {L}": apart for L, apart in distances.items()})
     reading = f"Relative distance: {shown}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
     reading += f"decoupled networks {control}."
     verdict = near(last)
     if verdict == Verdict.FAILS and fall.low < RATE + FASTER:
         verdict = Verdict.UNDECIDED
-    verdict, condition = rescued(verdict, {name: near(found) for name, found in variants.items()})
+    verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
 
 

@@ -62,6 +62,6 @@ def span(samples: Tensor) -> Interval:
     return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
 
 
-def listed(found: dict[str, Interval]) -> str:
+def listed(intervals: dict[str, Interval]) -> str:
     """Intervals with their names, for a reading."""
-    return "; ".join(f"{name} {value}" for name, value in found.items())
+    return "; ".join(f"{name} {value}" for name, value in intervals.items())

@@ -67,8 +67,8 @@ def _count(rows: Sequence[Row]) -> str:
     """``5 statements: 3 holds, 2 undecided.``"""
     counts = Counter(str(row["verdict"]) for row in rows)
     known = [verdict for verdict in Verdict if verdict in counts]
-    said = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*known, *counts]))
-    return f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {said[:1].upper()}{said[1:]}."
+    shares = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*known, *counts]))
+    return f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {shares[:1].upper()}{shares[1:]}."
 
 
 def _measured(row: Row) -> str:
@@ -94,8 +94,8 @@ def _details(row: Row) -> list[str]:
     tried = row.get("tried") or []
     tried = tried if isinstance(tried, list | tuple) else [tried]
     joined = "; ".join(map(str, tried))
-    said = [("Measured", row.get("measurement")), ("Reading", row.get("reading")), ("Tried", joined)]
-    return [f"{name}: {_ended(_plain(text))}" for name, text in said if text]
+    parts = [("Measured", row.get("measurement")), ("Reading", row.get("reading")), ("Tried", joined)]
+    return [f"{name}: {_ended(_plain(text))}" for name, text in parts if text]
 
 
 def _plain(text: Any) -> str:

@@ -57,7 +57,7 @@ def bound(T: float, L: int, n: int) -> float:
 def judge_bound(ratios: dict[str, Interval], width: int) -> Judged:
     """Whether means exceed the bound wherever measured; the value is the smallest ratio."""
     worst = min(ratios, key=lambda name: ratios[name].low)
-    verdict = together(inside(found, 1.0, math.inf) for found in ratios.values())
+    verdict = together(inside(ratio, 1.0, math.inf) for ratio in ratios.values())
     reading = (
         f"E h_L over the bound: {listed(ratios)}. The bound tends to c_1 = {C_1:.2f} at infinite width (here {width})."
     )
@@ -81,27 +81,27 @@ def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interv
 
     shown = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
     reading = f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}{shown}."
-    verdict, condition = rescued(differ(post, pre), {name: differ(*found) for name, found in variants.items()})
+    verdict, condition = rescued(differ(post, pre), {name: differ(*exponents) for name, exponents in variants.items()})
     return Judged(post, verdict, reading + condition, tuple(variants))
 
 
-def judge_common(found: dict[str, Interval], covered: list[str]) -> Judged:
+def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
     """Whether the activations that Prop. 1 covers make post-activation networks grow; what others do is told."""
-    within = {name: found[name] for name in covered}
-    others = {name: value for name, value in found.items() if name not in covered}
+    within = {name: exponents[name] for name in covered}
+    others = {name: value for name, value in exponents.items() if name not in covered}
     if not within:
-        return undecided(f"None of these meets the condition of Prop. 1: {listed(found)}.")
+        return undecided(f"None of these meets the condition of Prop. 1: {listed(exponents)}.")
     reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
     if others:
         growing = [name for name, value in others.items() if grows(value) == Verdict.HOLDS]
         reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(within.values(), key=lambda value: value.low)
-    return Judged(lowest, together(grows(value) for value in within.values()), reading, tuple(found))
+    return Judged(lowest, together(grows(value) for value in within.values()), reading, tuple(exponents))
 
 
-def grows(found: Interval) -> Verdict:
+def grows(power: Interval) -> Verdict:
     """Whether an exponent is above ``FLAT``."""
-    return inside(found, FLAT, math.inf)
+    return inside(power, FLAT, math.inf)
 
 
 def dominant(name: Activation) -> bool:
@@ -122,8 +122,8 @@ def _debate(evidence: Evidence) -> Judged:
 
 def _common(evidence: Evidence) -> Judged:
     names: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
-    found: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
-    return judge_common(found, [name for name in names if dominant(name)])
+    exponents: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
+    return judge_common(exponents, [name for name in names if dominant(name)])
 
 
 def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:

@@ -51,13 +51,13 @@ def feature_change(evidence: Evidence, regime: Regime, n: int, seed: int) -> Ten
     return ((after - before).square().mean() / before.square().mean()).sqrt().double()
 
 
-def judge_regime(found: Interval, expected: float, sizes: dict[int, float], widest: Interval) -> Judged:
+def judge_regime(power: Interval, expected: float, sizes: dict[int, float], widest: Interval) -> Judged:
     """Whether the exponent is the expected one within ``FLAT``, or is between the two largest widths."""
     shown = ", ".join(f"{size:.3g} at n = {n}" for n, size in sizes.items())
     variant = "the two largest widths alone"
-    verdict, condition = rescued(flat(found, expected), {variant: flat(widest, expected)})
-    reading = f"The relative change of h_L goes as n^{found}: {shown}; by {variant}, as n^{widest}.{condition}"
-    return Judged(found, verdict, reading, (*(f"n = {n}" for n in sizes), variant))
+    verdict, condition = rescued(flat(power, expected), {variant: flat(widest, expected)})
+    reading = f"The relative change of h_L goes as n^{power}: {shown}; by {variant}, as n^{widest}.{condition}"
+    return Judged(power, verdict, reading, (*(f"n = {n}" for n in sizes), variant))
 
 
 def _regime(evidence: Evidence, regime: Regime, expected: float) -> Judged:

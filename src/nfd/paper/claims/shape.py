@@ -22,11 +22,12 @@ _MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
 
 def _advantage(evidence: Evidence, metric: str) -> Judged:
     runs = evidence.runs["1"]["training"]
-    found = figure1.advantage(runs, metric)
-    if not known(found):
+    advantage = figure1.advantage(runs, metric)
+    if not known(advantage):
         return no_number(runs, "order", "")
     return above(
-        found, 0.0, f"At the end of training post-activation is {found} nats above pre-activation.", *_budget(evidence)
+        advantage, 0.0, f"At the end of training post-activation is {advantage} nats above pre-activation.",
+        *_budget(evidence),
     )  # fmt: skip
 
 
@@ -37,11 +38,11 @@ def _budget(evidence: Evidence) -> tuple[str, ...]:
 
 def _steadier(evidence: Evidence) -> Judged:
     runs = evidence.runs["1"]["training"]
-    found = figure1.variance_ratio(runs)
-    if not known(found):
+    log_ratio = figure1.variance_ratio(runs)
+    if not known(log_ratio):
         return no_number(runs, "order", "")
-    said = f"The variance over {_seeds(runs)} seeds is {math.exp(found.value):.2g} times that of pre-activation."
-    return above(found, 0.0, said, *_budget(evidence))
+    reading = f"The variance over {_seeds(runs)} seeds is {math.exp(log_ratio.value):.2g} times that of pre-activation."
+    return above(log_ratio, 0.0, reading, *_budget(evidence))
 
 
 def _moderate(evidence: Evidence, metric: str) -> Judged:
@@ -51,12 +52,12 @@ def _moderate(evidence: Evidence, metric: str) -> Judged:
     some = [runs.where(horizon=T) for T in (first, second)]
     if not any(r.status == "done" for r in (*some[0], *some[1])):
         return no_number(runs, "horizon", "T =")
-    found = figure2.gain(runs, first, second, evidence.classes, metric)
+    change = figure2.gain(runs, first, second, evidence.classes, metric)
     best = figure2.best(runs, metric)
     lowest = "some networks diverged at every T" if math.isnan(best) else f"it is lowest at T = {best:g}"
     return below(
-        found, 0.0,
-        f"The {_named(metric)} changes by {found} nats from T = {first:g} to {second:g}; {lowest}.",
+        change, 0.0,
+        f"The {_named(metric)} changes by {change} nats from T = {first:g} to {second:g}; {lowest}.",
         f"horizons {', '.join(f'{T:g}' for T in sorted(runs.values('horizon')))}",
     )  # fmt: skip
 
@@ -66,12 +67,12 @@ def _excessive(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["horizon"]
     if all(r.status == "diverged" for r in runs):
         return no_number(runs, "horizon", "T =")
-    found = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
-    *smaller, largest = sorted(found)
-    lost = torch.stack([found[largest][k] - found[_best_without(found, smaller, k)][k] for k in range(_seeds(runs))])
+    losses = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
+    *smaller, largest = sorted(losses)
+    lost = torch.stack([losses[largest][k] - losses[_best_without(losses, smaller, k)][k] for k in range(_seeds(runs))])
     apart = mean_of(lost)
     beside = "".join(
-        f"; {difference(found[T], found[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
+        f"; {difference(losses[T], losses[largest])} against T = {T:g}" for T in smaller if 1 <= T <= _MODERATE
     )
     config = runs.configs[0]
     passes = config.steps * config.batch / len(evidence.dataset.train)
@@ -82,9 +83,9 @@ def _excessive(evidence: Evidence) -> Judged:
     )  # fmt: skip
 
 
-def _best_without(found: dict[float, Tensor], horizons: list[float], seed: int) -> float:
-    rest = [k for k in range(len(found[horizons[0]])) if k != seed]
-    return min(horizons, key=lambda T: float(found[T][rest].mean()))
+def _best_without(losses: dict[float, Tensor], horizons: list[float], seed: int) -> float:
+    rest = [k for k in range(len(losses[horizons[0]])) if k != seed]
+    return min(horizons, key=lambda T: float(losses[T][rest].mean()))
 
 
 def _unstable_horizon(evidence: Evidence) -> Judged:
@@ -112,12 +113,12 @@ def _unstable_depth(evidence: Evidence) -> Judged:
 def _more_upset(many: Runs, few: Runs, name: str, other: str, *tried: str) -> Judged:
     """Whether a larger share of networks is upset; one share for each seed."""
     shares = torch.stack([_upset(many), _upset(few)], 1)
-    found = interval(lambda s: (s[:, 0] - s[:, 1]).mean(), shares)
-    said = f"{shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%} at {other}"
-    reading = f"Diverged or doubled its loss: {said}, over {len(shares)} seeds."
+    more = interval(lambda s: (s[:, 0] - s[:, 1]).mean(), shares)
+    compared = f"{shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%} at {other}"
+    reading = f"Diverged or doubled its loss: {compared}, over {len(shares)} seeds."
     if bool((shares == 1).all()):
         return undecided(f"{reading} There can be no more.")
-    return above(found, 0.0, reading, *tried)
+    return above(more, 0.0, reading, *tried)
 
 
 def _upset(runs: Runs) -> Tensor:
@@ -127,11 +128,11 @@ def _upset(runs: Runs) -> Tensor:
 def _depth_helps(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"].where(horizon=1.0)
     first, second, *_ = sorted(runs.values("depth"))
-    found = difference(*(runs.where(depth=L).metric("test_loss") for L in (first, second)))
-    if not known(found):
+    change = difference(*(runs.where(depth=L).metric("test_loss") for L in (first, second)))
+    if not known(change):
         return no_number(runs, "depth", "depth")
     return below(
-        found, 0.0, f"The test loss changes by {found} nats from depth {first} to {second} at T = 1.",
+        change, 0.0, f"The test loss changes by {change} nats from depth {first} to {second} at T = 1.",
         "T = 1 alone",
     )  # fmt: skip
 

@@ -23,15 +23,15 @@ def _positive(evidence: Evidence, name: str) -> Judged:
     runs = evidence.runs["6"]["online"]
     widest = runs.where(width=max(runs.values("width")))
     relative, raw = figure6.smallest(widest, f"{name}_relative"), figure6.smallest(widest, name)
-    found = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
-    if not known(found):
+    decades = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
+    if not known(decades):
         return no_number(widest, "width", "width")
     steps = figure6.eigenvalues(widest, name)[0][-1]
     smallest = f"{float(raw.min()):.1e}, {float(relative.min()):.1e} of the diagonal"
     reading = (
         f"After {steps:.0f} steps the least of seeds and layers at width {max(runs.values('width'))} is {smallest}."
     )
-    return above(found, math.log10(_ROUNDING), f"{reading}{_weighted(widest, name)}", "every width of the figure")
+    return above(decades, math.log10(_ROUNDING), f"{reading}{_weighted(widest, name)}", "every width of the figure")
 
 
 def _weighted(runs: Runs, name: str) -> str:
@@ -46,15 +46,15 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
     runs = evidence.runs["6"]["online"]
     widest = runs.where(width=max(runs.values("width")))
     first, last = (figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1))
-    found = mean_of(first - last)
-    if not known(found):
+    decades = mean_of(first - last)
+    if not known(decades):
         return no_number(widest, "width", "width")
     steps, _ = figure6.eigenvalues(widest, name)
     if bool((first <= _ZERO).any()):
         return undecided(f"At step {steps[0]:.0f} it is already zero within rounding.")
-    fall = f"by {found} decades" if bool((last > _ZERO).all()) else "to zero within rounding"
+    fall = f"by {decades} decades" if bool((last > _ZERO).all()) else "to zero within rounding"
     return above(
-        found, 0.0, f"From step {steps[0]:.0f} to step {steps[-1]:.0f} it falls {fall}. It cannot rise: "
+        decades, 0.0, f"From step {steps[0]:.0f} to step {steps[-1]:.0f} it falls {fall}. It cannot rise: "
         "the matrix of fewer steps is a part of that of more (Cauchy).", f"{steps[-1]:.0f} steps alone",
     )  # fmt: skip
 
@@ -62,17 +62,17 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
 def _grows(evidence: Evidence, name: str) -> Judged:
     runs = evidence.runs["6"]["online"]
     steps, _ = figure6.eigenvalues(runs, name)
-    found = {}
+    powers = {}
     for look in (0, len(steps) // 2, len(steps) - 1):
         widths, samples = figure6.by_width(runs, name, look)
         if len(widths) > 1:
-            found[look] = interval(lambda s, w=widths: log_slope(w, s.mean(0).clamp_min(1e-30)), samples)
-    if len(steps) - 1 not in found:
+            powers[look] = interval(lambda s, w=widths: log_slope(w, s.mean(0).clamp_min(1e-30)), samples)
+    if len(steps) - 1 not in powers:
         return undecided("Less than two widths have no network that diverged.")
     if not bool(figure6.by_width(runs, name)[1].any()):
         return undecided(f"At every width it is zero within rounding after {steps[-1]:.0f} steps.")
-    said = ", ".join(f"{power_said('n', power)} at step {steps[look]:.0f}" for look, power in found.items())
-    return above(found[len(steps) - 1], 0.0, f"The smallest over layers goes as {said}.", f"steps {said}")
+    shown = ", ".join(f"{power_said('n', power)} at step {steps[look]:.0f}" for look, power in powers.items())
+    return above(powers[len(steps) - 1], 0.0, f"The smallest over layers goes as {shown}.", f"steps {shown}")
 
 
 def _narrow(evidence: Evidence) -> Judged:
@@ -82,11 +82,11 @@ def _narrow(evidence: Evidence) -> Judged:
     narrow = runs.where(width=width)
     steps, _ = figure6.eigenvalues(narrow, "sigma")
     by_look = {look: figure6.smallest(narrow, "sigma_relative", look).clamp_min(1e-30).log10() for look in (0, -1)}
-    found, early = mean_of(by_look[-1]), mean_of(by_look[0])
-    if not known(found):
+    late, early = mean_of(by_look[-1]), mean_of(by_look[0])
+    if not known(late):
         return no_number(narrow, "width", "width")
-    reading = f"At width {width} it is 10^{found} of the diagonal after {steps[-1]:.0f} steps and 10^{early} after "
-    judged = below(found, math.log10(_CLOSE), f"{reading}{steps[0]:.0f}.", f"after {steps[0]:.0f} steps: 10^{early}")
+    reading = f"At width {width} it is 10^{late} of the diagonal after {steps[-1]:.0f} steps and 10^{early} after "
+    judged = below(late, math.log10(_CLOSE), f"{reading}{steps[0]:.0f}.", f"after {steps[0]:.0f} steps: 10^{early}")
     return conditional(judged, f"Where steps come near the width, here {steps[-1] / width:.2f} of it:")
 
 

@@ -69,16 +69,16 @@ def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Inte
     return {what: exponent(along, samples[..., index]) for index, what in enumerate(NAMES)}
 
 
-def judge_exponents(found: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
+def judge_exponents(measured: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
     """Whether every exponent is the expected one within ``FLAT``, or is in a variant; the value is the farthest."""
 
-    def as_said(found: dict[str, Interval]) -> Verdict:
-        return together(flat(value, expected) for value in found.values())
+    def as_expected(powers: dict[str, Interval]) -> Verdict:
+        return together(flat(value, expected) for value in powers.values())
 
-    farthest = max(found.values(), key=lambda value: abs(value.value - expected))
+    farthest = max(measured.values(), key=lambda value: abs(value.value - expected))
     shown = "".join(f" With {name}: {listed(other)}." for name, other in variants.items())
-    verdict, condition = rescued(as_said(found), {name: as_said(other) for name, other in variants.items()})
-    reading = f"Exponents: {listed(found)}; said: {expected:g}.{shown}{condition}"
+    verdict, condition = rescued(as_expected(measured), {name: as_expected(other) for name, other in variants.items()})
+    reading = f"Exponents: {listed(measured)}; said: {expected:g}.{shown}{condition}"
     return Judged(farthest, verdict, reading, tuple(variants))
 
 

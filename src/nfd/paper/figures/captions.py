@@ -21,7 +21,7 @@ _TRAINING = {"eta_c": "eta_c = {}", "batch": "batch {}", "steps": "{} steps"}
 _USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
 
 
-def caption(runs: Runs, data: Data, *said: str) -> str:
+def caption(runs: Runs, data: Data, *sentences: str) -> str:
     """What is shown, and what ran, in words."""
     is_start = runs.values("meter") == ["start"]
     forms = _FORMS if is_start else _FORMS | _TRAINING
@@ -30,7 +30,7 @@ def caption(runs: Runs, data: Data, *said: str) -> str:
     how = "inputs normalised per channel"
     if not is_start:
         how, seeds = f"{_training(runs)}, {how}", f"{seeds}, the same batches for all"
-    return " ".join([*said, f"{data.title}; {', '.join(parts)}; {how}; {seeds}."])
+    return " ".join([*sentences, f"{data.title}; {', '.join(parts)}; {how}; {seeds}."])
 
 
 def _setting(runs: Runs, name: str, form: str) -> str:

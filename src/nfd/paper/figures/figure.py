@@ -40,14 +40,14 @@ class Figure:
 
 def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
     """Settings of ``RunConfig``, from those of a part."""
-    found = dict(part)
-    batch, seeds = min(found.get("batch", 16), len(dataset.train)), found.pop("seeds")
-    epochs, looked, first = found.pop("epochs", None), found.pop("looks", None), found.pop("apart", 0)
+    settings = dict(part)
+    batch, seeds = min(settings.get("batch", 16), len(dataset.train)), settings.pop("seeds")
+    epochs, looked, first = settings.pop("epochs", None), settings.pop("looks", None), settings.pop("apart", 0)
     if epochs is not None:
-        found["steps"] = steps_of(epochs, len(dataset.train), batch)
+        settings["steps"] = steps_of(epochs, len(dataset.train), batch)
     if looked is not None:
-        found["every"] = max(1, found["steps"] // looked)
-    return found | {"batch": batch, "seed": [initial_seed(seed, first + k) for k in range(seeds)]}
+        settings["every"] = max(1, settings["steps"] // looked)
+    return settings | {"batch": batch, "seed": [initial_seed(seed, first + k) for k in range(seeds)]}
 
 
 def everywhere(shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]) -> dict[Preset, dict[str, Settings]]:

@@ -84,9 +84,9 @@ def variance_ratio(training: Runs) -> Interval:
 def _features(start: Runs, data: Data) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for order, some in start.by("order").items():
-        found = sizes(some, "depth", end_rms)
-        rows += point_rows(_NAMES[order], "depth", "rms", found)
-        slopes.append(slope(_NAMES[order], *by_seed(found)))
+        sizes_of_h = sizes(some, "depth", end_rms)
+        rows += point_rows(_NAMES[order], "depth", "rms", sizes_of_h)
+        slopes.append(slope(_NAMES[order], *by_seed(sizes_of_h)))
     depths = sorted({row["depth"] for row in rows})
     flat = line("slope 0", "depth", "rms", depths, 0.0, rows[0]["rms"] if rows else 1.0)
     return panel(
@@ -107,19 +107,19 @@ def _training(training: Runs, data: Data) -> list[Finding]:
     for order, some in training.by("order").items():
         losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])
         tests += curve_rows(_NAMES[order], "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
-    said, ended = caption(training, data, BANDS), diverged(training, "order", "")
+    text, ended = caption(training, data, BANDS), diverged(training, "order", "")
     train = advantage(training, "train_loss")
     return [
         panel(
             "figure-1", "b", "Training loss",
             headline=f"At the end post-activation is above pre-activation by {apart_said(train)} nats.",
-            rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=said,
+            rows=losses, axes=Axes("step", "loss", "step", "training loss (nats)", "curves"), caption=text,
             details=ended,
         ),
         panel(
             "figure-1", "c", "Test loss",
             headline=f"At the end post-activation is above pre-activation by {apart_said(advantage(training))} nats.",
-            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=said, details=ended,
+            rows=tests, axes=Axes("step", "loss", "step", "test loss (nats)", "curves"), caption=text, details=ended,
         ),
     ]  # fmt: skip
 

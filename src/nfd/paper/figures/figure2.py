@@ -73,8 +73,8 @@ def best(runs: Runs, metric: str = "test_loss") -> float:
 
 def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss") -> Interval:
     """The loss at the second horizon minus that at the first, paired by seed; networks that diverged count as log C."""
-    found = scores(runs, metric)
-    return difference(*(found[T].clamp(max=math.log(classes)) for T in (first, second)))
+    losses = scores(runs, metric)
+    return difference(*(losses[T].clamp(max=math.log(classes)) for T in (first, second)))
 
 
 def _curves(runs: Runs, data: Data) -> list[Finding]:
@@ -82,15 +82,15 @@ def _curves(runs: Runs, data: Data) -> list[Finding]:
     for T, some in sorted(runs.by("horizon").items()):
         losses += curve_rows(f"T = {T:g}", "step", (e := epoch_losses(some))[0], "loss", e[1])
         tests += curve_rows(f"T = {T:g}", "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
-    said, ended = caption(runs, data, BANDS), diverged(runs, "horizon", "T =")
+    text, ended = caption(runs, data, BANDS), diverged(runs, "horizon", "T =")
     return [
         panel(
             "figure-2", "a", "Training loss at one depth", headline=_told(runs, "train_loss"), rows=losses,
-            axes=Axes("step", "loss", "step", "training loss (nats)", "logcurves"), caption=said, details=ended,
+            axes=Axes("step", "loss", "step", "training loss (nats)", "logcurves"), caption=text, details=ended,
         ),
         panel(
             "figure-2", "b", "Test loss at one depth", headline=_told(runs, "test_loss"), rows=tests,
-            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves"), caption=said, details=ended,
+            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves"), caption=text, details=ended,
         ),
     ]  # fmt: skip
 
@@ -105,24 +105,26 @@ def _told(runs: Runs, metric: str) -> str:
 
 
 def _both(runs: Runs, data: Data) -> list[Finding]:
-    found = []
+    panels = []
     for letter, metric, what in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
-        rows, told, ended = list[Row](), list[str](), list[str]()
+        rows, lowest, ended = list[Row](), list[str](), list[str]()
         for depth, some in sorted(runs.by("depth").items()):
             rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric))
             chosen = best(some, metric)
-            told.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
-            ended += [f"Depth {depth}: {said[0].lower()}{said[1:]}" for said in diverged(some, "horizon", "T =")]
-        found.append(
+            lowest.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
+            ended += [
+                f"Depth {depth}: {sentence[0].lower()}{sentence[1:]}" for sentence in diverged(some, "horizon", "T =")
+            ]
+        panels.append(
             panel(
                 "figure-2", letter, f"{what} loss against T and depth",
-                headline=f"The lowest final {what.lower()} loss is at {', '.join(told)}.",
+                headline=f"The lowest final {what.lower()} loss is at {', '.join(lowest)}.",
                 rows=rows,
                 axes=Axes("horizon", "loss", "horizon T", f"{what.lower()} loss (nats)", "semilogarithmic", zero=False),
                 caption=caption(runs, data, BARS, "A network that diverged is left out."), details=ended,
             )
         )  # fmt: skip
-    return found
+    return panels
 
 
 FIGURE = Figure("figure-2", "How long a horizon?", PARTS, reduce)

@@ -102,8 +102,8 @@ def infinite(limit: Runs) -> Tensor:
 
 def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
     """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that depth."""
-    found = {n: outputs(some.where(depth=depth)) for n, some in sorted(real.by("width").items())}
-    return list(map(float, found)), torch.stack(list(found.values()), 1), outputs(limit.where(depth=depth))
+    by_width = {n: outputs(some.where(depth=depth)) for n, some in sorted(real.by("width").items())}
+    return list(map(float, by_width)), torch.stack(list(by_width.values()), 1), outputs(limit.where(depth=depth))
 
 
 def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
@@ -140,7 +140,7 @@ def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Ten
 
 def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
     """The points whose square can be told from zero."""
-    return [k for k, found in enumerate(_each(squares, *samples)) if found.low > 0]
+    return [k for k, square in enumerate(_each(squares, *samples)) if square.low > 0]
 
 
 def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
@@ -154,9 +154,9 @@ def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
     for activation in start.values("activation"):
         for stream, symbol in (("h", "h_L"), ("g", "g_0")):
             series = f"{activation}, {symbol}"
-            found = start_errors(start, activation, stream, axis)
-            rows += point_rows(series, axis, "square", found)
-            slopes.append(slope(series, *by_seed(found)))
+            errors = start_errors(start, activation, stream, axis)
+            rows += point_rows(series, axis, "square", errors)
+            slopes.append(slope(series, *by_seed(errors)))
     at = sorted(start.values(other))[-2 if other == "depth" else -1]
     against = {
         "width": "particles of infinite width driven by the same noise",
@@ -191,9 +191,9 @@ def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
-        found = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
-        squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in found.values()]
-        rows += _resolved(f"width {n}", "depth", list(found), squares)
+        by_depth = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
+        squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in by_depth.values()]
+        rows += _resolved(f"width {n}", "depth", list(by_depth), squares)
     return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
 
 

@@ -82,10 +82,10 @@ def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
 
 def reduce(runs: Mapping[str, Runs], data: Data, figure: str = "figure-4") -> list[Finding]:
     """Panels a to c, each for the training and for the test loss."""
-    found = []
+    panels = []
     for letter, name in zip("abc", ARCHITECTURES, strict=True):
-        found += [_panel(runs[name], data, figure, f"{letter}-{kind}", name, kind) for kind in ("train", "test")]
-    return found
+        panels += [_panel(runs[name], data, figure, f"{letter}-{kind}", name, kind) for kind in ("train", "test")]
+    return panels
 
 
 def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: str) -> Finding:
@@ -97,7 +97,8 @@ def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: st
             rows += curve_rows(f"depth {depth}, {member}", "step", steps, "loss", values)
     for feedback, member in MEMBERS.items():
         ended += [
-            f"{member.capitalize()}: {said}" for said in diverged(runs.where(feedback=feedback), "depth", "depth")
+            f"{member.capitalize()}: {sentence}"
+            for sentence in diverged(runs.where(feedback=feedback), "depth", "depth")
         ]
     what, top = {"train": "training", "test": "test"}[kind], _TOP * math.log(data.classes)
     return panel(
@@ -109,8 +110,8 @@ def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: st
 
 def _told(runs: Runs, kind: str) -> str:
     depths = sorted(runs.values("depth"))
-    each = {L: gap(runs, L) if kind == "train" else test_gap(runs, L) for L in depths}
-    known = [f"{found} at depth {L}" for L, found in each.items() if math.isfinite(found.value)]
+    gaps = {L: gap(runs, L) if kind == "train" else test_gap(runs, L) for L in depths}
+    known = [f"{apart} at depth {L}" for L, apart in gaps.items() if math.isfinite(apart.value)]
     what = "training loss, over the second half" if kind == "train" else "test loss at the end"
     return f"Decoupled minus standard {what}: {'; '.join(known)}." if known else "Networks diverged at every depth."
 

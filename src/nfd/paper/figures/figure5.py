@@ -97,8 +97,8 @@ def scores(transfer: Runs, rule: str, width: int, depth: int, classes: int, metr
 
 def by_rate(runs: Runs, rule: str, metric: str) -> tuple[list[float], Tensor]:
     """Rates and final numbers ``[seeds, rates]`` of networks of one size."""
-    found = sizes(runs.where(rule=rule), "eta_c", methodcaller("metric", metric))
-    return list(found), torch.stack(list(found.values()), 1)
+    by_eta = sizes(runs.where(rule=rule), "eta_c", methodcaller("metric", metric))
+    return list(by_eta), torch.stack(list(by_eta.values()), 1)
 
 
 def best_rate(runs: Runs, rule: str) -> tuple[float, bool]:
@@ -141,11 +141,11 @@ def _collapse(runs: Runs, data: Data) -> list[Finding]:
             "what updates of size one that add up make.",
         ),
     )  # fmt: skip
-    return [_against_depth(runs, data, *each) for each in drawn]
+    return [_against_depth(runs, data, *chart) for chart in drawn]
 
 
 def _against_depth(
-    runs: Runs, data: Data, letter: str, meter: str, title: str, up: str, exponent: float, said: str
+    runs: Runs, data: Data, letter: str, meter: str, title: str, up: str, exponent: float, meaning: str
 ) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for rule, name in RULES.items():
@@ -157,33 +157,34 @@ def _against_depth(
     places, at = [row["depth"] for row in uniform], uniform[0][meter] if uniform else 1.0
     return panel(
         "figure-5", letter, title, headline=f"After {steps} steps: {slopes_said('L', slopes)}.", rows=rows,
-        axes=Axes("depth", meter, "depth L", up, "logarithmic"), caption=caption(runs, data, said, BARS), slopes=slopes,
+        axes=Axes("depth", meter, "depth L", up, "logarithmic"), slopes=slopes,
+        caption=caption(runs, data, meaning, BARS),
         references=line(f"slope {exponent:g}", "depth", meter, places, exponent, at),
     )  # fmt: skip
 
 
 def _transfer(runs: Runs, data: Data) -> list[Finding]:
-    found = []
+    panels = []
     for letters, metric in (("de", "train_loss"), ("fg", "test_loss")):
         for letter, (rule, name) in zip(letters, RULES.items(), strict=True):
-            rows, told = list[Row](), list[str]()
+            rows, best_rates = list[Row](), list[str]()
             some = runs.where(rule=rule)
             for (depth, width), part in sorted(some.by("depth", "width").items()):
                 series = f"depth {depth}, width {width}"
                 rows += point_rows(series, "eta_c", "loss", sizes(part, "eta_c", methodcaller("metric", metric)))
                 cell = scores(runs, rule, width, depth, data.classes, metric)
                 at = _rate(cell.optimum()) if cell.learns and not cell.edge else "beyond these rates"
-                told.append(f"{at} ({series})")
+                best_rates.append(f"{at} ({series})")
             what = metric.replace("_", " ").replace("train", "training")
-            found.append(
+            panels.append(
                 panel(
                     "figure-5", letter, f"{name}: {what}",
-                    headline=f"The best eta_c for the {what} is {'; '.join(told)}.", rows=rows,
+                    headline=f"The best eta_c for the {what} is {'; '.join(best_rates)}.", rows=rows,
                     axes=Axes("eta_c", "loss", "eta_c", f"{what} (nats)", "semilogarithmic", zero=False),
                     caption=caption(some, data, BARS, "A rate at which a network diverged is left out."),
                 )
             )  # fmt: skip
-    return found
+    return panels
 
 
 def _rate(log2_eta: Interval) -> str:
@@ -198,26 +199,26 @@ def _deep(runs: Runs, data: Data) -> list[Finding]:
         ("i", "Test loss of a deep network", "test_loss", "test loss (nats)"),
         ("j", "Test accuracy of a deep network", "test_accuracy", "test accuracy"),
     )
-    found = []
+    panels = []
     for letter, title, metric, up in drawn:
         rows = list[Row]()
         for rule, name in RULES.items():
             some = shown.where(rule=rule)
             steps, values = epoch_losses(some) if metric == "train_loss" else tested(some, metric)
             rows += curve_rows(name, "step", steps, metric, values)
-        found.append(
+        panels.append(
             panel(
                 "figure-5", letter, title, headline=_compared(shown, runs, metric), rows=rows,
                 axes=Axes("step", metric, "step", up, "curves"),
                 caption=caption(shown, data, BANDS, "Differences are paired by seed."),
                 details=[
-                    f"{name[0].upper()}{name[1:]}: {said[0].lower()}{said[1:]}"
+                    f"{name[0].upper()}{name[1:]}: {sentence[0].lower()}{sentence[1:]}"
                     for rule, name in RULES.items()
-                    for said in diverged(runs.where(rule=rule), "eta_c", "eta_c =")
+                    for sentence in diverged(runs.where(rule=rule), "eta_c", "eta_c =")
                 ],
             )
         )  # fmt: skip
-    return found
+    return panels
 
 
 def advantage(runs: Runs, metric: str) -> Interval:

@@ -58,13 +58,15 @@ def _layers(runs: Runs, data: Data, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
-        each = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
-        rows += point_rows(f"width {width}", "layer", "eigenvalue", each)
+        by_layer = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
+        rows += point_rows(f"width {width}", "layer", "eigenvalue", by_layer)
     lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
-    told = f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
+    reading = (
+        f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
+    )
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by layer",
-        headline=f"After {steps[-1]:.0f} steps {told}.",
+        headline=f"After {steps[-1]:.0f} steps {reading}.",
         rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic"),
         caption=caption(runs, data, _what(name), BARS),
     )  # fmt: skip
@@ -76,10 +78,10 @@ def _steps(runs: Runs, data: Data, letter: str, name: str) -> Finding:
         steps, values = eigenvalues(some, name)
         rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2))
     fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
-    said = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
+    falls = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by step",
-        headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {said}.",
+        headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {falls}.",
         rows=rows, axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves"),
         caption=caption(runs, data, _what(name), BANDS),
     )  # fmt: skip

@@ -71,9 +71,9 @@ def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
 
 
-def apart_said(found: Interval) -> str:
+def apart_said(apart: Interval) -> str:
     """A difference in words, where there is one."""
-    return str(found) if math.isfinite(found.value) else "unknown (networks diverged)"
+    return str(apart) if math.isfinite(apart.value) else "unknown (networks diverged)"
 
 
 def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
@@ -111,8 +111,8 @@ def diverged(runs: Runs, axis: str, name: str) -> list[str]:
     counts = {
         value: (sum(r.status == "diverged" for r in some), len(some)) for value, some in sorted(runs.by(axis).items())
     }
-    said = [f"{name} {shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
-    return [f"Diverged: {listed(said)}."] if said else []
+    shares = [f"{name} {shown(value)} ({bad} of {all_})".lstrip() for value, (bad, all_) in counts.items() if bad]
+    return [f"Diverged: {listed(shares)}."] if shares else []
 
 
 def shown(value: Any) -> str:

@@ -37,11 +37,11 @@ class Runs:
 
     def by(self, *names: str) -> dict[Any, Runs]:
         """The runs apart by the values of these settings, in the order in which they come; single values for one."""
-        found: dict[Any, list[Record]] = {}
+        groups: dict[Any, list[Record]] = {}
         for record in self.records:
             values = tuple(record.config[name] for name in names)
-            found.setdefault(values[0] if len(names) == 1 else values, []).append(record)
-        return {values: Runs(records) for values, records in found.items()}
+            groups.setdefault(values[0] if len(names) == 1 else values, []).append(record)
+        return {values: Runs(records) for values, records in groups.items()}
 
     def where(self, **settings: Any) -> Runs:
         """The runs with these settings."""
@@ -57,8 +57,8 @@ class Runs:
 
     def curve(self, name: str) -> Tensor:
         """A vector of every run, ``[runs, ...]``."""
-        found = [torch.as_tensor(record.curves[name]).double() for record in self.records if name in record.curves]
-        blank = torch.full_like(max(found, key=len), torch.nan)
+        vectors = [torch.as_tensor(record.curves[name]).double() for record in self.records if name in record.curves]
+        blank = torch.full_like(max(vectors, key=len), torch.nan)
         return torch.stack([_padded(record.curves.get(name), blank) for record in self.records])
 
     @property
@@ -72,7 +72,7 @@ class Runs:
 
 def _padded(values: Any, blank: Tensor) -> Tensor:
     """A vector of a run that ended early, with nothing where it has nothing."""
-    found = blank.clone()
+    padded = blank.clone()
     if values is not None:
-        found[: len(values)] = torch.as_tensor(values).double()
-    return found
+        padded[: len(values)] = torch.as_tensor(values).double()
+    return padded
