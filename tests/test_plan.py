@@ -288,6 +288,24 @@ def test_recipes_agree_with_the_probe(name: str, monkeypatch: pytest.MonkeyPatch
     assert all(plan.roles[n] == "readout" for n in heads)
 
 
+def test_a_subclass_of_a_known_architecture_is_known() -> None:
+    """With the same recipe; a class that only has the same name is none."""
+
+    class Mine(nn.TransformerEncoder):
+        pass
+
+    class TransformerEncoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = encoder.layers
+
+    layer = nn.TransformerEncoderLayer(16, 2, 32, norm_first=True, batch_first=True)
+    encoder, mine = (kind(layer, 2, enable_nested_tensor=False) for kind in (nn.TransformerEncoder, Mine))
+    assert known(mine) == known(encoder)
+    assert known(mine).blocks == ["layers.0", "layers.1"]
+    assert known(TransformerEncoder()).roles == {}
+
+
 def test_post_norm_models_have_width_rules_only() -> None:
     transformers = pytest.importorskip("transformers")
 

@@ -40,11 +40,11 @@ def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tenso
         "h_end": h[-1].flatten(),
         "g_start": g[0].flatten(),
     }
-    if not isinstance(net, ResNet) or net.order == "post" or net.inner is not None:
+    if not net.follows_eq_1:
         return {}, vectors
     q, P = stream_variances(net.activation, x.double().square().mean(1), net.depth, net.branch**2 * net.depth)
-    forward = _forward_particles(net, h, q)
-    backward = _backward_particles(net, g, forward, P)
+    forward = _forward_particles(cast(ResNet, net), h, q)
+    backward = _backward_particles(cast(ResNet, net), g, forward, P)
     return {"h_particles": rms(h[-1] - forward[-1]) ** 2, "g_particles": rms(g[0] - backward) ** 2}, vectors
 
 

@@ -230,6 +230,11 @@ class Network(SelfScaled):
                 layer.decouple_(derive(self.seed, "decoupled", name))
         return twin
 
+    @property
+    def follows_eq_1(self) -> bool:
+        """Whether every block is one matrix behind the activation, so that the stream is driven by its noise alone."""
+        return False
+
     def reserve(self, samples: int) -> None:
         """Tell deferred layers how many samples they will see, so that growing never copies."""
         for layer in self.modules():

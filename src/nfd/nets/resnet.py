@@ -132,6 +132,10 @@ class ResNet(Network):
             layers.append(by.add(h, "outer", index, x))  # Eqs. 1, 6
         return layers, inner
 
+    @property
+    def follows_eq_1(self) -> bool:
+        return self.order == "pre" and self.inner is None
+
     def block_names(self) -> list[str]:
         return [f"outer.{index}" for index in range(self.depth)]
 

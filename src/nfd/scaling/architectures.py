@@ -6,7 +6,7 @@ one ``*`` per part of a name. Tests hold every recipe against the rank-one probe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -169,7 +169,7 @@ def known(model: nn.Module) -> Known:
 def _architectures(model: nn.Module) -> Iterator[tuple[str, nn.Module, Architecture]]:
     for name, module in modules(model).items():
         for architecture in ARCHITECTURES:
-            if _class_name(module) in architecture.classes and _modules(module, architecture.blocks):
+            if _is_one_of(module, architecture.classes) and _modules(module, architecture.blocks):
                 yield name, module, architecture
 
 
@@ -207,5 +207,6 @@ def _head_size(attention: nn.Module) -> int | None:
     return None
 
 
-def _class_name(module: nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+def _is_one_of(module: nn.Module, classes: Container[str]) -> bool:
+    """Whether a module is of one of these classes, or of a subclass; they are imported only where they are in use."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" in classes for kind in type(module).mro())
