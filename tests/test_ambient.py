@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.ambient import undisturbed
+from nfd.experiment.kernel_fit import KernelFit
 from nfd.experiment.runs import train_group
-from nfd.experiment.settings import RunConfig, StudyConfig
+from nfd.experiment.settings import KernelConfig, RunConfig, StudyConfig
 from nfd.experiment.study import Study
+from nfd.limits.function_space import kernel_facts
 
 X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (3, 4), generator=torch.Generator().manual_seed(1))
@@ -109,6 +112,17 @@ def trained(**settings: Any) -> Any:
     return [record.status, record.metrics, record.curves]
 
 
+@lru_cache
+def learnable() -> Any:
+    """A kernel of GPyTorch: its parameters are made in the surroundings that it is made in, as those of any module."""
+    return pytest.importorskip("nfd.limits.gpytorch_kernel").InfiniteDepthKernel(activation="identity")
+
+
+def regression() -> Any:
+    fit = KernelFit(KernelConfig(train=12, test=6, activation="identity"))
+    return [fit.x, fit.score(0.5), fit.gram(0.5)]
+
+
 def gaussian() -> Any:
     kernel = nfd.InfiniteDepthKernel()
     return [*kernel(ROWS[:2].numpy(), eval_gradient=True), kernel.diag(ROWS[:2].numpy())]
@@ -122,6 +136,9 @@ COMPUTATIONS: dict[str, Callable[[], Any]] = {
     "solve_nfd": lambda: nfd.solve_nfd(ROWS, ROWS[:, 0], grid=4, particles=64, replicates=2),
     "kernel": lambda: [nfd.kernel(ROWS, depth=3), nfd.kernel(ROWS.numpy(), depth=3)],
     "InfiniteDepthKernel": gaussian,
+    "GPyTorch's kernel": lambda: [*learnable().value(ROWS[:3], None, 0.5, False), learnable()(ROWS[:3]).to_dense()],
+    "kernel fit": regression,
+    "facts of a kernel": lambda: kernel_facts("identity"),
     "check": lambda: checked(lambda width, depth: nfd.ResNet(6, 3, width, depth, branch_exponent=0.0)),
     "check of anyone's model": lambda: checked(model),
     "plan": planned,

@@ -156,6 +156,19 @@ def test_a_resumed_sweep_says_what_an_uninterrupted_one_says_bit_for_bit(tmp_pat
     assert answered[0] == answered[1]
 
 
+def test_what_pytorch_was_told_does_not_reach_the_answer() -> None:
+    config = CapacityConfig(replicates=0, hold_out=False, widths=(64, 128, 256), depths=(4, 8, 16), horizons=(0.5, 1.0))
+    known = cast(Sweep, Known())
+    records = Known().run(grid(width=[64, 128, 256], depth=[4, 8, 16], seed=[0, 1, 2]))
+
+    def laws() -> list[str]:
+        return [repr(done.law) for done in (capacity(config, known), capacity_of(records, config, known))]
+
+    expected = laws()
+    with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert laws() == expected
+
+
 def test_what_is_held_out_is_not_fitted() -> None:
     config = CapacityConfig(replicates=0, held_out=(1024, 64))
     configs = grid(width=[64, 128, 256], depth=[4, 8, 64], seed=list(range(4)), eta_c=0.3)

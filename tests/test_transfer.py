@@ -156,6 +156,14 @@ def test_a_rate_that_may_gain_much_and_costs_little_transfers() -> None:
     assert loses.verdict == "UNCERTAIN"
 
 
+def test_what_pytorch_was_told_does_not_reach_the_answer() -> None:
+    known = cast(Sweep, Known(-1.0, 0.0, start=0.0))
+    expected = table(transfer(config(), known))
+    with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        answer = transfer(config(), known)
+    assert table(answer) == expected
+
+
 def test_what_does_not_learn_gets_no_verdict() -> None:
     (found,) = transfer(config(), cast(Sweep, Known(0.0, 0.0, start=0.0, always=2.35)))
     assert found.verdict == "UNCERTAIN"
