@@ -46,10 +46,17 @@ def small_study() -> Study:
     )  # fmt: skip
 
 
+def measured(study: Study) -> Study:
+    """The study once every network of it is trained, in this process."""
+    with Sweep(None) as sweep:
+        study.measure(sweep)
+    return study
+
+
 def study_run() -> list[float]:
     """Seconds, peak memory in bytes and the share of its longest unit, of ``nfd study`` at its defaults."""
-    study, start = Study(StudyConfig()), time.perf_counter()
-    study.measure()
+    start = time.perf_counter()
+    study = measured(Study(StudyConfig()))
     with tempfile.TemporaryDirectory() as folder:
         write_study(study, findings(study), Path(folder), "nfd study")
     took = time.perf_counter() - start
@@ -72,14 +79,14 @@ def _whole_study() -> Row:
 
 
 def _small_study() -> Row:
-    now, took = limits(), seconds(lambda: small_study().measure())
+    now, took = limits(), seconds(lambda: measured(small_study()))
     least = sum(operations / now.products[dtype] for dtype, operations in _products_of_a_study().items())
     return {"study": "small", "seconds": took, _RATE: Ratio.of(least / took)}
 
 
 @lru_cache
 def _products_of_a_study() -> dict[torch.dtype, int]:
-    return count(lambda: small_study().measure())
+    return count(lambda: measured(small_study()))
 
 
 def page(turn: Round) -> list[Row]:
@@ -105,9 +112,7 @@ def page(turn: Round) -> list[Row]:
 
 @lru_cache
 def _measured_study() -> Study:
-    study = small_study()
-    study.measure()
-    return study
+    return measured(small_study())
 
 
 # ---- plans and checks -----------------------------------------------------------------------------------------

@@ -102,11 +102,11 @@ def _gram(count: int) -> Row:
 
 def study() -> None:
     """``nfd study`` with fewer seeds and depths."""
-    Study(
-        StudyConfig(
-            depths=(4, 8), replicates=3, widths=(64, 256), seeds=2, block_depths=(8, 16), block_seeds=2, steps=20
-        )
-    ).measure()
+    settings = StudyConfig(
+        depths=(4, 8), replicates=3, widths=(64, 256), seeds=2, block_depths=(8, 16), block_seeds=2, steps=20
+    )
+    with Sweep(None) as made:
+        Study(settings).measure(made)
 
 
 def sweep() -> None:

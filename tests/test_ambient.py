@@ -102,7 +102,8 @@ def planned() -> Any:
 
 def studied() -> Any:
     tiny = {"depths": (2, 4), "limit_width": 32, "replicates": 3, "widths": (8, 9), "seeds": 2, "steps": 2, "batch": 2}
-    measured = Study(StudyConfig(**tiny, block_depths=(2, 4), block_width=8, block_seeds=2)).measure()
+    with nfd.Sweep(None) as sweep:
+        measured = Study(StudyConfig(**tiny, block_depths=(2, 4), block_width=8, block_seeds=2)).measure(sweep)
     return [measured.limits, measured.narrow, measured.real, measured.blocks]
 
 

@@ -17,10 +17,13 @@ from PIL import Image
 
 from nfd import __version__
 from nfd.cli.main import main
-from nfd.experiment.study import Study
+from nfd.experiment import replicates
+from nfd.experiment.replicates import ReplicateGroup
+from nfd.limits.ensemble import Replicate, Trajectory
 
 SIZES = "--steps 3 --batch 4 --depths 1 2 --widths 8 16 --seeds 2 --limit-width 32 --replicates 3"
-SMALL = shlex.split(f"{SIZES} --block-depths 1 2 --block-width 8 --block-seeds 2")
+SMALL = shlex.split(f"{SIZES} --block-depths 1 2 --block-width 8 --block-seeds 2 --executor inline")
+STORE = {"runs.sqlite", "runs.lock"}
 CHARTS = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates-first", "updates-last")
 
 
@@ -33,7 +36,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_study_writes_every_promised_file(study: Path) -> None:
     charts = {f"{name}.{kind}" for name in CHARTS for kind in ("csv", "pdf", "png")}
-    assert {p.name for p in study.iterdir()} == {".nfd", "report.html", "result.json", "config.toml", *charts}
+    page = {".nfd", "report.html", "result.json", "config.toml"}
+    assert {p.name for p in study.iterdir()} == page | charts | STORE
     for name in CHARTS:
         assert (study / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert (study / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -58,7 +62,7 @@ def numbers(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.suffix in (".csv", ".toml", ".png")}
 
 
-def test_its_own_configuration_repeats_a_study_bit_for_bit(study: Path, tmp_path: Path) -> None:
+def test_its_own_configuration_repeats_a_study_bit_for_bit_in_other_processes(study: Path, tmp_path: Path) -> None:
     assert main(["study", "--config", str(study / "config.toml"), "--out", str(tmp_path)]) == 0
     assert numbers(tmp_path) == numbers(study)
 
@@ -112,13 +116,16 @@ def test_a_closed_pipe_does_not_lose_the_study(tmp_path: Path) -> None:
 def test_an_interrupted_study_keeps_what_is_done_and_says_so(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in study.iterdir():  # a complete result of an earlier run must not mix with the partial one
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy_pages(study, tmp_path)  # a complete result of an earlier run must not mix with the partial one
+    trained, seen = replicates.trained, list[Replicate]()
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(replicate: Replicate) -> Trajectory:
+        if not replicate.problem.coupled:  # the first of the real networks
+            raise KeyboardInterrupt
+        seen.append(replicate)
+        return trained(replicate)
 
-    monkeypatch.setattr(Study, "_real", interrupt)
+    monkeypatch.setattr(replicates, "trained", interrupted)
     assert main(["study", *SMALL, "--out", str(tmp_path)]) == 130
     assert "the report holds what was measured by then" in capsys.readouterr().err
     result = json.loads((tmp_path / "result.json").read_text())
@@ -126,25 +133,41 @@ def test_an_interrupted_study_keeps_what_is_done_and_says_so(
     assert list(result["findings"]) == ["loss-shared", "distance-depth"]
     assert "This report is partial" in (tmp_path / "report.html").read_text()
     assert {p.stem for p in tmp_path.glob("*.csv")} == {"loss-shared", "distance-depth"}
+    monkeypatch.setattr(replicates, "trained", lambda replicate: seen.append(replicate) or trained(replicate))
+    before = len(seen)
+    assert main(["study", *SMALL, "--out", str(tmp_path)]) == 0
+    assert numbers(tmp_path) == numbers(study)
+    assert before > 0
+    assert len(seen) == len({ReplicateGroup(replicate).key for replicate in seen})  # none was trained twice
 
 
-def test_an_interruption_before_the_first_result_writes_nothing(
+def test_an_interruption_before_the_first_result_writes_no_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Study, "_limit", interrupt)
+    monkeypatch.setattr(replicates, "trained", interrupt)
     assert main(["study", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "interrupted; nothing was written" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert "interrupted; 0 runs are kept" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == STORE
+
+
+def copy_pages(study: Path, directory: Path) -> None:
+    """Everything that a study wrote, but for its networks."""
+    for path in study.iterdir():
+        if path.name not in STORE:
+            (directory / path.name).write_bytes(path.read_bytes())
+
+
+def pages(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.name not in STORE}
 
 
 def test_a_full_disk_leaves_the_earlier_result_whole(study: Path, tmp_path: Path) -> None:
     """The limit on file sizes stands for the disk: the page, the largest file, does not fit."""
-    for path in study.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    copy_pages(study, tmp_path)
+    before = pages(tmp_path)
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
     code += "from nfd.cli.main import main; ended = main(sys.argv[1:])\n"
     code += "assert 'torch._dynamo' not in sys.modules  # seconds, which SGD does not need\nsys.exit(ended)"
@@ -153,7 +176,7 @@ def test_a_full_disk_leaves_the_earlier_result_whole(study: Path, tmp_path: Path
     assert done.returncode == 2
     assert "nothing was changed in it" in done.stderr
     assert "How does it train" in done.stdout  # what was found is not lost
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert pages(tmp_path) == before
 
 
 def test_report_is_one_offline_page(study: Path) -> None:

@@ -25,7 +25,7 @@ from nfd.core.errors import InputError, StateError, is_mistake, told
 # A command, what it is given, the function of ours in which it is broken, and a file that it writes.
 BROKEN = {
     "study": ("", "nfd.experiment.study.Study", "gap.csv"),
-    "predict": ("", "nfd.experiment.prediction.prediction", "predict.csv"),
+    "predict": ("", "nfd.sweep.prediction.prediction", "predict.csv"),
     "check": ("tests.models:Residual", "nfd.experiment.checking.checked", "runs.csv"),
     "transfer": ("--executor inline", "nfd.sweep.transfer.transfer", "loss-mup.png"),
     "capacity": ("--executor inline", "nfd.sweep.capacity.capacity", "report.html"),

@@ -408,7 +408,8 @@ def test_a_study_is_made_there(device: str) -> None:
         block_seeds=2, block_width=8,
     )  # fmt: skip
     study = Study(config, device=device)
-    measured = study.measure()
+    with nfd.Sweep(None, device=device) as sweep:
+        measured = study.measure(sweep)
     assert all(torch.isfinite(study.mean_loss(outputs)).all() for outputs in measured.real.values())
     assert study.facts()["device"].startswith(device)
 

@@ -18,10 +18,12 @@ from torch import Tensor
 import nfd
 from nfd.core.activations import activation
 from nfd.data.digits import digits
+from nfd.experiment import replicates
 from nfd.limits.cost import bytes_of, widest, within
 from nfd.limits.loss import limit_losses
 from nfd.limits.problem import problem
 from nfd.nets.deferred import Feedback
+from nfd.sweep.executors.processes import Processes
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -185,6 +187,47 @@ def test_predictions_repeat_bitwise(batches: tuple[Tensor, Tensor]) -> None:
     assert not torch.equal(nfd.predict(*batches, **kwargs).outputs, nfd.predict(*batches, seed=1, **kwargs).outputs)
 
 
+def test_a_prediction_is_a_sweep_that_goes_on_and_runs_anywhere(
+    batches: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit the same in this process, in others, and stopped in the middle; a store trains nothing twice."""
+    x, y = batches
+    kwargs: dict[str, Any] = {"depth": 2, "width": 64, "replicates": 3, "classes": 10, "eval_inputs": x[0]}
+    here = nfd.predict(x, y, **kwargs)
+    trained, done = replicates.trained, list[Any]()
+
+    def counted(replicate: Any) -> Any:
+        if len(done) == 2:
+            done.append("stopped")
+            raise KeyboardInterrupt
+        done.append(replicate)
+        return trained(replicate)
+
+    monkeypatch.setattr(replicates, "trained", counted)
+    with pytest.raises(KeyboardInterrupt):
+        nfd.predict(x, y, out=tmp_path, **kwargs)
+    stopped = nfd.predict(x, y, out=tmp_path, **kwargs)
+    assert len(done) == 1 + 2 * kwargs["replicates"]
+    nfd.predict(x, y, out=tmp_path, **kwargs)
+    nfd.predict(x.numpy(), y.tolist(), out=tmp_path, **kwargs)  # the same task
+    assert len(done) == 1 + 2 * kwargs["replicates"]
+    nfd.predict(x, y.roll(1, 0), out=tmp_path, **kwargs)  # another
+    assert len(done) == 1 + 4 * kwargs["replicates"]
+    elsewhere = nfd.predict(x, y, executor=Processes(2), **kwargs)
+    for other in (stopped, elsewhere):
+        for name in ("outputs", "loss", "loss_low", "eval_outputs"):
+            assert torch.equal(getattr(other, name), getattr(here, name)), name
+
+
+def test_a_prediction_without_a_store_leaves_no_file(
+    batches: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    nfd.predict(*batches, depth=2, width=32, replicates=2, classes=10)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_dense_and_deferred_weights_predict_the_same(
     batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,15 +329,17 @@ def test_the_memory_model_bounds_the_measured_peak() -> None:
     code = """
 from nfd.core.machine import peak_memory as peak
 from nfd.data.digits import digits
+from nfd.experiment import replicates
 from nfd.limits.cost import within
 from nfd.limits.problem import problem
 x, y = digits().batches(8, 12, 0)
 given = problem(x, y, loss="cross-entropy", classes=10, horizon=1.0, activation="relu", block="one-layer", eta_c=0.1,
                 momentum=0.0, feedback="shared", rule="depth-mup", device="cpu", coupled=False)
-from nfd.limits.ensemble import ensemble
-ensemble(given, 64, 4, "deferred", range(1), 0, lambda: None)
+from nfd.experiment.replicates import trained
+from nfd.limits.ensemble import Replicate
+trained(Replicate(given, 64, 4, "deferred", 0))
 before = peak()
-ensemble(given, 65536, 4, "deferred", range(1), 0, lambda: None)
+trained(Replicate(given, 65536, 4, "deferred", 0))
 print((peak() - before) / within(given, 65536, 4, 2**40).bytes)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -381,17 +426,15 @@ def test_a_loss_without_a_known_bias_has_no_interval(batches: tuple[Tensor, Tens
 def test_narrow_networks_that_diverge_leave_no_interval(
     batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nfd.limits import ensemble
+    trained = replicates.trained
 
-    replicate = ensemble._replicate
+    def broken(replicate: Any) -> Any:
+        trajectory = trained(replicate)
+        if replicate.width == 32:
+            trajectory.outputs[3:] = math.nan
+        return trajectory
 
-    def broken(problem: Any, width: int, *rest: Any) -> Any:
-        outputs, evaluated, end = replicate(problem, width, *rest)
-        if width == 32:
-            outputs[3:] = math.nan
-        return outputs, evaluated, end
-
-    monkeypatch.setattr(ensemble, "_replicate", broken)
+    monkeypatch.setattr(replicates, "trained", broken)
     p = nfd.predict(*batches, depth=2, width=128, replicates=3, classes=10)
     assert p.narrow_width == 32
     assert bool(p.loss.isfinite().all())

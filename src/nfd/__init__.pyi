@@ -1,7 +1,6 @@
 from .limits.kernel import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
-from .limits.predict import predict as predict
 from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import check as check
@@ -16,6 +15,7 @@ from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
 from .scaling.scaled import Scaled as Scaled
 from .sweep.grid import grid as grid
+from .sweep.predict import predict as predict
 from .sweep.sweep import Sweep as Sweep
 
 __version__: str

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from nfd.cli.options import DeviceOptions
+from pathlib import Path
+
+from nfd.cli.sweeping import ExecutorOptions, resumable
 from nfd.experiment.settings import PredictConfig
 
 
-class PredictCommand(DeviceOptions, PredictConfig):
+class PredictCommand(ExecutorOptions, PredictConfig):
     """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
 
-    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT.
+    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and
+    every network to OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
     """
 
     out: str = "out/predict"
     """directory for the results"""
 
     def run(self, command: str) -> int:
-        """Check, run, write, and print the curve in a few lines."""
+        """Check, train what is missing, write, and print the curve in a few lines."""
         config = self.settings(PredictConfig)
-        from nfd.core.files import prepare_directory, staged, write_csv, write_json, write_text
-        from nfd.experiment.prediction import prediction
+        from nfd.core.files import prepare_directory
 
         directory = prepare_directory(self.out, ["predict.csv", "config.toml", "result.json"])
-        done = prediction(config, device=self.device, progress=True)
+        return resumable(directory, lambda: self._predicted(config, directory, command))
+
+    def _predicted(self, config: PredictConfig, directory: Path, command: str) -> int:
+        from nfd.core.files import staged, write_csv, write_json, write_text
+        from nfd.sweep.prediction import prediction
+
+        executor = self.chosen_executor()
+        done = prediction(config, device=self.device, out=directory, executor=executor, progress=True)
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", done.found.table)
             write_text(folder / "config.toml", config.toml())

@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from nfd.cli.ending import INTERRUPTED
-from nfd.cli.options import PAGE, DeviceOptions, charts
+from nfd.cli.options import PAGE, charts
+from nfd.cli.sweeping import ExecutorOptions, resumable
 from nfd.experiment.settings import StudyConfig
 
 if TYPE_CHECKING:
     from nfd.experiment.findings import Finding
 
 
-class StudyCommand(DeviceOptions, StudyConfig):
+class StudyCommand(ExecutorOptions, StudyConfig):
     """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
 
-    Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT. When it is interrupted,
-    what was measured by then is written, and the report says that it is partial.
+    Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT, and every network to
+    OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
+    partial; the same command goes on from there.
     """
 
     out: str = "out/study"
     """directory for the results"""
 
     def run(self, command: str) -> int:
-        """Check, measure, write, and print what was found."""
+        """Check, train what is missing, write, and print what was measured."""
         config = self.settings(StudyConfig)
         from nfd.core.files import prepare_directory
-        from nfd.experiment.findings import NAMES, findings
+        from nfd.experiment.findings import NAMES
+
+        directory = prepare_directory(self.out, [*PAGE, *charts(NAMES)])
+        return resumable(directory, lambda: self._studied(config, directory, command))
+
+    def _studied(self, config: StudyConfig, directory: Path, command: str) -> int:
+        from nfd.experiment.findings import findings
         from nfd.experiment.study import Study
         from nfd.report.study import write_study
 
-        directory = prepare_directory(self.out, [*PAGE, *charts(NAMES)])
         study = Study(config, device=self.device, progress=True)
         try:
-            study.measure()
+            with self.sweep(directory) as sweep:
+                study.measure(sweep)
         except KeyboardInterrupt:
             if not study.measured.seconds:
                 raise
-        found = findings(study)
+        measured = findings(study)
         try:
-            path = write_study(study, found, directory, command)
-        finally:  # what was found is shown even where it cannot be written
-            for finding in found:
+            path = write_study(study, measured, directory, command)
+        finally:  # findings are shown even where they cannot be written
+            for finding in measured:
                 print(finding.title, *_lines(finding), sep="\n")
         print(f"Report: {path}")
         if study.measured.complete:
             return 0
-        print("nfd: interrupted; the report holds what was measured by then, and says so.", file=sys.stderr)
+        print(
+            "nfd: interrupted; the report holds what was measured by then, and says so. The same command goes on.",
+            file=sys.stderr,
+        )
         return INTERRUPTED
 
 

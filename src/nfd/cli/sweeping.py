@@ -16,11 +16,12 @@ from nfd.core.names import ExecutorName, TrackerName
 from nfd.experiment.config import Count
 
 if TYPE_CHECKING:
+    from nfd.sweep.executors import Executor
     from nfd.sweep.sweep import Sweep
 
 
-class SweepOptions(DeviceOptions):
-    """Options that change no number: executors and trackers."""
+class ExecutorOptions(DeviceOptions):
+    """Options that change no number: where networks are trained."""
 
     executor: ExecutorName = "processes"
     """where networks are trained: processes of this machine, inline (this process), or ray (a cluster)"""
@@ -32,6 +33,27 @@ class SweepOptions(DeviceOptions):
     """address of a Ray cluster; by default one is started here"""
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
     """what a task takes of a GPU, for Ray's placement"""
+
+    def chosen_executor(self) -> Executor:
+        """The executor that the options describe."""
+        from nfd.sweep.executors import executor_named
+
+        if self.gpus and self.device == "cpu":
+            raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which --device cpu leaves idle. Add --device cuda.")
+        return executor_named(
+            self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
+        )
+
+    def sweep(self, directory: Path) -> Sweep:
+        """The sweep in ``directory``, ready to run."""
+        from nfd.sweep.sweep import Sweep
+
+        return Sweep(directory, self.chosen_executor(), device=self.device, progress=True)
+
+
+class SweepOptions(ExecutorOptions):
+    """Options that change no number: executors and trackers."""
+
     track: tuple[TrackerName, ...] = ()
     """trackers that are told of every run: tensorboard, wandb (offline)"""
 
@@ -42,17 +64,11 @@ class SweepOptions(DeviceOptions):
 
     def sweep(self, directory: Path) -> Sweep:
         """The sweep in ``directory``, ready to run."""
-        from nfd.sweep.executors import executor_named
         from nfd.sweep.sweep import Sweep
         from nfd.sweep.trackers import tracker_named
 
-        if self.gpus and self.device == "cpu":
-            raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which --device cpu leaves idle. Add --device cuda.")
-        executor = executor_named(
-            self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
-        )
         trackers = [tracker_named(name, directory) for name in self.track]
-        return Sweep(directory, executor, device=self.device, trackers=trackers, progress=True)
+        return Sweep(directory, self.chosen_executor(), device=self.device, trackers=trackers, progress=True)
 
 
 def resumable(directory: Path, work: Callable[[], int]) -> int:

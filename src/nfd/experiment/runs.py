@@ -32,12 +32,12 @@ IN_A_GROUP = ("seed", "eta_c", "horizon", "rule")  # what may differ there
 
 def run_key(config: RunConfig, fingerprint: str) -> str:
     """The name of a run: a hash of its settings, of the data themselves wherever they lie, and of ``NUMERICS``."""
-    return _hash(config.model_dump(exclude={"data_dir"}) | {"data": fingerprint, "numerics": NUMERICS})
+    return hashed(config.model_dump(exclude={"data_dir"}) | {"data": fingerprint, "numerics": NUMERICS})
 
 
 def group_key(keys: Sequence[str]) -> str:
     """The name of a group: a hash of the names of its runs, in order."""
-    return _hash({"runs": list(keys)})
+    return hashed({"runs": list(keys)})
 
 
 def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
@@ -114,5 +114,6 @@ def _loaded(
     return load(name, directory, image_size=image_size, seed=seed, progress=progress)
 
 
-def _hash(content: dict[str, Any]) -> str:
+def hashed(content: dict[str, Any]) -> str:
+    """A name for plain data."""
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=10).hexdigest()

@@ -1,17 +1,17 @@
 """The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
 
-A study measures in units (one ensemble, one size of real networks, one set of two-layer networks), each kept as soon
-as it is done, so that a study that is interrupted has something to say. What it says is in ``experiment.findings``.
+A study measures in units (one ensemble, one size of real networks, one set of two-layer networks). Its networks are
+runs of a sweep, so that a study that is interrupted has something to say and goes on when it is started again. What it
+says is in ``experiment.findings``.
 """
 
 from __future__ import annotations
 
 import platform
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,27 +20,23 @@ import nfd
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_device
 from nfd.core.machine import peak_memory
-from nfd.core.names import Block, Feedback, RuleName
-from nfd.core.progress import Bar, bar
+from nfd.core.names import Block, Feedback, RuleName, Weights
 from nfd.core.random import derive, generator
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import StudyConfig
-from nfd.families.constructed import member_of
 from nfd.limits.cost import bytes_of, within
-from nfd.limits.ensemble import ensemble
+from nfd.limits.ensemble import Ensemble, Replicate, Trajectory, replicates
 from nfd.limits.problem import Problem, problem
-from nfd.meters.updates import Baseline
-from nfd.scaling.planning import plan
-from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
-from nfd.training.optimizers import optimizer_named
 
 LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
 NARROW = 4  # the width bias is measured against networks this many times narrower
 _MEMORY = bytes_of("8 GiB")
 _PROBES = 64  # test samples on which updates are measured
+
+K = TypeVar("K")
 
 
 @dataclass
@@ -65,11 +61,21 @@ class Measured:
 
 @dataclass(frozen=True)
 class _Unit:
-    """One piece of work: its name, predicted seconds, and what does it."""
+    """One piece of what is measured: its name, its networks, and what keeps what they gave."""
 
     name: str
-    cost: float
-    run: Callable[[], None]
+    replicates: Sequence[Replicate]
+    keep: Callable[[Sequence[Trajectory]], None]
+
+
+class Networks(Protocol):
+    """Where a study has its networks trained and kept: ``nfd.Sweep``."""
+
+    def run_replicates(self, replicates: Sequence[Replicate], label: str) -> Sequence[Trajectory]:
+        """Train those that are not kept, in their order."""
+
+    def stored_replicates(self, replicates: Sequence[Replicate]) -> Sequence[Trajectory] | None:
+        """What is kept of them; None unless all of it is."""
 
 
 class Study:
@@ -80,7 +86,7 @@ class Study:
 
     @undisturbed()
     def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
-        self.config, self.device, self.progress = config, check_device(device), progress
+        self.config, self.device = config, check_device(device)
         self.measured = Measured()
         self.dataset: Dataset = load(
             config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
@@ -89,13 +95,14 @@ class Study:
         self.inputs, self.targets = (x.to(self.device) for x in batches)
 
     @undisturbed()
-    def measure(self) -> Measured:
-        """Run every unit that is not done, the most telling first."""
-        with bar("study", enabled=self.progress) as shown:
-            units = [unit for unit in self._units() if unit.name not in self.measured.seconds]
-            shown.plan(sum(unit.cost for unit in units))
+    def measure(self, networks: Networks) -> Measured:
+        """Have every network trained that is not kept yet, the most telling first."""
+        units = list(self._units())
+        try:
+            networks.run_replicates([replicate for unit in units for replicate in unit.replicates], "study")
+        finally:
             for unit in units:
-                self._run(unit, shown)
+                self._keep(unit, networks)
         self.measured.complete = True
         return self.measured
 
@@ -104,10 +111,11 @@ class Study:
         return cross_entropy(outputs, self.targets.cpu())
 
     @cached_property
-    def weights(self) -> str:
+    def weights(self) -> Weights:
         """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
         c = self.config
-        way = within(self._limit_problem("shared"), c.limit_width, c.depths[-1], _MEMORY)
+        given = self._problem("shared", "one-layer", "depth-mup", coupled=True)
+        way = within(given, c.limit_width, c.depths[-1], _MEMORY)
         if way is None:
             raise InputError(
                 f"limit_width={c.limit_width} at depth {c.depths[-1]} needs more than 8 GiB. Lower limit_width, "
@@ -138,81 +146,63 @@ class Study:
 
     # ---- the units -------------------------------------------------------------------------------------------
 
-    def _run(self, unit: _Unit, shown: Bar) -> None:
-        shown.plan(0.0, unit.name)
-        start = time.perf_counter()
-        unit.run()
-        self.measured.seconds[unit.name] = time.perf_counter() - start
-        shown.advance(unit.cost)
+    def _keep(self, unit: _Unit, networks: Networks) -> None:
+        trajectories = networks.stored_replicates(unit.replicates)
+        if trajectories is not None:
+            unit.keep(trajectories)
+            self.measured.seconds[unit.name] = sum(trajectory.seconds for trajectory in trajectories)
 
     def _units(self) -> Iterator[_Unit]:
-        c = self.config
+        c, measured = self.config, self.measured
         for feedback in LIMITS:
+            given = self._problem(feedback, "one-layer", "depth-mup", coupled=True)
             for depth in c.depths:
-                cost = c.replicates * self._cost(c.limit_width, depth)
-                run = partial(self._limit, feedback, depth)
-                yield _Unit(f"infinitely wide, {feedback} feedback, depth {depth}", cost, run)
-            cost = c.replicates * self._cost(c.limit_width // NARROW, c.depths[-2])
-            yield _Unit(f"width bias, {feedback} feedback", cost, partial(self._narrow, feedback))
+                name = f"infinitely wide, {feedback} feedback, depth {depth}"
+                yield self._limit(name, given, c.limit_width, depth, measured.limits, (feedback, depth))
+            name, width = f"width bias, {feedback} feedback", max(1, c.limit_width // NARROW)
+            yield self._limit(name, given, width, c.depths[-2], measured.narrow, feedback)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
+            given = self._problem("shared", "two-layer", rule)
             for depth in c.block_depths:
-                cost = 2 * c.block_seeds * self._cost(c.block_width, depth)
-                yield _Unit(f"two-layer blocks, {rule}, depth {depth}", cost, partial(self._block, rule, depth))
+                yield self._block(given, depth)
+
+    def _limit(self, name: str, given: Problem, width: int, depth: int, kept: dict[K, Tensor], key: K) -> _Unit:
+        """Networks that stand for infinitely wide ones."""
+        indices, seed = range(self.config.replicates), derive(self.config.seed, "limit")
+        asked = replicates(given, width, depth, self.weights, indices, seed)
+        return _Unit(name, asked, partial(_keep_outputs, asked, kept, key))
 
     def _real_units(self) -> Iterator[_Unit]:
+        given = self._problem("shared", "one-layer", "depth-mup")
+        indices, seed = range(self.config.seeds), derive(self.config.seed, "real")
         for depth in reversed(self.config.depths):
             for width in self.config.widths:
-                cost = self.config.seeds * self._cost(width, depth)
-                yield _Unit(f"real networks, width {width}, depth {depth}", cost, partial(self._real, depth, width))
+                asked = replicates(given, width, depth, "dense", indices, seed)
+                keep = partial(_keep_outputs, asked, self.measured.real, (depth, width))
+                yield _Unit(f"real networks, width {width}, depth {depth}", asked, keep)
 
-    def _cost(self, width: int, depth: int) -> float:
-        way = within(self._limit_problem("shared"), max(width, 1), depth, _MEMORY)
-        return way.seconds if way else 1.0
+    def _block(self, given: Problem, depth: int) -> _Unit:
+        """Two-layer networks whose updates are measured."""
+        c = self.config
+        seeds = [derive(c.seed, "block", index) for index in range(c.block_seeds)]
+        asked = [Replicate(given, c.block_width, depth, "dense", seed, self._probes) for seed in seeds]
 
-    def _limit(self, feedback: Feedback, depth: int) -> None:
-        outputs = self._ensemble(self._limit_problem(feedback), self.config.limit_width, depth, "replicates")
-        self.measured.limits[feedback, depth] = outputs
+        def keep(trajectories: Sequence[Trajectory]) -> None:
+            for index, trajectory in enumerate(trajectories):
+                about: dict[str, Any] = {"rule": given.rule, "depth": depth, "index": index}
+                self.measured.blocks += [{**about, "steps": k, **row} for k, row in trajectory.updates.items()]
+                if trajectory.diverged_at is not None:
+                    self.measured.blocks.append(about | {"steps": c.steps, "diverged_at": trajectory.diverged_at})
 
-    def _narrow(self, feedback: Feedback) -> None:
-        width = max(1, self.config.limit_width // NARROW)
-        given, depth = self._limit_problem(feedback), self.config.depths[-2]
-        self.measured.narrow[feedback] = self._ensemble(given, width, depth, "replicates")
-
-    def _real(self, depth: int, width: int) -> None:
-        given = self._problem("shared", "one-layer", "depth-mup")
-        self.measured.real[depth, width] = self._ensemble(given, width, depth, "seeds")
-
-    def _ensemble(self, given: Problem, width: int, depth: int, count: str) -> Tensor:
-        """Outputs of as many networks as the setting ``count`` says, dense where these are the real ones."""
-        weights, stream = ("dense", "real") if count == "seeds" else (self.weights, "limit")
-        seeds, seed = range(getattr(self.config, count)), derive(self.config.seed, stream)
-        return ensemble(given, width, depth, weights, seeds, seed, lambda: None).outputs.cpu()
-
-    def _block(self, rule: RuleName, depth: int) -> None:
-        c, rows = self.config, list[dict[str, Any]]()
-        given = self._problem("shared", "two-layer", rule)
-        for index in range(c.block_seeds):
-            net = given.network(c.block_width, depth, "dense", derive(c.seed, "block", index))
-            baseline = Baseline(member_of(net, plan(net, rule=rule, optimizer="sgd")), self._probes)
-            about = {"rule": rule, "depth": depth, "index": index}
-            optimizer = optimizer_named("sgd", net.param_groups(c.eta_c, rule))
-            for row in train(net, optimizer, zip(self.inputs, self.targets, strict=True), cross_entropy):
-                if row.diverged:
-                    rows.append(about | {"steps": c.steps, "diverged_at": row.step})
-                elif row.step in (0, c.steps - 1):
-                    rows.append(about | {"steps": row.step + 1} | baseline.updates())
-        self.measured.blocks += rows
+        return _Unit(f"two-layer blocks, {given.rule}, depth {depth}", asked, keep)
 
     @cached_property
     def _probes(self) -> Tensor:
         pixels = self.dataset.test.pixels
         order = torch.randperm(len(pixels), generator=generator(self.config.seed, "probe"))
         return self.dataset.normalised(pixels[order[:_PROBES]]).to(self.device)
-
-    def _limit_problem(self, feedback: Feedback) -> Problem:
-        return self._problem(feedback, "one-layer", "depth-mup", coupled=True)
 
     def _problem(self, feedback: Feedback, block: Block, rule: RuleName, *, coupled: bool = False) -> Problem:
         c = self.config
@@ -231,3 +221,9 @@ class Study:
             device=self.device,
             coupled=coupled,
         )
+
+
+def _keep_outputs(
+    asked: Sequence[Replicate], kept: dict[K, Tensor], key: K, trajectories: Sequence[Trajectory]
+) -> None:
+    kept[key] = Ensemble.of(asked, trajectories).outputs.cpu()

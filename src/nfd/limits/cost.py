@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from nfd.core.errors import InputError
+from nfd.core.names import Weights
 from nfd.limits.problem import Problem
 from nfd.nets.frame import predicted_bytes
 
@@ -38,7 +39,7 @@ def bytes_of(memory: str | int | float) -> int:
 class Cost:
     """The cheaper way to hold the weights of a run, its peak bytes and its predicted seconds."""
 
-    weights: str
+    weights: Weights
     bytes: int
     seconds: float
 
@@ -58,14 +59,14 @@ def widest(problem: Problem, depth: int, memory: int) -> int:
 
 
 def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
-    batch, d = max(problem.inputs.shape[1], 16), problem.inputs.shape[2]
-    ends = 3 * n * (d + problem.classes)
+    task, batch = problem.task, max(problem.task.batch, 16)
+    ends = 3 * n * (task.features + task.outputs)
     stream = n * batch * (3 * depth * problem.layers_per_block + 12)
     return _FLOAT * (ends + stream)
 
 
 def _deferred(problem: Problem, n: int, depth: int) -> Cost:
-    layers, N, batch = depth * problem.layers_per_block, problem.samples, problem.inputs.shape[1]
+    layers, N, batch = depth * problem.layers_per_block, problem.task.samples, problem.task.batch
     rank = min(N, n)
     size = layers * predicted_bytes(n, n, N, _FLOAT) + _shared_bytes(problem, n, depth)
     growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
@@ -76,13 +77,13 @@ def _deferred(problem: Problem, n: int, depth: int) -> Cost:
 
 
 def _dense(problem: Problem, n: int, depth: int) -> Cost:
-    layers, steps = depth * problem.layers_per_block, problem.inputs.shape[0]
+    layers, steps = depth * problem.layers_per_block, problem.task.steps
     copies = 1 if problem.feedback == "shared" else 2
     trained = 2 if problem.feedback == "independent" else 1
     matrices = copies + trained * (2 if problem.momentum > 0 else 1)  # weights, gradients, momentum
     size = layers * matrices * n * n * _FLOAT + _shared_bytes(problem, n, depth)
     passes = 2 * matrices + 2
-    flops = 3 * 2 * n * n * problem.inputs.shape[1]
+    flops = 3 * 2 * n * n * problem.task.batch
     step = passes * n * n * _FLOAT / _MATRIX_RATE + flops / (3 * _PRODUCT_RATE) + 1e-4
     return Cost("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
 

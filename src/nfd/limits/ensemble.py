@@ -1,21 +1,54 @@
-"""Independent copies of one training run at one size."""
+"""Independent copies of one training run at one size: what is asked for, and what they gave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from nfd.core.names import Weights
 from nfd.core.random import derive
 from nfd.limits.problem import Problem
-from nfd.nets.network import Network
-from nfd.training.loop import train
-from nfd.training.losses import loss_named
-from nfd.training.optimizers import optimizer_named
 
-_EVAL_ROWS = 16  # at least; more when training batches are larger, which memory was counted for
+
+@dataclass(frozen=True)
+class Replicate:
+    """One network of an ensemble: its problem, its size, how it holds its weights, and its seed.
+
+    ``probes``: inputs ``[P, d]`` on which the updates of features and function are measured, or None.
+    """
+
+    problem: Problem
+    width: int
+    depth: int
+    weights: Weights
+    seed: int
+    probes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What training a replicate gave; not-a-number once it diverged.
+
+    Attributes:
+        outputs: ``[steps, batch, C]``, before each update. evaluated: ``[n_eval, C]`` after the last.
+        diverged_at: the step of the first loss that is no number, or None.
+        updates: what ``nfd.meters.updates`` measured on the probes after the first step and after the last, by the
+            number of steps; empty without probes.
+        seconds: the time it took.
+    """
+
+    outputs: Tensor
+    evaluated: Tensor
+    diverged_at: int | None
+    updates: Mapping[int, Mapping[str, float]]
+    seconds: float
+
+
+Runner = Callable[[Sequence[Replicate], str], Sequence[Trajectory]]
+"""Trains replicates somewhere, under a name for the progress display."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +57,21 @@ class Ensemble:
 
     width: int
     depth: int
-    weights: str
+    weights: Weights
     outputs: Tensor
     eval_outputs: Tensor
     diverged_at: int | None
+
+    @classmethod
+    def of(cls, replicates: Sequence[Replicate], trajectories: Sequence[Trajectory]) -> Ensemble:
+        """What replicates of one size gave, in double precision on the device of their problem."""
+        first = replicates[0]
+        outputs, evaluated = (
+            torch.stack(values).to(first.problem.device).double()
+            for values in ([t.outputs for t in trajectories], [t.evaluated for t in trajectories])
+        )
+        ends = [t.diverged_at for t in trajectories if t.diverged_at is not None]
+        return cls(first.width, first.depth, first.weights, outputs, evaluated, min(ends, default=None))
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -39,54 +83,13 @@ class Ensemble:
             self,
             outputs=torch.cat([self.outputs, more.outputs]),
             eval_outputs=torch.cat([self.eval_outputs, more.eval_outputs]),
-            diverged_at=min(ends) if ends else None,
+            diverged_at=min(ends, default=None),
         )
 
 
-def ensemble(
-    problem: Problem, width: int, depth: int, weights: str, seeds: range, seed: int, tick: Callable[[], None]
-) -> Ensemble:
-    """Run the replicates numbered ``seeds`` of the stream ``seed``; ``tick`` is called after each."""
-    outputs, evaluations, ends = [], [], []
-    for index in seeds:
-        y, e, end = _replicate(problem, width, depth, weights, derive(seed, "replicate", width, index))
-        outputs.append(y)
-        evaluations.append(e)
-        ends.append(end)
-        tick()
-    diverged = [end for end in ends if end is not None]
-    return Ensemble(
-        width,
-        depth,
-        weights,
-        torch.stack(outputs),
-        torch.stack(evaluations),
-        min(diverged) if diverged else None,
-    )
-
-
-def _replicate(problem: Problem, width: int, depth: int, weights: str, seed: int) -> tuple[Tensor, Tensor, int | None]:
-    net = problem.network(width, depth, weights, seed)
-    if weights == "deferred":
-        net.reserve(problem.samples)
-    optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)
-    batches = zip(problem.inputs, problem.targets, strict=True)
-    rows = list(train(net, optimizer, batches, loss_named(problem.loss), rates=problem.eta_c))
-    steps, batch, _ = problem.inputs.shape
-    outputs = problem.inputs.new_full((steps, batch, problem.classes), torch.nan)
-    outputs[: len(rows)] = torch.stack([row.outputs for row in rows])
-    diverged = rows[-1].step if rows[-1].diverged else None
-    evaluated = _evaluate(problem, net, diverged is not None)
-    if diverged is None and not bool(torch.isfinite(evaluated).all()):
-        diverged = rows[-1].step
-    return outputs.double(), evaluated.double(), diverged
-
-
-@torch.no_grad()
-def _evaluate(problem: Problem, net: Network, diverged: bool) -> Tensor:
-    """Outputs on the evaluation inputs, in parts; rows of different parts are not jointly consistent draws."""
-    x = problem.eval_inputs
-    if x is None or diverged:
-        return problem.inputs.new_full((0 if x is None else len(x), problem.classes), torch.nan)
-    net.eval()
-    return torch.cat([net(part) for part in torch.split(x, max(_EVAL_ROWS, problem.inputs.shape[1]))])
+def replicates(
+    problem: Problem, width: int, depth: int, weights: Weights, indices: range, seed: int
+) -> list[Replicate]:
+    """The replicates with these numbers of the stream ``seed``."""
+    seeds = [derive(seed, "replicate", width, index) for index in indices]
+    return [Replicate(problem, width, depth, weights, each) for each in seeds]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from nfd.core.errors import InputError
-from nfd.core.progress import Bar
+from nfd.core.names import Weights
 from nfd.core.statistics import rms
 from nfd.limits.cost import power_of_two, widest, within
-from nfd.limits.ensemble import Ensemble, ensemble
+from nfd.limits.ensemble import Ensemble, Runner, replicates
 from nfd.limits.problem import Problem
 
 _PILOT_WIDTH = 512
@@ -21,14 +21,21 @@ _LEAST_NARROW = 32  # narrower ones are not yet in the regime of 1/n; then half 
 
 
 class Sampler:
-    """Fixes width and replicates from a narrow pilot, and runs the ensembles, wide and narrow."""
+    """Fixes width and replicates from a narrow pilot, and asks for the ensembles, wide and narrow."""
 
     def __init__(
-        self, problem: Problem, *, width: int | None, replicates: int | None, rtol: float, memory: int, seed: int
+        self,
+        problem: Problem,
+        run: Runner,
+        *,
+        width: int | None,
+        replicates: int | None,
+        rtol: float,
+        memory: int,
+        seed: int,
     ) -> None:
-        self.problem, self.rtol, self.memory, self.seed = problem, rtol, memory, seed
+        self.problem, self.run, self.rtol, self.memory, self.seed = problem, run, rtol, memory, seed
         self.width, self.replicates = width or 0, replicates or 0
-        self.bar = Bar()
         self._done: dict[tuple[int, int], Ensemble] = {}
 
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
@@ -69,11 +76,11 @@ class Sampler:
         """As many networks of ``narrow_width`` at a depth."""
         return self._run(self.narrow_width, depth, self.replicates)
 
-    def _needed(self, seen: Ensemble, amplification: float) -> float:
+    def _needed(self, pilot: Ensemble, amplification: float) -> float:
         """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs."""
-        error = self.rtol * rms(seen.outputs.mean(0))
-        spread = amplification * rms(seen.outputs.std(0))
-        needed = (spread / error) ** 2 * seen.width if error > 0 else math.nan
+        error = self.rtol * rms(pilot.outputs.mean(0))
+        spread = amplification * rms(pilot.outputs.std(0))
+        needed = (spread / error) ** 2 * pilot.width if error > 0 else math.nan
         return needed if math.isfinite(needed) else 0.0
 
     def _require_memory(self, deepest: int, widest_here: int) -> None:
@@ -94,14 +101,13 @@ class Sampler:
         missing = range(len(have) if have else 0, count)
         if missing:
             weights = chosen_weights(self.problem, width, depth, self.memory)
-            work = float(width * depth)
-            self.bar.plan(work * len(missing), f"predict: {len(missing)} networks of width {width}, depth {depth}")
-            more = ensemble(self.problem, width, depth, weights, missing, self.seed, lambda: self.bar.advance(work))
+            asked = replicates(self.problem, width, depth, weights, missing, self.seed)
+            more = Ensemble.of(asked, self.run(asked, f"predict: width {width}, depth {depth}"))
             self._done[key] = have.joined(more) if have else more
         return self._done[key]
 
 
-def chosen_weights(problem: Problem, width: int, depth: int, memory: int) -> str:
+def chosen_weights(problem: Problem, width: int, depth: int, memory: int) -> Weights:
     """Deferred or dense, whichever the cost model finds faster within memory."""
     way = within(problem, width, depth, memory)
     return way.weights if way else "deferred"

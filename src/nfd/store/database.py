@@ -41,6 +41,14 @@ def create(path: Path) -> None:
     _sync(path.parent)
 
 
+def memory() -> sqlite3.Connection:
+    """A database without runs in the memory of this process."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    for statement in _SCHEMA:
+        database.execute(statement)
+    return database
+
+
 def for_driver(path: Path) -> sqlite3.Connection:
     """Open to write; every commit is on the disk when it returns."""
     examine(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nfd.core.errors import NoFileError, check_choice
 from nfd.core.files import expanded, prepare_directory
 from nfd.store.blobs import pack, unpack
-from nfd.store.database import create, for_driver, for_reader
+from nfd.store.database import create, for_driver, for_reader, memory
 from nfd.store.faults import transaction, translated
 from nfd.store.identity import identify
 from nfd.store.lock import DriverLock, timestamp
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Record", "Store"]
 
 FILE = "runs.sqlite"
+IN_MEMORY = Path(":memory:")
 
 
 class Store:
@@ -32,7 +33,7 @@ class Store:
 
     def __init__(self, path: Path, database: sqlite3.Connection, lock: DriverLock | None) -> None:
         self.path = path
-        self._file = path.absolute(), path.stat()
+        self._file = (path.absolute(), path.stat()) if path != IN_MEMORY else None
         self._database: sqlite3.Connection | None = database
         self._lock = lock
 
@@ -55,6 +56,11 @@ class Store:
         except BaseException:
             lock.release()
             raise
+
+    @classmethod
+    def in_memory(cls) -> Store:
+        """A store without a file, for runs that nobody asks for again."""
+        return cls(IN_MEMORY, memory(), None)
 
     @classmethod
     def read(cls, directory: str | Path) -> Store:
@@ -173,6 +179,8 @@ class Store:
         return self._database
 
     def _writer(self, action: str) -> sqlite3.Connection:
+        if self._file is None:
+            return self._opened()
         if self._lock is None and self._database is not None:
             raise PermissionError(f"Store.read cannot {action} runs in {self.path}. Use Store.open to write.")
         database, (path, opened) = self._opened(), self._file

@@ -11,9 +11,9 @@ from nfd.experiment.findings.finding import numbers
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import tested
-from nfd.limits.predict import predict
 from nfd.limits.prediction import Prediction
 from nfd.scaling.laws import law_of
+from nfd.sweep.predict import predict
 
 _ACCURACY = 0.1  # rtol: how little the outputs may still move with the depth
 

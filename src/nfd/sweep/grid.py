@@ -11,9 +11,10 @@ from typing import Any
 
 from nfd.core.errors import InputError
 from nfd.experiment.config import read_toml
-from nfd.experiment.runs import IN_A_GROUP, dataset_of, group_key, run_key
+from nfd.experiment.runs import IN_A_GROUP, dataset_of, failed, group_key, run_key
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.trained import is_stackable
+from nfd.store.rows import Record
 
 _MOST_RUNS = 1_000_000
 _TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
@@ -32,6 +33,15 @@ class Group:
     def cost(self) -> float:
         """Multiply-adds, for the progress display."""
         return sum(c.steps * c.batch * c.width * (c.depth * c.width + 256.0) for c in self.configs)
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """What a worker is sent, as plain data."""
+        return {"runs": [config.model_dump() for config in self.configs]}
+
+    def failed(self, error: str) -> list[Record]:
+        """The records of its runs where it could not be trained."""
+        return [failed(config, key, self.key, error) for config, key in zip(self.configs, self.keys, strict=True)]
 
 
 def grid(**settings: Any) -> list[RunConfig]:

@@ -12,28 +12,51 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, StateError, check_device, check_several, is_mistake
 from nfd.core.progress import Bar, bar
-from nfd.experiment.runs import failed, train_task
+from nfd.experiment.replicates import ReplicateGroup, train_replicate
+from nfd.experiment.runs import train_task
 from nfd.experiment.settings import RunConfig
+from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.store.rows import Record
 from nfd.store.store import Store
 from nfd.sweep.executors.executor import Executor, Outcome, described
 from nfd.sweep.executors.inline import Inline
-from nfd.sweep.grid import Group, groups, names
+from nfd.sweep.grid import groups, names
 from nfd.sweep.trackers import Tracker
 
 K = TypeVar("K")
+
+
+class Group(Protocol):
+    """Runs that a worker trains together: their names and that of the group, and the work for the progress display."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def cost(self) -> float: ...
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """What the worker is sent, as plain data, but for its device."""
+
+    def failed(self, error: str) -> list[Record]:
+        """The records of runs that could not be trained."""
+
+
+Work = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+"""What a worker does with a task: train its runs and return their records as plain data."""
 
 
 class Sweep:
     """Runs in the store of ``directory``, a context manager; one at a time may be open there.
 
     Args:
-        directory: holds ``runs.sqlite``; made if it is not there.
+        directory: holds ``runs.sqlite``; made if it is not there. None keeps runs in memory, for as long as the sweep.
         executor: where runs are trained; this process by default. It changes no number.
         device: where the executor's workers compute. It changes numbers by rounding, and what deferred weights reveal,
             which is drawn there, within its law.
@@ -47,7 +70,7 @@ class Sweep:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | None,
         executor: Executor | None = None,
         *,
         device: str = "cpu",
@@ -56,7 +79,7 @@ class Sweep:
     ) -> None:
         watching = check_several("trackers", trackers, "trackers")
         self.device = str(check_device(device))
-        self.store = Store.open(directory)
+        self.store = Store.in_memory() if directory is None else Store.open(directory)
         self.executor: Executor = Inline() if executor is None else executor
         self.trackers, self.progress = watching, progress
         self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
@@ -76,14 +99,7 @@ class Sweep:
         wanted = list(configs)
         keys = names(wanted, progress=self.progress)
         runs = dict(zip(keys, wanted, strict=True))
-        if self.trackers:
-            self._each_tracker(lambda tracker: self._catch_up(tracker, runs.keys()))
-        missing = groups(runs, self.store.keys() - self.again)
-        if missing:
-            with bar(label, enabled=self.progress) as shown:
-                _Run(self, missing, len(runs), label, shown).finish()
-        records = {record.key: record for record in self.store.records()}
-        return [records[key] for key in keys]
+        return self._completed(train_task, keys, lambda done: groups(runs, done), label)
 
     def run_all(self, plans: Mapping[K, Sequence[RunConfig]], label: str = "sweep") -> dict[K, list[Record]]:
         """``run`` of several lists of runs together, so that every core has work to the end; records by list.
@@ -92,16 +108,41 @@ class Sweep:
             RuntimeError: when a run could not be trained (one that diverged was); a ``StateError`` unless a mistake of
                 ours is among the causes, which then is the first that it tells.
         """
-        records = self.run([config for configs in plans.values() for config in configs], label)
-        broken = [record for record in records if record.status == "failed"]
-        if broken:
-            raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
-        in_order = iter(records)
+        in_order = iter(_checked(self.run([config for configs in plans.values() for config in configs], label)))
         return {name: [next(in_order) for _ in configs] for name, configs in plans.items()}
 
     def missing(self, configs: Iterable[RunConfig]) -> int:
         """How many of these runs are not stored."""
         return len(set(names(configs)) - self.store.keys())
+
+    @undisturbed()
+    def run_replicates(self, replicates: Sequence[Replicate], label: str) -> list[Trajectory]:
+        """Train those of these networks that are not stored, in their order; raises as ``run_all`` does."""
+        wanted = {group.key: group for group in map(ReplicateGroup, replicates)}
+        keys = [ReplicateGroup(replicate).key for replicate in replicates]
+        _checked(self._completed(train_replicate, keys, lambda done: _without(wanted, done), label))
+        return [self._trajectory(wanted[key]) for key in keys]
+
+    def stored_replicates(self, replicates: Sequence[Replicate]) -> list[Trajectory] | None:
+        """What is stored of these networks; None unless all of it is."""
+        wanted, trained = [ReplicateGroup(replicate) for replicate in replicates], self.store.keys() - self.again
+        return [self._trajectory(group) for group in wanted] if trained.issuperset(g.key for g in wanted) else None
+
+    def _trajectory(self, group: ReplicateGroup) -> Trajectory:
+        return group.trajectory(self.store.record(group.key), self.store.curves(group.key))
+
+    def _completed(
+        self, work: Work, keys: Sequence[str], groups_without: Callable[[Set[str]], Sequence[Group]], label: str
+    ) -> list[Record]:
+        """Train the groups of these runs that are left without those that are stored; the records of all."""
+        if self.trackers:
+            self._each_tracker(lambda tracker: self._catch_up(tracker, set(keys)))
+        missing = groups_without(self.store.keys() - self.again)
+        if missing:
+            with bar(label, enabled=self.progress) as shown:
+                _Run(self, work, missing, len(set(keys)), label, shown).finish()
+        records = {record.key: record for record in self.store.records()}
+        return [records[key] for key in keys]
 
     def keep(self, records: Sequence[Record]) -> None:
         """Store a group in place of what failed before, then tell the trackers."""
@@ -135,6 +176,18 @@ def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
         tracker.log(record)
 
 
+def _checked(records: list[Record]) -> list[Record]:
+    """These records; an error when a run could not be trained."""
+    broken = [record for record in records if record.status == "failed"]
+    if broken:
+        raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
+    return records
+
+
+def _without(groups: Mapping[str, ReplicateGroup], done: Set[str]) -> list[ReplicateGroup]:
+    return [group for key, group in groups.items() if key not in done]
+
+
 def failure(broken: Sequence[Record], what: str) -> RuntimeError:
     """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
     errors = [record.error or "no result" for record in broken]
@@ -156,17 +209,17 @@ def upset_in(record: Record) -> bool:
 class _Run:
     """The training of some groups, as it is shown."""
 
-    def __init__(self, sweep: Sweep, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
-        self.sweep, self.groups, self.total, self.label, self.shown = sweep, missing, total, label, shown
+    def __init__(self, sweep: Sweep, work: Work, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
+        self.sweep, self.work, self.groups, self.label, self.shown = sweep, work, missing, label, shown
+        self.total = total
         self.running: set[int] = set()
         self.done = total - sum(len(group.keys) for group in missing)
         self.diverged = self.failed = 0
         shown.plan(sum(group.cost for group in missing), self._said())
 
     def finish(self) -> None:
-        device = self.sweep.device
-        tasks = [{"device": device, "runs": [config.model_dump() for config in group.configs]} for group in self.groups]
-        with closing(self.sweep.executor.run(train_task, tasks, self._started)) as outcomes:
+        tasks = [{"device": self.sweep.device, **group.task} for group in self.groups]
+        with closing(self.sweep.executor.run(self.work, tasks, self._started)) as outcomes:
             for outcome in outcomes:
                 self._keep(outcome)
 
@@ -176,15 +229,15 @@ class _Run:
 
     def _keep(self, outcome: Outcome[list[dict[str, Any]]]) -> None:
         group = self.groups[outcome.index]
-        records = [Record(**record) for record in outcome.value or ()]
         if outcome.value is None:
-            error = outcome.error or "no result"
-            pairs = zip(group.configs, group.keys, strict=True)
-            records = [failed(config, key, group.key, error) for config, key in pairs]
+            records = group.failed(outcome.error or "no result")
+        else:
+            records = [Record(**record) for record in outcome.value]
         if tuple(record.key for record in records) != group.keys:
+            data, place = (records[0].config[name] for name in ("data", "data_dir"))
             raise InputError(
-                f"The data of these runs ({group.configs[0].data}, {group.configs[0].data_dir}) changed while the "
-                "sweep was running. What was stored before is of the old data; start the sweep again for the new."
+                f"The data of these runs ({data}, {place}) changed while the sweep was running. What was stored before "
+                "is of the old data; start the sweep again for the new."
             )
         self.sweep.keep(records)
         self.running.discard(outcome.index)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor
 from nfd.core.ambient import undisturbed
 from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
 from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_depth, check_real, check_seed
-from nfd.core.progress import bar
 from nfd.core.statistics import rms, stderr
 from nfd.limits.cost import bytes_of
 from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, narrower, to_infinity
@@ -28,6 +28,9 @@ from nfd.limits.loss import LimitLosses, limit_losses, output_bias
 from nfd.limits.prediction import Prediction
 from nfd.limits.problem import Problem, problem
 from nfd.limits.sampler import Sampler
+from nfd.sweep.executors.executor import Executor
+from nfd.sweep.executors.inline import Inline
+from nfd.sweep.sweep import Sweep
 
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
@@ -55,6 +58,8 @@ def predict(
     eval_inputs: Any = None,
     eval_targets: Any = None,
     device: torch.device | str = "cpu",
+    out: str | Path | None = None,
+    executor: Executor | None = None,
     progress: bool = False,
 ) -> Prediction:
     """Predict the SGD trajectory of an infinitely wide residual network, step by step, on given batches.
@@ -79,6 +84,10 @@ def predict(
         eval_inputs: ``[n_eval, d]``, evaluated after the last step.
         eval_targets: ``[n_eval]``, of the kind of ``targets``, for the loss there.
         device: where to compute.
+        out: directory whose store keeps every network that was trained, so that the same call goes on where it was
+            stopped; None keeps nothing.
+        executor: where networks are trained, such as ``nfd.sweep.executors.processes.Processes()``; by default one
+            after the other in this process. ``memory`` bounds each network, not all that are trained at once.
         progress: show a bar when stderr is a terminal.
 
     Returns:
@@ -108,36 +117,39 @@ def predict(
         device=device,
         coupled=depth == math.inf and block == "one-layer",
     )
-    sampler = Sampler(
-        given,
-        width=_width(width),
-        replicates=None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST),
-        rtol=check_real("rtol", rtol, least=_FINEST),
-        memory=bytes_of(memory),
-        seed=check_seed(seed),
-    )
-    finite = None if depth == math.inf else int(depth)
-    with bar("predict", enabled=progress) as sampler.bar:
-        if finite is None:
+    replicates = None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST)
+    rtol, bound = check_real("rtol", rtol, least=_FINEST), bytes_of(memory)
+    executor = Inline(torch.get_num_threads()) if executor is None else executor
+    with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
+        sampler = Sampler(
+            given,
+            sweep.run_replicates,
+            width=_width(width),
+            replicates=replicates,
+            rtol=rtol,
+            memory=bound,
+            seed=check_seed(seed),
+        )
+        if depth == math.inf:
             sampler.settle(DEPTHS[0], DEPTHS[2], amplification(given))
             limit = to_infinity(sampler)
         else:
-            sampler.settle(finite, finite, 1.0)
-            limit = at_depth(sampler, finite)
-    return _summary(sampler, limit, time.perf_counter() - start)
+            sampler.settle(int(depth), int(depth), 1.0)
+            limit = at_depth(sampler, int(depth))
+        return _summary(sampler, limit, time.perf_counter() - start)
 
 
 def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
     given, ratio = sampler.problem, sampler.width / sampler.narrow_width
     outputs, evaluations = narrower(sampler, limit) or (None, None)
-    losses = limit_losses(given.mean_loss, limit.outputs, outputs, ratio, limit.coarse)
+    losses = limit_losses(given.task.mean_loss, limit.outputs, outputs, ratio, limit.coarse)
     train_losses: dict[str, Any] = {**losses.named("loss")}
     eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
-    if given.eval_targets is not None:
-        found = limit_losses(_eval_losses(given), limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
-        eval_losses = {name: float(value) for name, value in found.named("eval_loss").items()}
+    if given.task.eval_targets is not None:
+        losses = limit_losses(_eval_losses(given), limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
+        eval_losses = {name: float(value) for name, value in losses.named("eval_loss").items()}
     bias = output_bias(limit.outputs, outputs, ratio)
-    evaluated = given.eval_inputs is not None
+    evaluated = given.task.eval_inputs is not None
     return Prediction(
         outputs=limit.outputs.mean(0),
         outputs_stderr=stderr(limit.outputs),
@@ -161,7 +173,7 @@ def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
 
 
 def _eval_losses(given: Problem) -> Callable[[Tensor], Tensor]:
-    return lambda outputs: given.eval_loss(outputs)[..., None]
+    return lambda outputs: given.task.eval_loss(outputs)[..., None]
 
 
 def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nfd
@@ -11,8 +12,9 @@ from nfd.core.errors import check_device
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.experiment.settings import DataConfig, PredictConfig
-from nfd.limits.predict import predict
 from nfd.limits.prediction import Prediction
+from nfd.sweep.executors.executor import Executor
+from nfd.sweep.predict import predict
 
 _FACTS = (
     "depths",
@@ -47,8 +49,15 @@ class Predicted:
         return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.found.table}
 
 
-def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = False) -> Predicted:
-    """Run ``nfd.predict`` as configured, on a device."""
+def prediction(
+    config: PredictConfig,
+    *,
+    device: str = "cpu",
+    out: Path | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> Predicted:
+    """Run ``nfd.predict`` as configured."""
     c, place = config, check_device(device)
     dataset = load(c.data, c.data_dir, image_size=c.image_size, seed=c.seed, progress=progress)
     inputs, targets = dataset.batches(c.batch, c.steps, c.seed)
@@ -60,6 +69,8 @@ def prediction(config: PredictConfig, *, device: str = "cpu", progress: bool = F
         classes=len(dataset.classes),
         seed=c.seed,
         device=place,
+        out=out,
+        executor=executor,
         progress=progress,
         **{name: getattr(c, name) for name in own},
     )
