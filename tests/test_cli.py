@@ -164,14 +164,28 @@ def pages(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.name not in STORE}
 
 
+def test_a_full_disk_that_stops_the_store_names_it_and_leaves_the_pages_alone(study: Path, tmp_path: Path) -> None:
+    copy_pages(study, tmp_path)
+    before = pages(tmp_path)
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+    code += "from nfd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["study", *SMALL, "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "runs.sqlite" in done.stderr
+    assert "what was committed before is safe" in done.stderr
+    assert pages(tmp_path) == before
+
+
 def test_a_full_disk_leaves_the_earlier_result_whole(study: Path, tmp_path: Path) -> None:
     """The limit on file sizes stands for the disk: the page, the largest file, does not fit."""
-    copy_pages(study, tmp_path)
+    for path in study.iterdir():  # its networks too, so that the page alone is left to write
+        (tmp_path / path.name).write_bytes(path.read_bytes())
     before = pages(tmp_path)
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
     code += "from nfd.cli.main import main; ended = main(sys.argv[1:])\n"
     code += "assert 'torch._dynamo' not in sys.modules  # seconds, which SGD does not need\nsys.exit(ended)"
-    arguments = ["study", *SMALL, "--seed", "1", "--out", str(tmp_path)]
+    arguments = ["study", *SMALL, "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "nothing was changed in it" in done.stderr
