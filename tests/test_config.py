@@ -133,8 +133,9 @@ BUILT: list[tuple[Callable[..., Any], type[Config]]] = [
     (nfd.ResNet.param_groups, RunConfig),
     (nfd.InfiniteDepthKernel, KernelConfig),
 ]
-# None here means: what the network was built for; where the inputs are, which for a command is the CPU.
-OPEN = {("Network.param_groups", "rule"), ("kernel", "device")}
+# None here means: what the network was built for; where the inputs are, which for a command is the CPU; in this process
+# and without a file, where a command keeps what it made and uses every core.
+OPEN = {("Network.param_groups", "rule"), ("kernel", "device"), ("predict", "out"), ("predict", "executor")}
 
 
 def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
