@@ -30,8 +30,7 @@ def create(path: Path) -> None:
         raise InputError(
             f"{beside(path, '-wal')} holds runs of a database that is gone. Put {path.name} back, or move it away."
         )
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.executescript(_SCHEMA)
+    with closing(memory()) as database:
         content = database.serialize()
     draft = beside(path, ".new")
     try:
@@ -44,8 +43,7 @@ def create(path: Path) -> None:
 def memory() -> sqlite3.Connection:
     """A database without runs in the memory of this process."""
     database = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in _SCHEMA:
-        database.execute(statement)
+    database.executescript(_SCHEMA)
     return database
 
 
