@@ -19,7 +19,6 @@ from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.limits.problem import Problem
 from nfd.meters.updates import UPDATES, Baseline
 from nfd.nets.network import Network
-from nfd.scaling.planning import plan
 from nfd.store.rows import Record
 from nfd.training.loop import train
 from nfd.training.optimizers import optimizer_named
@@ -121,11 +120,10 @@ def train_replicate(task: Mapping[str, Any]) -> list[dict[str, Any]]:
 def trained(replicate: Replicate) -> Trajectory:
     """Train a network on every batch of its problem and evaluate it."""
     start, problem, task = time.perf_counter(), replicate.problem, replicate.problem.task
-    net = problem.network(replicate.width, replicate.depth, replicate.weights, replicate.seed)
+    member = problem.member(replicate.width, replicate.depth, replicate.weights, replicate.seed)
+    net = member.net
     net.reserve(task.samples)
-    baseline = None
-    if replicate.probes is not None:
-        baseline = Baseline(net, plan(net, rule=problem.rule, optimizer="sgd"), replicate.probes)
+    baseline = None if replicate.probes is None else Baseline(member, replicate.probes)
     optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)
     outputs = task.inputs.new_full((task.steps, task.batch, task.outputs), torch.nan)
     diverged, updates = None, dict[int, dict[str, float]]()
@@ -134,7 +132,7 @@ def trained(replicate: Replicate) -> Trajectory:
         if row.diverged:
             diverged = row.step
         elif baseline is not None and row.step in (0, task.steps - 1):
-            updates[row.step + 1] = baseline.updates(net)
+            updates[row.step + 1] = baseline.updates()
     evaluated = _evaluated(problem, net, diverged is not None)
     if diverged is None and not bool(torch.isfinite(evaluated).all()):
         diverged = task.steps - 1

@@ -11,7 +11,7 @@ import torch
 
 from nfd.core.errors import InputError, check_choice, check_device, check_numbers, check_real
 from nfd.core.names import Block, RuleName, Weights
-from nfd.families.paper import PaperFamily
+from nfd.families.paper import PaperFamily, PaperMember
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.rules import MAX_ETA_C
@@ -48,9 +48,13 @@ class Problem:
         settings = {name: getattr(self, name) for name in names} | {"regime": "feature"}
         return PaperFamily(ResNet, self.task.features, self.task.outputs, self.rule, "sgd", settings)
 
+    def member(self, width: int, depth: int, weights: Weights, seed: int) -> PaperMember:
+        """The network of this problem at a size, with its plan."""
+        return self.family.build(width, depth, seed, weights, self.device)
+
     def network(self, width: int, depth: int, weights: Weights, seed: int) -> Network:
         """The network of this problem at a size."""
-        return self.family.build(width, depth, seed, weights, self.device).net
+        return self.member(width, depth, weights, seed).net
 
     @cached_property
     def settings(self) -> dict[str, Any]:
