@@ -35,11 +35,11 @@ from nfd.cli.figure import FigureCommand
 from nfd.cli.main import main
 from nfd.cli.options import DeviceOptions, Options
 from nfd.cli.sweep import SweepCommand
-from nfd.cli.sweeping import SweepOptions
+from nfd.cli.sweeping import ExecutorOptions, SweepOptions
 from nfd.core.errors import UsageError
 from nfd.data.describe import description
 from nfd.data.load import load
-from nfd.experiment import checking, kernel_fit, prediction, study
+from nfd.experiment import checking, kernel_fit, study
 from nfd.experiment.config import Config
 from nfd.experiment.runs import dataset_of, run_key, train_group
 from nfd.experiment.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
@@ -47,6 +47,7 @@ from nfd.experiment.sweep_settings import CapacityConfig, TransferConfig
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.making import trained
+from nfd.sweep import prediction
 from nfd.sweep.capacity import capacity
 from nfd.sweep.capacity_findings import asked_of, result
 from nfd.sweep.executors import executor_named
@@ -143,14 +144,15 @@ def run_numbers(config: RunConfig, place: Path) -> Any:
 
 def study_numbers(config: StudyConfig, place: Path) -> Any:
     """Every unit's numbers."""
-    found = study.Study(config).measure()
-    return found.limits, found.narrow, found.real, found.blocks
+    with Sweep(None) as sweep:
+        measured = study.Study(config).measure(sweep)
+    return measured.limits, measured.narrow, measured.real, measured.blocks
 
 
 def predict_numbers(config: PredictConfig, place: Path) -> Any:
     """The prediction, all of it."""
-    found = prediction.prediction(config)
-    return found.found, found.found.table
+    predicted = prediction.prediction(config).found
+    return predicted, predicted.table
 
 
 def kernel_numbers(config: KernelConfig, place: Path) -> Any:
@@ -578,6 +580,7 @@ def test_no_option_of_a_command_is_forgotten() -> None:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()
         own -= STEERING if issubclass(kind, SweepOptions) else set()
+        own -= STEERING - {"track"} if issubclass(kind, ExecutorOptions) else set()
         assert own == ELSEWHERE.get(kind.__name__, set()) - {"out"}, kind.__name__
 
 
@@ -592,11 +595,12 @@ def test_every_command_uses_out_config_device_and_where_it_trains(kind: type[Opt
             kind.defaults(["--config", "settings.toml"])
     else:
         assert kind.defaults(["--config", "settings.toml"]).seed == 7  # type: ignore[attr-defined]
-    if issubclass(kind, SweepOptions):
-        stopped_at("nfd.cli.sweeping.SweepOptions.sweep", made(kind))
+    if issubclass(kind, ExecutorOptions):
+        stopped_at("nfd.cli.sweeping.ExecutorOptions.chosen_executor", made(kind))
     if issubclass(kind, DeviceOptions):
+        inline = {"executor": "inline"} if issubclass(kind, ExecutorOptions) else {}
         with pytest.raises(ValueError, match="device"):
-            made(kind, device="nowhere", **({"executor": "inline"} if issubclass(kind, SweepOptions) else {})).run("")
+            made(kind, device="nowhere", **inline).run("")
 
 
 def test_where_networks_are_trained_reaches_the_executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
