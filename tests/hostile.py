@@ -163,6 +163,10 @@ def _deferred(x: Any, **arguments: Any) -> Any:
     return nfd.DeferredLinear(**arguments)(x)
 
 
+def _structured(x: Any, **arguments: Any) -> Any:
+    return nfd.StructuredLinear(**arguments)(x)
+
+
 def _sgd(**arguments: Any) -> Any:
     net = nfd.ResNet(3, 2, 32, 2, weights="deferred")
     params = arguments.pop("params")
@@ -257,6 +261,14 @@ CALLS = (
         _deferred,
         {"in_features": 24, "out_features": 32, "bias": True, "std": 0.1, "feedback": "shared", "seed": 0}
         | {"tolerance": None, "x": _WIDE, "dtype": torch.float32, "device": "cpu"},
+        _legal,
+        also=("features",),
+    ),
+    Call(
+        "StructuredLinear",
+        _structured,
+        {"in_features": 24, "out_features": 32, "bias": True, "std": 0.1, "feedback": "shared", "seed": 0}
+        | {"resolution": 0.1, "x": _WIDE, "dtype": torch.float32, "device": "cpu"},
         _legal,
         also=("features",),
     ),

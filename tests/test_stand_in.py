@@ -1,10 +1,12 @@
-"""A DeferredLinear stands in for nn.Linear: the same standard deviation, bias, rate, decay, momentum and clipping."""
+"""Layers without stored weights stand in for nn.Linear: standard deviation, bias, rate, decay, momentum, clipping."""
 
 from __future__ import annotations
 
 import copy
 import math
 import pickle
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -18,16 +20,24 @@ F64 = torch.float64
 WIDTHS = (44, 50, 46)  # more than the samples seen
 
 
-def deferred(**options: object) -> nn.Sequential:
-    """A model of a user's, its two wide matrices deferred and started as the user likes."""
+LAYERS = {
+    "deferred": nfd.DeferredLinear,
+    "structured": partial(nfd.StructuredLinear, resolution=1e-10),
+}
+every_layer = pytest.mark.parametrize("layer_of", LAYERS.values(), ids=LAYERS.keys())
+Layer = Callable[..., nfd.DeferredLinear]  # or StructuredLinear, which is alike
+
+
+def replaced(layer_of: Layer, **options: object) -> nn.Sequential:
+    """A model of a user's, its two wide matrices replaced and started as the user likes."""
     torch.manual_seed(0)
     n, m, k = WIDTHS
     return nn.Sequential(
         nn.Linear(5, n, dtype=F64),
         nn.Tanh(),
-        nfd.DeferredLinear(n, m, std=1 / math.sqrt(n), seed=1, dtype=F64, **options),
+        layer_of(n, m, std=1 / math.sqrt(n), seed=1, dtype=F64, **options),
         nn.Tanh(),
-        nfd.DeferredLinear(m, k, std=1 / math.sqrt(3 * m), seed=2, dtype=F64, **options),
+        layer_of(m, k, std=1 / math.sqrt(3 * m), seed=2, dtype=F64, **options),
         nn.Tanh(),
         nn.Linear(k, 3, dtype=F64),
     )
@@ -37,8 +47,8 @@ def stored(trained: nn.Sequential, start: nn.Sequential) -> nn.Sequential:
     """The start of a model with the completed weights of its trained copy in layers of PyTorch."""
     twin = copy.deepcopy(start)
     for index, layer in enumerate(trained):
-        if isinstance(layer, nfd.DeferredLinear):
-            W = layer.complete(seed=3)
+        if isinstance(layer, nfd.DeferredLinear | nfd.StructuredLinear):
+            W = layer.complete()
             assert isinstance(W, Tensor)
             dense = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=F64)
             dense.weight = nn.Parameter(W)
@@ -71,10 +81,11 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("bias", [False, True])
+@every_layer
 def test_a_model_of_linear_layers_is_repeated_by_the_same_call_of_the_optimizer(
-    bias: bool, options: dict[str, float]
+    layer_of: Layer, bias: bool, options: dict[str, float]
 ) -> None:
-    net = deferred(bias=bias)
+    net = replaced(layer_of, bias=bias)
     start = copy.deepcopy(net)
     outputs = train(net, nfd.SGD(net.parameters(), lr=0.1, **options), clip=0.7)
     twin = stored(net, start)
@@ -92,28 +103,31 @@ def test_the_weights_start_with_the_standard_deviation_that_was_asked_for() -> N
     assert stats.kstest((W.flatten() / 0.05).numpy(), "norm").pvalue > 1e-3
 
 
-def test_a_standard_deviation_is_a_factor_and_nothing_else() -> None:
+@every_layer
+def test_a_standard_deviation_is_a_factor_and_nothing_else(layer_of: Layer) -> None:
     """Bit for bit where the factor is a power of two; so one alone, the default, changes nothing."""
-    one, four = (nfd.DeferredLinear(40, 30, std=std, seed=5) for std in (1.0, 4.0))
+    one, four = (layer_of(40, 30, std=std, seed=5) for std in (1.0, 4.0))
     x = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
     y, z = one(x), four(x)
     assert torch.equal(4 * y, z)
     assert torch.equal(*(torch.autograd.grad(out.sum(), x)[0] * f for out, f in ((y, 4), (z, 1))))
-    assert torch.equal(nfd.DeferredLinear(40, 30, seed=5)(x), y)
+    assert torch.equal(layer_of(40, 30, seed=5)(x), y)
 
 
-def test_a_bias_starts_as_that_of_a_linear_layer() -> None:
-    bias = nfd.DeferredLinear(25, 4000, bias=True, seed=0).bias
+@every_layer
+def test_a_bias_starts_as_that_of_a_linear_layer(layer_of: Layer) -> None:
+    bias = layer_of(25, 4000, bias=True, seed=0).bias
     assert bias is not None
     assert stats.kstest(bias.detach().numpy() * 5, "uniform", args=(-1, 2)).pvalue > 1e-3
-    assert torch.equal(bias, nfd.DeferredLinear(25, 4000, bias=True, std=0.1, seed=0).bias)
-    assert not torch.equal(bias, nfd.DeferredLinear(25, 4000, bias=True, seed=1).bias)
-    assert nfd.DeferredLinear(25, 40).bias is None
+    assert torch.equal(bias, layer_of(25, 4000, bias=True, std=0.1, seed=0).bias)
+    assert not torch.equal(bias, layer_of(25, 4000, bias=True, seed=1).bias)
+    assert layer_of(25, 40).bias is None
 
 
 @pytest.mark.parametrize("feedback", ["independent", "static"])
-def test_the_feedback_matrix_has_the_same_standard_deviation(feedback: str) -> None:
-    layer = nfd.DeferredLinear(30, 20, bias=True, std=0.1, feedback=feedback, seed=0, dtype=F64)
+@every_layer
+def test_the_feedback_matrix_has_the_same_standard_deviation(layer_of: Layer, feedback: str) -> None:
+    layer = layer_of(30, 20, bias=True, std=0.1, feedback=feedback, seed=0, dtype=F64)
     x = torch.randn(3, 30, dtype=F64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     y = layer(x)
     y.sum().backward()
@@ -122,8 +136,8 @@ def test_the_feedback_matrix_has_the_same_standard_deviation(feedback: str) -> N
     torch.testing.assert_close(x.grad, torch.ones(3, 20, dtype=F64) @ B)
 
 
-def trained(**options: object) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
-    layer = nfd.DeferredLinear(30, 20, bias=True, std=0.2, seed=4, **options)
+def trained(layer_of: Layer) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
+    layer = layer_of(30, 20, bias=True, std=0.2, seed=4)
     optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
     x = torch.randn(3, 30, dtype=layer.update.dtype, generator=torch.Generator().manual_seed(0))
     for _ in range(3):
@@ -133,14 +147,15 @@ def trained(**options: object) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
     return layer, optimizer, x
 
 
-def test_bias_and_standard_deviation_are_saved_and_loaded() -> None:
-    layer, _, x = trained()
-    other = nfd.DeferredLinear(30, 20, bias=True)
+@every_layer
+def test_bias_and_standard_deviation_are_saved_and_loaded(layer_of: Layer) -> None:
+    layer, _, x = trained(layer_of)
+    other = layer_of(30, 20, bias=True)
     other.load_state_dict(load(save(layer.state_dict())))
     assert torch.equal(other(x), layer(x))
     assert torch.equal(other.complete(), layer.complete())
     assert other.std == 0.2
-    plain = nfd.DeferredLinear(30, 20)
+    plain = layer_of(30, 20)
     with pytest.raises(RuntimeError, match=r'Unexpected key.*"bias"'):
         plain.load_state_dict(layer.state_dict())
     with pytest.raises(RuntimeError, match=r'Missing key.*"bias"'):
@@ -160,8 +175,9 @@ def test_a_state_that_was_saved_before_there_was_a_standard_deviation_is_loaded(
     assert torch.equal(other.complete(), layer.complete())
 
 
-def test_copies_and_conversions_keep_bias_and_standard_deviation() -> None:
-    layer, optimizer, x = trained()
+@every_layer
+def test_copies_and_conversions_keep_bias_and_standard_deviation(layer_of: Layer) -> None:
+    layer, optimizer, x = trained(layer_of)
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(twin(x), layer(x))
         assert torch.equal(twin.complete(), layer.complete())
@@ -179,8 +195,9 @@ def test_copies_and_conversions_keep_bias_and_standard_deviation() -> None:
         torch.testing.assert_close(layer(x.double()).detach(), layer(x.double()))
 
 
-def test_a_matrix_that_starts_at_zero_learns() -> None:
-    layer = nfd.DeferredLinear(30, 20, std=0.0, seed=0)
+@every_layer
+def test_a_matrix_that_starts_at_zero_learns(layer_of: Layer) -> None:
+    layer = layer_of(30, 20, std=0.0, seed=0)
     x = torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
     assert not layer(x).any()
     (layer(x) - 1).square().mean().backward()
@@ -188,25 +205,29 @@ def test_a_matrix_that_starts_at_zero_learns() -> None:
     assert layer(x).all()
 
 
-def test_the_bytes_of_a_layer_count_its_bias() -> None:
-    sizes = [nfd.DeferredLinear(30, 20, bias=bias).nbytes for bias in (False, True)]
+@every_layer
+def test_the_bytes_of_a_layer_count_its_bias(layer_of: Layer) -> None:
+    sizes = [layer_of(30, 20, bias=bias).nbytes for bias in (False, True)]
     assert sizes[1] - sizes[0] == 20 * 4
 
 
-def test_the_representation_shows_bias_and_standard_deviation() -> None:
+@every_layer
+def test_the_representation_shows_bias_and_standard_deviation(layer_of: Layer) -> None:
     assert "in_features=30, out_features=20, bias=True, std=0.25, feedback='shared'" in repr(
-        nfd.DeferredLinear(30, 20, bias=True, std=0.25)
+        layer_of(30, 20, bias=True, std=0.25)
     )
 
 
 @pytest.mark.parametrize("std", [-1.0, math.nan, math.inf, 1e13])
-def test_an_impossible_standard_deviation_is_refused(std: float) -> None:
+@every_layer
+def test_an_impossible_standard_deviation_is_refused(layer_of: Layer, std: float) -> None:
     with pytest.raises(ValueError, match="std must be"):
-        nfd.DeferredLinear(3, 3, std=std)
+        layer_of(3, 3, std=std)
 
 
-def test_arguments_of_another_type_are_refused() -> None:
+@every_layer
+def test_arguments_of_another_type_are_refused(layer_of: Layer) -> None:
     with pytest.raises(TypeError, match="std must be a number"):
-        nfd.DeferredLinear(3, 3, std="1")  # type: ignore[arg-type]
+        layer_of(3, 3, std="1")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="bias must be True or False"):
-        nfd.DeferredLinear(3, 3, bias=torch.zeros(3))  # type: ignore[arg-type]
+        layer_of(3, 3, bias=torch.zeros(3))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from .nets.deferred import DeferredLinear as DeferredLinear
 from .nets.mlp import MLP as MLP
 from .nets.resnet import ResNet as ResNet
 from .nets.sgd import SGD as SGD
+from .nets.structured import StructuredLinear as StructuredLinear
 from .scaling.laws import OptimizerLaw as OptimizerLaw
 from .scaling.laws import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from nfd.core.ambient import gradients
-from nfd.core.errors import check_count, check_real, check_seed
+from nfd.core.errors import check_count, check_real
 from nfd.core.names import Feedback
-from nfd.core.random import Increment, ambient_seed
-from nfd.nets.factored import FactoredLinear
+from nfd.core.random import Increment
+from nfd.nets.factored import FactoredLinear, source_of
 from nfd.nets.orthogonal import TOLERANCE
-from nfd.nets.refusals import STORED
 from nfd.nets.revealed import RevealedMatrix
 
 
@@ -71,7 +67,7 @@ class DeferredLinear(FactoredLinear):
     Source: docs/mathematics/deferred-decisions.md; the layer is no object of the paper.
     """
 
-    is_deferred: ClassVar[bool] = True  # by which plans know it
+    matrix: RevealedMatrix
 
     @gradients()  # tensors of inference mode could not be trained
     def __init__(
@@ -87,7 +83,7 @@ class DeferredLinear(FactoredLinear):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        source = _source(seed)
+        source = source_of(seed)
         super().__init__(
             in_features,
             out_features,
@@ -109,7 +105,6 @@ class DeferredLinear(FactoredLinear):
             dtype=dtype,
             device=self.update.device,
         )
-        self._warned = False
 
     @torch.no_grad()
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
@@ -130,22 +125,13 @@ class DeferredLinear(FactoredLinear):
         """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now: four vectors per direction, the small matrices between them, the parameters, gradients."""
-        held = [tensor for p in self.parameters() for tensor in (p, p.grad) if tensor is not None]
-        return self.matrix.nbytes + sum(tensor.nbytes for tensor in held)
-
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
         self.matrix.reserve(check_count("samples", samples, minimum=0))
 
     def extra_repr(self) -> str:
         backward, forward = self.rank
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"std={self.std:g}, feedback={self.feedback!r}, revealed forward={forward}, backward={backward}"
-        )
+        return f"{super().extra_repr()}, revealed forward={forward}, backward={backward}"
 
     # ---- the two queries, for autograd ----------------------------------------------------------------------
 
@@ -154,7 +140,7 @@ class DeferredLinear(FactoredLinear):
         answer = self.matrix.ask(
             self.matrix.forward, x, scale=self.scale.numbers, update=self.update.numbers, record=record
         )
-        self._grow()
+        self._grow(*self.rank)
         return answer.value, answer.products
 
     def ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
@@ -167,22 +153,8 @@ class DeferredLinear(FactoredLinear):
             update=None if static else self.update.numbers.T,
             record=record,
         )
-        self._grow()
+        self._grow(*self.rank)
         return answer.value, answer.products
 
-    def _grow(self) -> None:
-        """Give D, and its gradient, room for the directions just revealed."""
-        self.update.make_room(*self.rank)
-        if not self._warned and max(self.rank) >= min(self.in_features, self.out_features):
-            self._warned = True
-            warnings.warn(
-                f"A DeferredLinear of size {self.out_features} x {self.in_features} has been asked in as many "
-                f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
-                stacklevel=4,
-            )
-
-
-def _source(seed: int | Increment | None) -> Increment:
-    if isinstance(seed, Increment):
-        return seed
-    return Increment(ambient_seed() if seed is None else check_seed(seed))
+    def _is_full(self) -> bool:
+        return max(self.rank) >= min(self.in_features, self.out_features)

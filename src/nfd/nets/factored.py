@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +23,51 @@ from nfd.core.errors import (
     check_dtype,
     check_flag,
     check_real,
+    check_seed,
 )
 from nfd.core.names import Feedback
-from nfd.core.random import Increment, generator
+from nfd.core.random import Increment, ambient_seed, generator
 from nfd.nets.guarded import Guarded
 from nfd.nets.query import Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
-from nfd.nets.revealed import RevealedMatrix
 
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
-class FactoredLinear(nn.Module):
-    """``y = x W' + b`` with ``W = s W_0 + P D Q'``: the parameters s, D and b, and two queries by a subclass.
+class Matrix(Protocol):
+    """What a layer holds beside its parameters: W_0 and the bases of its update."""
 
-    ``scale`` is s, which begins at ``std``; ``update`` is D, which begins empty and grows; both are ``Guarded``.
+    @property
+    def source(self) -> Increment:
+        """Of what is random in it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of everything that does not follow from the source."""
+
+    def misfit(self, state: dict[str, Tensor]) -> str | None:
+        """The first tensor of a saved layer whose shape contradicts the others."""
+
+    def restore(self, state: dict[str, Tensor], source: Increment) -> None:
+        """Hold exactly what ``state`` returned, of this source."""
+
+
+class FactoredLinear(nn.Module):
+    """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries by a subclass.
+
+    ``scale`` is s, which begins at ``std``; ``update`` is the small factor, which begins empty and grows; both are
+    ``Guarded``. The other factors belong to ``matrix``.
     """
 
-    matrix: RevealedMatrix
+    is_deferred: ClassVar[bool] = True  # by which plans know it
+    matrix: Matrix
     update: Guarded
     scale: Guarded
     bias: nn.Parameter | None
@@ -68,22 +95,37 @@ class FactoredLinear(nn.Module):
         self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
         self.scale = Guarded(torch.full((), self.std, dtype=dtype, device=place))
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
-        self.update.accept()
-        self.scale.accept()
+        for parameter in (self.update, self.scale):
+            parameter.owner = self.kind
+            parameter.accept()
+        self._warned = False
+
+    @property
+    def kind(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
 
     @abstractmethod
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
-        """``x W'`` and the coordinates ``Q'x``, [b, rank]."""
+        """``x W'`` and the right factor of the gradient of the update, [b, columns]."""
 
     @abstractmethod
     def ask_backward(self, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
-        """``g W`` and the coordinates ``P'g``, [b, rank]."""
+        """``g W`` and the left factor of the gradient of the update, [b, rows]."""
+
+    @abstractmethod
+    def reserve(self, samples: int) -> None:
+        """Make room for this many samples at once."""
+
+    @abstractmethod
+    def _is_full(self) -> bool:
+        """Whether a basis holds as many directions as there are."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
         if not isinstance(x, Tensor):
             raise InputTypeError(f"x must be a tensor; got {type(x).__name__}.")
-        refuse_tracing()
+        refuse_tracing(self)
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break(msg=WHOLE_GRAPH)
             return _outside_of_graphs(self, x)
@@ -91,12 +133,12 @@ class FactoredLinear(nn.Module):
 
     def answer(self, x: Tensor) -> Tensor:
         """``forward``, run as it stands."""
-        refuse_export()
+        refuse_export(self)
         rows = check_query(self, x).reshape(-1, self.in_features)
         self._check()
         record = self.training and torch.is_grad_enabled()
         if record:
-            refuse_checkpointing()
+            refuse_checkpointing(self)
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False), torch.no_grad():
                 y, _ = self.ask_forward(rows, False)
@@ -107,10 +149,33 @@ class FactoredLinear(nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
     def accumulate(self, left: Tensor, right: Tensor) -> None:
-        """Add ``left' right`` to the gradient of D; dL/dD = (P'g)'(Q'x) summed over samples."""
-        self.scale.begin_gradient()  # of zero: the loss moves D alone; weight decay moves both
+        """Add ``left' right`` to the gradient of the update, a sum over samples."""
+        self.scale.begin_gradient()  # of zero: the loss moves the update alone; weight decay moves both
         self.update.scale = self.scale
         self.update.add_gradient(left, right)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now, by vectors of the width and by the parameters and their gradients."""
+        held = [tensor for p in self.parameters() for tensor in (p, p.grad) if tensor is not None]
+        return self.matrix.nbytes + sum(tensor.nbytes for tensor in held)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"std={self.std:g}, feedback={self.feedback!r}"
+        )
+
+    def _grow(self, rows: int, columns: int) -> None:
+        """Give the update, and its gradient, room for the directions just added."""
+        self.update.make_room(rows, columns)
+        if not self._warned and self._is_full():
+            self._warned = True
+            warnings.warn(
+                f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many "
+                f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
+                stacklevel=4,
+            )
 
     # ---- moving, saving and loading --------------------------------------------------------------------------
 
@@ -128,10 +193,10 @@ class FactoredLinear(nn.Module):
         example = fn(self.update.new_empty(0))
         if example.is_meta:
             raise InputTypeError(
-                "A DeferredLinear holds what it was asked and cannot go to the meta device. Make it anew."
+                f"A {self.kind} holds what it was asked and cannot go to the meta device. Make it anew."
             )
         if example.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"DeferredLinear needs torch.float32 or torch.float64; got {example.dtype}.")
+            raise InputTypeError(f"{self.kind} needs torch.float32 or torch.float64; got {example.dtype}.")
         with self._without_factors():
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -145,7 +210,7 @@ class FactoredLinear(nn.Module):
             parameter: Any = getattr(self, name)
             if not isinstance(parameter, Guarded):
                 raise StateError(
-                    f"{name} of this DeferredLinear was replaced by a {type(parameter).__name__}. It is a coordinate "
+                    f"{name} of this {self.kind} was replaced by a {type(parameter).__name__}. It is a coordinate "
                     "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
                     f"device. Leave it to nfd.SGD and load_state_dict, or use {STORED}."
                 )
@@ -210,8 +275,7 @@ class FactoredLinear(nn.Module):
 
     def _restore(self, state: dict[str, Tensor]) -> None:
         self.std = float(state["std"])
-        self.matrix.source = Increment(*state["identity"].tolist()[3:])
-        self.matrix.restore(state)
+        self.matrix.restore(state, Increment(*state["identity"].tolist()[3:]))
         self.scale.replace(state["scale"])
         self.update.replace(state["update"])
 
@@ -227,3 +291,10 @@ class FactoredLinear(nn.Module):
 def _outside_of_graphs(layer: FactoredLinear, x: Tensor) -> Tensor:
     """The answer of a layer inside a function that is compiled: the graph is broken here."""
     return layer.answer(x)
+
+
+def source_of(seed: int | Increment | None) -> Increment:
+    """The source of what a layer draws; without a seed one from PyTorch's own generator."""
+    if isinstance(seed, Increment):
+        return seed
+    return Increment(ambient_seed() if seed is None else check_seed(seed))

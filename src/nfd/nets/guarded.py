@@ -16,13 +16,14 @@ from nfd.nets.refusals import STORED
 
 
 class Guarded(Watched, nn.Parameter):
-    """A parameter of a ``DeferredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
+    """A parameter of a ``FactoredLinear`` that only ``nfd.SGD`` may step, by a multiple of its own gradient.
 
-    It is D (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of its
-    last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the layer
-    added to the gradient of D, and ``scale`` the other parameter of the same layer, both None before there is one.
+    It is D or M (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of
+    its last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the
+    layer added to the gradient, and ``scale`` the other parameter of the same layer, both None before there is one.
     """
 
+    owner: str = "DeferredLinear"  # the kind of layer, for messages
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     noted: Note | float | None = None
@@ -31,12 +32,12 @@ class Guarded(Watched, nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), self.requires_grad, self.generation)
+        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), *self._facts())
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.numbers, self.requires_grad, self.generation)
+        return _rebuilt, (self.numbers, *self._facts())
 
     def expose(self) -> None:
         """Note the value before its memory is handed out."""
@@ -73,7 +74,7 @@ class Guarded(Watched, nn.Parameter):
     def register_hook(self, hook: Any) -> NoReturn:
         """Refused: D grows while its gradient is computed, so the layer adds it up outside of autograd."""
         raise StateError(
-            "A DeferredLinear adds up the gradient of its parameters by itself, so a hook on them is never called. "
+            f"A {self.owner} adds up the gradient of its parameters by itself, so a hook on them is never called. "
             "Change the gradient as a whole after backward(), as torch.nn.utils.clip_grad_norm_ does, or register the "
             "hook on the outputs of the layer."
         )
@@ -93,7 +94,7 @@ class Guarded(Watched, nn.Parameter):
         if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
             return
         raise StateError(
-            "The weights of a DeferredLinear were changed by something other than nfd.SGD. Its matrix exists "
+            f"The weights of a {self.owner} were changed by something other than nfd.SGD. Its matrix exists "
             "only through the products it was asked for, so only rules that act on the matrix as a whole "
             "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
             "nfd.SGD, which takes the options of torch.optim.SGD and knows how the layer grows, and load_state_dict to "
@@ -107,7 +108,7 @@ class Guarded(Watched, nn.Parameter):
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
         raise StateError(
-            f"{name}.grad of a DeferredLinear was changed: it is not {expected}. It stands for the gradient of a "
+            f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the gradient of a "
             "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "
             "sign, noise, a tensor put in its place, an average over processes) does something else than it would to "
             "the matrix. Scaling as a whole is exact: torch.nn.utils.clip_grad_norm_, GradScaler, grad.mul_(c), "
@@ -165,6 +166,9 @@ class Guarded(Watched, nn.Parameter):
             return None if bool(grad.any()) else 1.0
         return self.ledger.factor(grad)
 
+    def _facts(self) -> tuple[bool, int, str]:
+        return self.requires_grad, self.generation, self.owner
+
     def _note(self) -> Note | float:
         return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
 
@@ -175,8 +179,8 @@ class Guarded(Watched, nn.Parameter):
         return now == then or (now != now and then != then)  # not-a-number both
 
 
-def _rebuilt(data: Tensor, requires_grad: bool, generation: int = 0) -> Guarded:
+def _rebuilt(data: Tensor, requires_grad: bool, generation: int = 0, owner: str = "DeferredLinear") -> Guarded:
     parameter = Guarded(data, requires_grad)
-    parameter.generation = generation  # a copied optimizer knows it
+    parameter.generation, parameter.owner = generation, owner  # a copied optimizer knows the generation
     parameter.accept()
     return parameter

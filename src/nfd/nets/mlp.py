@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nfd.core.names import Feedback, Regime, Weights
+from nfd.core.names import Feedback, NetworkWeights, Regime
 from nfd.nets.network import Network, trainable
 from nfd.nets.streams import Arithmetic
 from nfd.scaling.rules import Role
@@ -28,7 +28,7 @@ class MLP(Network):
         *,
         activation: str = "relu",
         regime: Regime = "feature",
-        weights: Weights = "dense",
+        weights: NetworkWeights = "dense",
         feedback: Feedback = "shared",
         seed: int = 0,
         dtype: torch.dtype = torch.float32,

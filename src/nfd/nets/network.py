@@ -25,21 +25,26 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
-from nfd.core.names import Feedback, Regime, Weights
+from nfd.core.names import Feedback, NetworkWeights, Regime
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.nets.factored import FEEDBACKS
+from nfd.nets.factored import FEEDBACKS, FactoredLinear
 from nfd.nets.streams import Arithmetic, Streams
+from nfd.nets.structured import StructuredLinear
 from nfd.scaling.laws import check_optimizer, law_of
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.scaling.self_scaled import SelfScaled
 from nfd.scaling.sizes import Ratios, ratios_by_role
 from nfd.scaling.tensors import tensors
 
-Linear = DenseLinear | DeferredLinear
+Linear = DenseLinear | FactoredLinear
 
-_LAYERS: dict[str, Callable[..., Linear]] = {"dense": DenseLinear, "deferred": DeferredLinear}
+_LAYERS: dict[str, Callable[..., Linear]] = {
+    "dense": DenseLinear,
+    "deferred": DeferredLinear,
+    "structured": StructuredLinear,
+}
 
 
 class Network(SelfScaled):
@@ -61,7 +66,7 @@ class Network(SelfScaled):
         *,
         activation: str,
         regime: Regime,
-        weights: Weights,
+        weights: NetworkWeights,
         feedback: Feedback,
         seed: int,
         dtype: torch.dtype,
@@ -74,7 +79,7 @@ class Network(SelfScaled):
         self.depth = check_count("depth", depth, maximum=MOST)
         self.activation = activations.activation(activation)
         self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
-        self.weights = cast(Weights, check_choice("weights", weights, _LAYERS))
+        self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
         self.seed = check_seed(seed)
         self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
@@ -159,7 +164,7 @@ class Network(SelfScaled):
         rule = self.default_rule if rule is None else rule
         chosen = rule_named(rule)
         self.check_rule(rule)
-        check_optimizer(law.name, rule=rule, deferred=self.weights == "deferred")
+        check_optimizer(law.name, rule=rule, deferred=self.weights != "dense")
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(self.settled_roles().items(), key=lambda pair: ROLES.index(pair[1])):
             multiplier = self.multiplier(role) if self.is_standard_normal(name) else Power()
@@ -222,7 +227,7 @@ class Network(SelfScaled):
         twin = copy.deepcopy(self)
         twin.feedback = "independent"
         for name, layer in twin.named_modules():
-            if isinstance(layer, DeferredLinear):
+            if isinstance(layer, FactoredLinear):
                 raise InputError(
                     "A decoupled copy needs stored weights; build this network with feedback='independent'."
                 )
@@ -238,7 +243,7 @@ class Network(SelfScaled):
     def reserve(self, samples: int) -> None:
         """Tell deferred layers how many samples they will see, so that growing never copies."""
         for layer in self.modules():
-            if isinstance(layer, DeferredLinear):
+            if isinstance(layer, FactoredLinear):
                 layer.reserve(samples)
 
     # ---- the arithmetic of one network ------------------------------------------------------------------------

@@ -133,8 +133,11 @@ def _well_conditioned(
     most = min(int(alive.sum()), room)
     if most <= 0:
         return residual[:, :0], np.zeros((len(gram), 0)), True
-    scale = np.divide(1, length, out=np.zeros_like(length), where=alive)
-    factor, pivot = _whiten(gram * scale * scale[:, None], _WELL_CONDITIONED[residual.dtype], most)
+    coarse = tolerance >= _WELL_CONDITIONED[residual.dtype]  # then what is long enough is well conditioned
+    scale = np.divide(1, 1 if coarse else length, out=np.zeros_like(length), where=alive)
+    factor, pivot = _whiten(
+        gram * scale * scale[:, None], tolerance if coarse else _WELL_CONDITIONED[residual.dtype], most
+    )
     transform = factor * scale
     directions = _apply(transform, residual)
     magnified = np.abs(transform).sum(1).max() > _SAFE_GAIN
@@ -145,7 +148,7 @@ def _well_conditioned(
         polish, _ = _whiten(_gram(directions), _SHRUNK, most)
         directions = _apply(polish, directions)
         transform = polish @ transform
-    return directions, gram @ transform.T, len(factor) == most
+    return directions, gram @ transform.T, coarse or len(factor) == most
 
 
 def _project_out(x: Tensor, directions: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A query of a deferred layer as an operation of autograd: forward is a forward query, backward a backward query."""
+"""A query of a matrix that is not stored, as an operation of autograd: of W forward, of its transpose backward."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class Query(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise StateError(f"DeferredLinear has no derivatives in forward mode. Use backward(), or {STORED}.")
+        raise StateError(f"{ctx.layer.kind} has no derivatives in forward mode. Use backward(), or {STORED}.")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
-        refuse_tracing()
-        refuse_second_derivatives()
         (g,) = grads
         layer: FactoredLinear = ctx.layer
+        refuse_tracing(layer)
+        refuse_second_derivatives(layer)
         if _state(layer.update) != ctx.state:
             raise StateError(
-                "The weights of a DeferredLinear were stepped, loaded or converted between a forward pass and its "
+                f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
         value, left = layer.ask_backward(g.contiguous(), ctx.record)
         (right,) = ctx.saved_tensors
-        if _asked(ctx.next_functions[1][0]):
+        if _asked(ctx.next_functions[1][0], layer.kind):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None
 
 
-def _asked(accumulator: Any) -> bool:
+def _asked(accumulator: Any, kind: str) -> bool:
     """Whether this backward pass is to add to the gradient of D."""
     if accumulator is None:
         return False
@@ -59,7 +59,7 @@ def _asked(accumulator: Any) -> bool:
         return bool(torch._C._will_engine_execute_node(accumulator))
     except RuntimeError:  # PyTorch's, of a leaf among what torch.autograd.grad is asked for
         raise StateError(
-            "DeferredLinear gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
+            f"{kind} gives no gradient of its update to torch.autograd.grad: D grows while it is computed. Call "
             "backward(), which adds it to .grad, or leave the update out of what you ask for."
         ) from None
 

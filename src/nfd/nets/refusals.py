@@ -1,4 +1,4 @@
-"""What a ``DeferredLinear`` refuses to answer: the queries and the programs for which its answer would be wrong."""
+"""What a layer without stored weights refuses: the queries and the programs for which its answer would be wrong."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ def check_query(layer: FactoredLinear, x: Tensor) -> Tensor:
         raise InputTypeError(f"x must be {layer.update.dtype}, the dtype of the layer; got {x.dtype}.")
     if torch.is_autocast_enabled(x.device.type):
         raise StateError(
-            "DeferredLinear does not support autocast: its directions must be orthonormal to full precision. "
+            f"{layer.kind} does not support autocast: its directions must be orthonormal to full precision. "
             "Leave it outside, under torch.autocast(..., enabled=False)."
         )
     return x
 
 
-def refuse_tracing() -> None:
+def refuse_tracing(layer: FactoredLinear) -> None:
     """Raise where PyTorch transforms or records a program instead of running it once."""
     if torch._C._are_functorch_transforms_active():
         raise StateError(
-            "DeferredLinear does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
+            f"{layer.kind} does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
             f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
         )
     if torch._C._get_tracing_state() is not None:
         raise StateError(
-            "DeferredLinear cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
+            f"{layer.kind} cannot be traced: it grows with what it is asked, and a trace would repeat one answer. "
             f"Trace the network of its complete() weights, or use {STORED}."
         )
 
 
-def refuse_export() -> None:
+def refuse_export(layer: FactoredLinear) -> None:
     """Raise where the layer is inside of a graph that torch.export makes."""
     if torch.compiler.is_compiling():
         raise StateError(
-            "A DeferredLinear cannot be exported: it grows with what it is asked. Export the network of its "
+            f"A {layer.kind} cannot be exported: it grows with what it is asked. Export the network of its "
             f"complete() weights, or use {STORED}."
         )
 
 
-def refuse_checkpointing() -> None:
+def refuse_checkpointing(layer: FactoredLinear) -> None:
     """Raise where a forward pass is repeated inside of a backward pass."""
     if torch._C._current_graph_task_id() != -1:
         raise StateError(
-            "DeferredLinear does not support activation checkpointing: recomputing a forward pass would ask the "
+            f"{layer.kind} does not support activation checkpointing: recomputing a forward pass would ask the "
             "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
         )
 
 
-def refuse_second_derivatives() -> None:
+def refuse_second_derivatives(layer: FactoredLinear) -> None:
     """Raise inside of a backward pass that is to be differentiated itself."""
     if torch.is_grad_enabled():
         raise StateError(
-            "DeferredLinear does not support double backward (create_graph=True): its gradient is itself a "
+            f"{layer.kind} does not support double backward (create_graph=True): its gradient is itself a "
             f"query of the matrix and is not differentiable. For second derivatives use {STORED}."
         )

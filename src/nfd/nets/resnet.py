@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, check_choice, check_flag, check_real
-from nfd.core.names import Block, Feedback, Order, Regime, Weights
+from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime
 from nfd.nets.network import Network, trainable
 from nfd.nets.streams import Arithmetic
 from nfd.scaling.rules import Role, exponent_of
@@ -41,7 +41,8 @@ class ResNet(Network):
         order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
         branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
         regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
-        weights: ``"dense"``, or ``"deferred"`` for hidden matrices that are revealed only where asked.
+        weights: ``"dense"``; ``"deferred"`` for hidden matrices that are revealed only where asked, with the law of
+            Gaussian ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
         feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
             ``"independent"`` (the paper's decoupled one) or ``"static"``.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
@@ -68,7 +69,7 @@ class ResNet(Network):
         order: Order = "pre",
         branch_exponent: float = 0.5,
         regime: Regime = "feature",
-        weights: Weights = "dense",
+        weights: NetworkWeights = "dense",
         feedback: Feedback = "shared",
         seed: int = 0,
         coupled: bool = False,

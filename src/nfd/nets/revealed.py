@@ -98,7 +98,7 @@ class RevealedMatrix:
         and the draw comes from a stream of its own: an exact conditional sample, consistent with every recorded
         answer, but not with other unrecorded ones.
         """
-        unit, length, bad = _unit_rows(x)
+        unit, length, bad = unit_rows(x)
         expansion = expand(side.directions, unit, self.tolerance)
         other, rank, directions = self._other(side), side.directions.rank, expansion.directions
         coefficients = torch.cat([expansion.known, expansion.fresh], 1).mul_(length)
@@ -203,8 +203,9 @@ class RevealedMatrix:
         misfits += [key for key, shape in least.items() if key in state and not _covers(state[key], shape)]
         return misfits[0] if misfits else None
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Hold exactly what ``state`` returned."""
+    def restore(self, state: dict[str, Tensor], source: Increment) -> None:
+        """Hold exactly what ``state`` returned, of this source."""
+        self.source = source
         for side in (self.forward, self.backward):
             like = side.drawn.tiles
             side.directions.restore(state[f"{side.name}.directions"], state[f"{side.name}.gram"])
@@ -229,7 +230,7 @@ def _covers(tensor: Tensor, shape: tuple[int, int]) -> bool:
     return tensor.dim() == 2 and all(have >= need for have, need in zip(tensor.shape, shape, strict=True))
 
 
-def _unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
+def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
     """Rows of length one, or zero, the lengths ``[b, 1]``, free of overflow and underflow, and whether any is bad.
 
     Rows that are not finite become zero and have length NaN, so that their answer is NaN.

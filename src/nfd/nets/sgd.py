@@ -25,7 +25,7 @@ _OF_ONE_MATRIX = (*_NUMBERS, *_FLAGS)
 
 
 class SGD(torch.optim.SGD):
-    """``torch.optim.SGD`` that also steps ``DeferredLinear`` layers, whose parameters grow.
+    """``torch.optim.SGD`` that also steps ``DeferredLinear`` and ``StructuredLinear``, whose parameters grow.
 
     SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
     it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused``
@@ -121,7 +121,7 @@ class SGD(torch.optim.SGD):
             return
         if state["generation"] != p.generation:
             raise StateError(
-                "A DeferredLinear was loaded or converted after this optimizer gathered momentum, which refers to the "
+                f"A {p.owner} was loaded or converted after this optimizer gathered momentum, which refers to the "
                 "directions it had before. Load the optimizer's state too, or build a new nfd.SGD."
             )
         if momentum.shape != p.shape:
@@ -179,7 +179,7 @@ def _check_layers(guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
 
 
 _DIFFERENT = (
-    "update and scale of a DeferredLinear are two parts of one matrix, and this step would give them different rates, "
-    "momentum or weight decay, or a gradient to one of them alone. Put both parameters of a layer into one group, "
-    "scale beside update though it has no dimensions, and clear their gradients together."
+    "update and scale of a layer without stored weights are two parts of one matrix, and this step would give them "
+    "different rates, momentum or weight decay, or a gradient to one of them alone. Put both parameters of a layer in "
+    "one group, scale beside update though it has no dimensions, and clear their gradients together."
 )

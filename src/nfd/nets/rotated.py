@@ -1,0 +1,92 @@
+"""A matrix of structured randomness with the limits of a Gaussian one, at O(n log n) a product.
+
+    W_0 = sqrt(N) S_out D_1 H D_2 diag(sigma) Pi H D_3 S_in'          [n_out, n_in]
+
+with H the orthonormal Hadamard transform of size N, a power of two that is at least n_in and n_out; D_1, D_2, D_3
+random signs; Pi a random permutation; sigma, in random order, N quantiles of the limiting singular values of a Gaussian
+matrix of this size, the quarter circle law ``sqrt(4 - s^2) / pi`` on [0, 2]; and S_in, S_out choices of n_in and n_out
+coordinates, drawn at random where they are not all. Its entries have mean 0 and variance 1. A random part of such a
+matrix is its free compression, as it is for a Gaussian one, so that rectangular matrices have the Marchenko-Pastur law.
+(The first coordinates would not do, as columns of H beside each other repeat themselves.)
+
+By universality of first-order methods any fixed number of products, transposed products and entrywise functions has the
+limit that it has for Gaussian matrices. At finite width the law is not that of a Gaussian matrix: deferred layers have
+that. The signs D_1 and D_3 come first for every query, so that vectors aligned with the transform (constant ones, unit
+vectors) are nothing special.
+
+Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/structured.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nfd.core.random import derive, generator
+from nfd.nets.hadamard import hadamard, padded_size
+
+
+class RotatedMatrix:
+    """W_0 ``[n_out, n_in]`` of the seed and name, in O(n) memory."""
+
+    def __init__(
+        self, n_in: int, n_out: int, *, seed: int, name: str, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        N = padded_size(max(n_in, n_out))
+        stream = generator(derive(seed, "structured"), name)
+
+        def signs(count: int) -> Tensor:
+            return torch.randint(0, 2, (count,), generator=stream, device="cpu").to(device, dtype).mul_(2).sub_(1)
+
+        def order(count: int) -> Tensor:
+            return torch.randperm(N, generator=stream, device="cpu")[:count].to(device)
+
+        self.size = N
+        self.entry, self.exit = signs(n_in), signs(n_out)
+        self.entry_at = None if n_in == N else order(n_in)
+        self.exit_at = None if n_out == N else order(n_out)
+        self.order = order(N)
+        sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
+        self.spectrum = sigma[order(N)] * signs(N)  # out of order: beside H nothing may be regular
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of signs, orders and singular values."""
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
+
+    def product(self, x: Tensor) -> Tensor:
+        """``x W_0'`` of rows ``[b, n_in]``."""
+        inside = hadamard(self._placed(x * self.entry, self.entry_at))[:, self.order] * self.spectrum
+        return _taken(hadamard(inside), self.exit_at) * self.exit
+
+    def transposed_product(self, g: Tensor) -> Tensor:
+        """``g W_0`` of rows ``[b, n_out]``."""
+        inside = hadamard(self._placed(g * self.exit, self.exit_at)) * self.spectrum
+        return _taken(hadamard(self._placed(inside, self.order)), self.entry_at) * self.entry
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, fn(value))
+
+    def _placed(self, x: Tensor, places: Tensor | None) -> Tensor:
+        """Rows with these entries at these places among N, and zeros elsewhere."""
+        return x if places is None else x.new_zeros(len(x), self.size).index_copy_(1, places, x)
+
+
+def _taken(x: Tensor, places: Tensor | None) -> Tensor:
+    return x if places is None else x[:, places]
+
+
+@lru_cache(maxsize=4)
+def _quarter_circle(N: int) -> NDArray[np.float64]:
+    """``sqrt(N)`` times N quantiles of the quarter circle law, whose mean square is 1."""
+    angle = np.linspace(0, np.pi / 2, 20001)  # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi
+    s = 2 * np.sin(np.interp((np.arange(N) + 0.5) / N, (2 * angle + np.sin(2 * angle)) / np.pi, angle))
+    return np.asarray(s * np.sqrt(N / np.mean(s**2)))

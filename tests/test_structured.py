@@ -1,0 +1,234 @@
+"""StructuredLinear: the transform, the law of its matrices, and the limit of Gaussian weights in training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from scipy.linalg import hadamard as sylvester
+from torch import Tensor, nn
+
+import nfd
+from nfd.nets.hadamard import hadamard
+from nfd.nets.rotated import RotatedMatrix
+
+F64 = torch.float64
+CPU = torch.device("cpu")
+
+
+def matrix(n_in: int, n_out: int, seed: int = 0) -> RotatedMatrix:
+    return RotatedMatrix(n_in, n_out, seed=seed, name="forward", dtype=F64, device=CPU)
+
+
+def dense(W: RotatedMatrix, n_in: int) -> Tensor:
+    return W.product(torch.eye(n_in, dtype=F64)).T
+
+
+# ---- the transform ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [0, 1, 3, 6, 7, 9])
+def test_the_transform_is_that_of_sylvesters_matrix(bits: int) -> None:
+    n = 2**bits
+    expected = torch.from_numpy(sylvester(n) / math.sqrt(n)).to(F64)
+    torch.testing.assert_close(hadamard(torch.eye(n, dtype=F64)), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("bits", [12, 17])
+def test_the_transform_is_its_own_inverse_and_keeps_single_precision(bits: int) -> None:
+    x = torch.randn(2, 2**bits, dtype=F64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(hadamard(hadamard(x)), x)
+    error = (hadamard(x.float()).double() - hadamard(x)).square().mean().sqrt()
+    assert float(error) < bits * torch.finfo(torch.float32).eps  # a rounding for every halving, at most
+
+
+# ---- the matrix -------------------------------------------------------------------------------------------------
+
+SIZES = [(512, 512), (512, 2048), (2048, 512), (700, 300), (300, 700), (700, 700), (1, 5)]
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), SIZES)
+def test_the_transposed_product_is_that_of_the_same_matrix(n_in: int, n_out: int) -> None:
+    W = matrix(n_in, n_out)
+    torch.testing.assert_close(W.transposed_product(torch.eye(n_out, dtype=F64)), dense(W, n_in))
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), SIZES[:-1])
+def test_singular_values_have_the_moments_of_marchenko_and_pastur(n_in: int, n_out: int) -> None:
+    """``tr (W'W / n)^k`` of Gaussian matrices in the limit; at finite n they are 1/n away, times a few."""
+    W = dense(matrix(n_in, n_out), n_in)
+    large, small = max(n_in, n_out), min(n_in, n_out)
+    c = small / large
+    eigenvalues = torch.linalg.svdvals(W).square() / large
+    for power, limit in ((1, 1.0), (2, 1 + c), (3, 1 + 3 * c + c**2)):
+        assert abs(float(eigenvalues.pow(power).mean()) - limit) < 10 * power**2 / small
+    assert abs(float(eigenvalues.max()) - (1 + math.sqrt(c)) ** 2) < 0.15
+    assert abs(float(W.mean())) < 5 / math.sqrt(n_in * n_out)
+    assert abs(float(W.pow(4).mean()) - 3) < 0.1
+
+
+ALIGNED = {
+    "constant": torch.ones(1, 1024, dtype=F64),
+    "unit vector": 32 * torch.eye(1024, dtype=F64)[7:8],
+    "row of the transform": 32 * hadamard(torch.eye(1024, dtype=F64))[5:6],
+}
+
+
+@pytest.mark.parametrize("x", ALIGNED.values(), ids=ALIGNED.keys())
+def test_vectors_that_are_aligned_with_the_transform_are_nothing_special(x: Tensor) -> None:
+    """Answers have the kurtosis of normal numbers, forward and backward; without signs they are constant or a spike."""
+    answers = [
+        y / 32
+        for W in (matrix(1024, 1024, seed) for seed in range(12))
+        for y in (W.product(x), W.transposed_product(x))
+    ]
+    kurtosis = [float(y.pow(4).mean() / y.square().mean() ** 2) for y in answers]
+    assert abs(statistics.mean(kurtosis) - 3) < 4 * statistics.stdev(kurtosis) / math.sqrt(len(kurtosis)) + 6 / 1024
+    assert abs(statistics.mean(float(y.square().mean()) for y in answers) - 1) < 0.05
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
+
+
+def first_step(weights: str, feedback: str, seed: int, width: int = 1024, depth: int = 16) -> float:
+    """How far a small step moves the output of a repeated input, over the rate."""
+    net = nfd.ResNet(8, 1, width, depth, weights=weights, feedback=feedback, seed=seed)
+    rate, x = 1e-3, torch.ones(1, 8)
+    y = net(x)
+    y.sum().backward()
+    nfd.SGD(net.param_groups(rate), maximize=True).step()
+    return float((net(x) - y).detach()) / rate
+
+
+@pytest.mark.parametrize(
+    ("feedback", "kind", "other"),
+    [("shared", "ntk", "independent-feedback"), ("independent", "independent-feedback", "ntk")],
+)
+def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, other: str) -> None:
+    """The response term is there with shared feedback, and gone with independent feedback."""
+    steps = [first_step("structured", feedback, seed) for seed in range(12)]
+    mean, error = statistics.mean(steps), statistics.stdev(steps) / math.sqrt(len(steps))
+    limit, wrong = (float(nfd.kernel(torch.ones(1, 8), kind=name, depth=16)) for name in (kind, other))
+    assert abs(mean - limit) < 4 * error
+    assert abs(mean - wrong) > 6 * error
+
+
+def losses(weights: str, seed: int) -> float:
+    """The mean loss over a few steps of classes that depend on the input."""
+    stream = torch.Generator().manual_seed(1)
+    net = nfd.ResNet(6, 3, 512, 4, weights=weights, seed=seed)
+    optimizer = nfd.SGD(net.param_groups(0.5), momentum=0.5)
+    readout = torch.randn(6, 3, generator=stream)
+    values = []
+    for _ in range(10):
+        x = torch.randn(8, 6, generator=stream)
+        loss = nn.functional.cross_entropy(net(x), (x @ readout).argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    return statistics.mean(values)
+
+
+def test_losses_are_those_of_deferred_layers() -> None:
+    """Networks of one seed share U and V, so their differences have little noise."""
+    gaps = [losses("structured", seed) - losses("deferred", seed) for seed in range(10)]
+    error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+    assert abs(statistics.mean(gaps)) < 4 * error
+    assert error < 0.02
+
+
+def trained(resolution: float) -> tuple[Tensor, int]:
+    layer = nfd.StructuredLinear(200, 100, std=0.07, resolution=resolution, seed=0, dtype=F64)
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1)
+    stream = torch.Generator().manual_seed(0)
+    drift, outputs = torch.randn(200, generator=stream, dtype=F64), []
+    for _ in range(8):
+        x = drift + 0.3 * torch.randn(4, 200, generator=stream, dtype=F64)
+        y = layer(x)
+        outputs.append(y.detach())
+        optimizer.zero_grad()
+        (y - 1).square().mean().backward()
+        optimizer.step()
+    return torch.stack(outputs), layer.rank
+
+
+def test_the_resolution_trades_directions_for_the_update_and_leaves_the_start_alone() -> None:
+    exact, rank = trained(1e-10)
+    assert rank == 32
+    errors, ranks = [], []
+    for resolution in (0.02, 0.2, 0.5):
+        outputs, kept = trained(resolution)
+        torch.testing.assert_close(outputs[0], exact[0])
+        errors.append(float((outputs - exact).abs().max()))
+        ranks.append(kept)
+    assert errors == sorted(errors)
+    assert ranks == sorted(ranks, reverse=True)
+    assert ranks[-1] < rank
+    assert errors[0] < 1e-3 * float(exact.abs().max())
+
+
+def test_repeated_inputs_add_no_directions() -> None:
+    layer = nfd.StructuredLinear(50, 50, seed=0)
+    x = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    for scale in (1.0, 1e-20, 3.0):
+        layer(torch.cat([x, x]) * scale)
+    assert layer.rank == 4
+    with torch.no_grad():
+        layer(x.flip(1))
+    layer.eval()(x.flip(1))
+    assert layer.rank == 4
+
+
+def test_a_row_that_is_not_finite_answers_nan_and_leaves_the_others() -> None:
+    layer = nfd.StructuredLinear(20, 20, seed=0)
+    x = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
+    x[1, 4] = math.inf
+    y = layer(x)
+    assert torch.isnan(y[1]).all()
+    assert torch.isfinite(y[[0, 2]]).all()
+    assert layer.rank == 2
+
+
+def test_an_elementwise_optimizer_and_edited_gradients_are_refused() -> None:
+    layer, x = nfd.StructuredLinear(40, 30, seed=0), torch.ones(2, 40)
+    layer(x).square().sum().backward()
+    assert layer.update.grad is not None
+    layer.update.grad.sign_()
+    with pytest.raises(RuntimeError, match="grad of a StructuredLinear was changed"):
+        nfd.SGD(layer.parameters(), lr=0.1).step()
+    torch.optim.Adam(layer.parameters()).step()
+    with pytest.raises(RuntimeError, match="weights of a StructuredLinear were changed"):
+        layer(x)
+    with pytest.raises(RuntimeError, match="StructuredLinear does not support the transforms"):
+        torch.vmap(nfd.StructuredLinear(40, 30))(x)
+
+
+def test_a_network_is_copied_saved_and_has_one_seed() -> None:
+    def net(seed: int) -> nfd.ResNet:
+        return nfd.ResNet(5, 2, 40, 3, weights="structured", seed=seed)
+
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    first, other = net(1), net(2)
+    assert torch.equal(first(x), net(1)(x))
+    assert not torch.equal(first(x), other(x))
+    other.load_state_dict(first.state_dict())
+    assert torch.equal(first(x), other(x))
+    torch.manual_seed(0)
+    assert not torch.equal(nfd.StructuredLinear(9, 9).complete(), nfd.StructuredLinear(9, 9).complete())
+
+
+def test_arguments_are_checked() -> None:
+    for resolution in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="resolution must be"):
+            nfd.StructuredLinear(3, 3, resolution=resolution)
+    with pytest.raises(ValueError, match="no increment of a path"):
+        nfd.ResNet(3, 2, 8, 2, weights="structured", coupled=True)
+    with pytest.raises(ValueError, match="optimizer"):
+        nfd.ResNet(3, 2, 8, 2, weights="structured").param_groups(0.1, optimizer="adam")
+    layer = nfd.StructuredLinear(3, 3)
+    state = layer.state_dict() | {"directions": torch.zeros(2, 5)}
+    with pytest.raises(RuntimeError, match="directions: its shape does not fit"):
+        layer.load_state_dict(state)
