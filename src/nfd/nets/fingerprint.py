@@ -32,7 +32,6 @@ _KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
 _BLOCK = 512  # entries of the fixed vectors that are drawn at a time
 _SLACK = 64.0  # roundings of a sum of few terms; its root more for many
 _LEAST = {torch.float32: 1e-36, torch.float64: 1e-150}  # below this, squares and ratios are no numbers
-_SQUARES = (1e-30, 1e30)  # sums of squares that single precision holds
 _ALIASES = """
     detach numpy data_ptr __dlpack__ __array__ storage untyped_storage __getitem__ adjoint as_strided chunk
     diagonal expand expand_as flatten hsplit moveaxis movedim narrow permute ravel reshape reshape_as select split
@@ -231,13 +230,9 @@ def _array(tensor: Tensor) -> Array:
 
 
 def _norm(x: Array) -> float:
-    """The root of the sum of squares, also where single precision does not hold them."""
+    """The root of the sum of squares, which single precision might not hold."""
     with np.errstate(all="ignore"):
-        square = float(np.vdot(x, x))
-        if not _SQUARES[0] < square < _SQUARES[1]:
-            wide = x.astype(float)
-            square = float(np.vdot(wide, wide))
-    return math.sqrt(square)
+        return float(np.linalg.norm(x.astype(float)))
 
 
 def _rounding(terms: int, eps: float) -> float:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from nfd.core.names import Feedback, NetworkWeights, Regime
 from nfd.nets.network import Network, trainable
 from nfd.nets.streams import Arithmetic
 from nfd.scaling.rules import Role
@@ -19,34 +17,7 @@ class MLP(Network):
     Source: Fig. 4a, the vanilla network.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        width: int,
-        depth: int,
-        *,
-        activation: str = "relu",
-        regime: Regime = "feature",
-        weights: NetworkWeights = "dense",
-        feedback: Feedback = "shared",
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            width,
-            depth,
-            activation=activation,
-            regime=regime,
-            weights=weights,
-            feedback=feedback,
-            seed=seed,
-            dtype=dtype,
-            device=device,
-        )
+    def _add_layers(self) -> None:
         self.hidden = self._layers("outer")
 
     def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
