@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 WHOLE_GRAPH = (  # what PyTorch's compiler says of fullgraph=True
-    "A DeferredLinear grows with what it is asked, so no graph can hold it: torch.compile leaves it out. Compile with "
-    f"fullgraph=False, or use {STORED}."
+    "A layer without stored weights grows with its inputs, so no graph can hold it: torch.compile leaves it out. "
+    f"Compile with fullgraph=False, or use {STORED}."
 )
 
 
