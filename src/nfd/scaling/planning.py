@@ -34,7 +34,7 @@ from nfd.scaling.entries import (
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.plan import DECAYS, Plan
-from nfd.scaling.roles import Anatomy, Decision, anatomy
+from nfd.scaling.roles import Anatomy, Decision, Reason, anatomy
 from nfd.scaling.rules import Role, Rule, rule_named
 from nfd.scaling.self_scaled import SelfScaled, check_nothing_said, parts_of_own, self_scaled_of
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
@@ -53,6 +53,11 @@ _LAW = (
     "to grow with width, heads to keep their size, and the start not to depend on depth yet. Pass base= or make_model= "
     "to take all this from the base itself."
 )
+
+_WAYS = {
+    Reason.NEEDS_SAMPLE: "sample=, an input to measure with",
+    Reason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
+}
 
 
 @gradients()
@@ -168,7 +173,9 @@ def _of_any(
     scaling = _scaling(model, base, make_model, base_width, base_depth)
     found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
     settled = _settled(found, chosen, rule, model)
-    unseen = [_HEADS] if any(why.startswith("probe") for _, why in settled.values()) and _is_sequence(sample) else []
+    unseen = (
+        [_HEADS] if any(d.reason is Reason.PROBE for d in found.decisions.values()) and _is_sequence(sample) else []
+    )
     if not chosen.scales_width:  # the model's own start is that of the rule
         return Parts(with_layouts(entries_of_ratio(found, settled, 1.0), found, scaling), 1.0, 1.0, found.blocks)
     if base is not None:
@@ -263,9 +270,9 @@ def _settled(found: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[
             f"Rule {rule!r} needs a pre-norm residual stream; {part.name} normalises after adding. Use "
             f"rule='mup'{instead}."
         )
-    open_ones = {n: d.why for n, d in decisions.items() if d.role is None}
-    if open_ones:
-        raise InputError(_open_question(open_ones))
+    undecided = {n: d for n, d in decisions.items() if d.role is None}
+    if undecided:
+        raise InputError(_question(undecided))
     if chosen.scales_depth and not found.blocks:
         raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {_where_blocks_are(model)}")
     return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
@@ -279,16 +286,13 @@ def _where_blocks_are(model: nn.Module) -> str:
     return f"One module alone is not known to be a block: pass blocks={single[0]!r}, or take a depth of at least 2."
 
 
-def _open_question(open_ones: Mapping[str, str]) -> str:
-    alike = {(re.sub(r"\.\d+\.", ".*.", name), why): None for name, why in open_ones.items()}
-    lines = [f"  {name}: {why}" for name, why in list(alike)[:12]]
-    if len(alike) > 12:
-        lines.append(f"  and {len(alike) - 12} more")
-    hint = {
-        "no sample": "sample=, an input to measure with",
-        "outside blocks": "make_model= or base= of another width",
-    }
-    ways = [way for said, way in hint.items() if any(said in why for why in open_ones.values())]
+def _question(undecided: Mapping[str, Decision]) -> str:
+    """Which tensors are open, those of several blocks as one line, and what would decide them."""
+    lines = list(dict.fromkeys(f"  {re.sub(r'[.][0-9]+[.]', '.*.', n)}: {d.why}" for n, d in undecided.items()))
+    if len(lines) > 12:
+        lines = [*lines[:12], f"  and {len(lines) - 12} more"]
+    reasons = {decision.reason for decision in undecided.values()}
+    ways = [way for reason, way in _WAYS.items() if reason in reasons]
     ways.append("roles={'pattern': 'inner', ...}")
-    tensors_ = "1 tensor" if len(open_ones) == 1 else f"{len(open_ones)} tensors"
-    return "\n".join([f"The plan cannot decide {tensors_}:", *lines, f"Pass {', or '.join(ways)}."])
+    count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
+    return "\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."])

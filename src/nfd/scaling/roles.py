@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from torch import nn
@@ -19,12 +20,26 @@ from nfd.scaling.tensors import TensorInfo, modules, tensors
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 
 
+class Reason(Enum):
+    """What decided a role, or what would decide it."""
+
+    USER = auto()
+    PROBE = auto()
+    OTHER = auto()
+    NEEDS_SAMPLE = auto()
+    NEEDS_SECOND_SIZE = auto()
+
+
 @dataclass(frozen=True)
 class Decision:
     """A role and why; ``role`` is None where nothing decides, and ``why`` then says what is missing."""
 
     role: Role | None
     why: str
+    reason: Reason = Reason.OTHER
+
+
+_UNDECIDED = Decision(None, "")
 
 
 @dataclass(frozen=True)
@@ -52,12 +67,12 @@ def anatomy(
         sample: an input of the model to measure with, or None.
         scaling: which dimensions grow with width, or None where no second size is known.
     """
-    found, all_tensors = known(model), tensors(model)
+    recipes, all_tensors = known(model), tensors(model)
     names = blocks_of(model, blocks)
     decisions = _by_user(all_tensors, roles or {})
     for name, t in all_tensors.items():
-        if name not in decisions and (role := next((found.roles[n] for n in t.names if n in found.roles), None)):
-            decisions[name] = Decision(role, next(found.sources[n] for n in t.names if n in found.sources))
+        if name not in decisions and (role := next((recipes.roles[n] for n in t.names if n in recipes.roles), None)):
+            decisions[name] = Decision(role, next(recipes.sources[n] for n in t.names if n in recipes.sources))
     _decide_blocks(model, all_tensors, decisions, names, sample)
     stream = _stream_width(all_tensors, decisions)
     for name, t in all_tensors.items():
@@ -67,7 +82,7 @@ def anatomy(
         if len(t.names) > 1 and not any(n in (roles or {}) for n in t.names):
             decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
-    return Anatomy(all_tensors, ordered, names, found)
+    return Anatomy(all_tensors, ordered, names, recipes)
 
 
 def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
@@ -81,7 +96,7 @@ def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) ->
                 f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )
         for name in fitting:
-            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]"))
+            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]", Reason.USER))
     return decided
 
 
@@ -103,7 +118,7 @@ def _decide_blocks(
     parts = modules(model)
     if sample is None:
         for block, own in open_blocks.items():
-            _settle(own, decisions, block, None, "no sample= to measure with")
+            _settle(own, decisions, block, None, Decision(None, "no sample= to measure with", Reason.NEEDS_SAMPLE))
         return
     makes: dict[Any, str] = {}
     for block in open_blocks:
@@ -116,44 +131,44 @@ def _decide_blocks(
     for block, own in open_blocks.items():
         result = probed[_make(parts[block])]
         if isinstance(result, str):
-            _settle(own, decisions, block, None, result)
+            _settle(own, decisions, block, None, Decision(None, result))
         else:
-            _settle(own, decisions, block, (result.writers, result.silent), "")
+            _settle(own, decisions, block, result)
 
 
 def _probed(block: nn.Module, call: Call) -> Probed | str:
     """What the probe found, or why it says nothing."""
     try:
-        found = probe(block, call)
+        probed = probe(block, call)
     except Exception as error:  # whatever the user's block raises on a copy in float64
-        said = str(error).splitlines()[0] if str(error) else ""
-        return f"the probe could not run its block ({type(error).__name__}: {said[:80]})"
-    if not found.writers:
+        message = str(error).splitlines()[0] if str(error) else ""
+        return f"the probe could not run its block ({type(error).__name__}: {message[:80]})"
+    if not probed.writers:
         return "the probe sees no matrix that writes the stream alone: post-norm, LayerScale or random?"
-    if not found.residual:
+    if not probed.residual:
         return "without what it adds, its block does not pass its input on: no skip inside it, or another writer"
-    return found
+    return probed
 
 
 def _settle(
     own: Iterable[TensorInfo],
     decisions: dict[str, Decision],
     block: str,
-    found: tuple[frozenset[str], frozenset[str]] | None,
-    missing: str,
+    probed: Probed | None,
+    missing: Decision = _UNDECIDED,
 ) -> None:
     for t in own:
         name = t.name[len(block) + 1 :]
-        if found is None:
-            decisions[t.name] = Decision(None, missing)
+        if probed is None:
+            decisions[t.name] = missing
         elif t.is_vector:
             decisions[t.name] = Decision("inner", "vector in a block")
-        elif name in found[0]:
-            decisions[t.name] = Decision("outer", "probe: moves the stream along u alone")
-        elif name in found[1]:
+        elif name in probed.writers:
+            decisions[t.name] = Decision("outer", "probe: moves the stream along u alone", Reason.PROBE)
+        elif name in probed.silent:
             decisions[t.name] = Decision(None, "it does not move its block's output on this sample")
         else:
-            decisions[t.name] = Decision("inner", "probe: reaches the stream through others")
+            decisions[t.name] = Decision("inner", "probe: reaches the stream through others", Reason.PROBE)
 
 
 def _outside(t: TensorInfo, scaling: Scaling | None, width: int | None) -> Decision:
@@ -172,13 +187,16 @@ def _outside(t: TensorInfo, scaling: Scaling | None, width: int | None) -> Decis
             return Decision(None, "a bare parameter: input, embedding or readout?")
         into, out_of = any(grows[k] for k in t.ins), any(grows[k] for k in t.outs)
         role: Role = "hidden" if into and out_of else ("readout" if into else "input")
-        said = {"hidden": "fan-in and fan-out grow", "readout": "only its fan-in grows", "input": "only fan-out grows"}
-        return Decision(role, f"{said[role]} with width")
+        grown = {"hidden": "fan-in and fan-out grow", "readout": "only its fan-in grows", "input": "only fan-out grows"}
+        return Decision(role, f"{grown[role]} with width")
     if width is None or t.ins is None or t.outs is None:
-        return Decision(None, "outside blocks, and no second size tells which of its dimensions grow")
+        return Decision(
+            None, "outside blocks, and no second size tells which of its dimensions grow", Reason.NEEDS_SECOND_SIZE
+        )
     into, out_of = (t.shape[axes[0]] == width for axes in (t.ins, t.outs))
     if into == out_of:
-        return Decision(None, f"outside blocks, {'both sides are' if into else 'no side is'} the stream's {width}")
+        sides = "both sides are" if into else "no side is"
+        return Decision(None, f"outside blocks, {sides} the stream's {width}", Reason.NEEDS_SECOND_SIZE)
     return Decision("readout", f"reads the stream of {width}") if into else Decision("input", f"writes into {width}")
 
 
@@ -197,7 +215,7 @@ def _like_its_matrix(
     """A bias has the role of the matrix beside it, its width factors those of a vector."""
     own = decisions[t.name]
     beside = f"{t.owner_name}.weight".lstrip(".")
-    if not t.is_vector or t.name == beside or own.why.startswith("roles["):
+    if not t.is_vector or t.name == beside or own.reason is Reason.USER:
         return own
     matrix = all_tensors.get(beside)
     if matrix is None or matrix.is_vector or decisions[beside].role is None or decisions[beside].role == "tied":
