@@ -35,12 +35,12 @@ from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
 from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
-from nfd.paper.figures.selection import Data
+from nfd.paper.figures.selection import DataSummary
 from nfd.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-DATA = Data("pictures", 10)
+DATA = DataSummary("pictures", 10)
 PANELS = {
     "1": "abc", "2": "abcd", "3": "abcd", "5": "abcdefghij", "6": "abcdef",
     "4": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nfd.experiment import listed
 from nfd.paper.figures.panels import shown
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 _FORMS = {
     "activation": "{}",
@@ -21,7 +21,7 @@ _TRAINING = {"eta_c": "eta_c = {}", "batch": "batch {}", "steps": "{} steps"}
 _USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
 
 
-def caption(runs: Runs, data: Data, *sentences: str) -> str:
+def caption(runs: Runs, data: DataSummary, *sentences: str) -> str:
     """What is shown, and what ran, in words."""
     is_start = runs.values("meter") == ["start"]
     forms = _FORMS if is_start else _FORMS | _TRAINING

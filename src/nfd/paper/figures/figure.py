@@ -10,7 +10,7 @@ from nfd import grid
 from nfd.data import Dataset
 from nfd.experiment import Finding, RunConfig, initial_seed, steps_of
 from nfd.paper.config import Preset
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]
@@ -31,7 +31,7 @@ class Figure:
     name: str
     title: str
     parts: Mapping[Preset, Parts]
-    reduce: Callable[[Mapping[str, Runs], Data], list[Finding]]
+    reduce: Callable[[Mapping[str, Runs], DataSummary], list[Finding]]
 
     def grids(self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0) -> dict[str, list[RunConfig]]:
         """The runs of every part."""

@@ -29,7 +29,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 _NAMES = {"pre": "pre-activation", "post": "post-activation"}
 
@@ -56,7 +56,7 @@ PARTS = everywhere(
 )  # fmt: skip
 
 
-def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a to c."""
     return [_features(runs["start"], data), *_training(runs["training"], data)]
 
@@ -81,7 +81,7 @@ def variance_ratio(training: Runs) -> Interval:
     return Interval(ratio, 2 / math.sqrt(freedom), ratio - half, ratio + half)
 
 
-def _features(start: Runs, data: Data) -> Finding:
+def _features(start: Runs, data: DataSummary) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for order, some in start.by("order").items():
         sizes_of_h = sizes(some, "depth", end_rms)
@@ -102,7 +102,7 @@ def _features(start: Runs, data: Data) -> Finding:
     )
 
 
-def _training(training: Runs, data: Data) -> list[Finding]:
+def _training(training: Runs, data: DataSummary) -> list[Finding]:
     losses, tests = list[Row](), list[Row]()
     for order, some in training.by("order").items():
         losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])

@@ -23,7 +23,7 @@ from nfd.paper.figures.panels import (
     sizes,
     tested,
 )
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 _HORIZONS = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 
@@ -54,7 +54,7 @@ PARTS = everywhere(
 )  # fmt: skip
 
 
-def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a to d."""
     return [*_curves(runs["horizon"], data), *_both(runs["both"], data)]
 
@@ -77,7 +77,7 @@ def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "t
     return difference(*(losses[T].clamp(max=math.log(classes)) for T in (first, second)))
 
 
-def _curves(runs: Runs, data: Data) -> list[Finding]:
+def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
     losses, tests = list[Row](), list[Row]()
     for T, some in sorted(runs.by("horizon").items()):
         losses += curve_rows(f"T = {T:g}", "step", (e := epoch_losses(some))[0], "loss", e[1])
@@ -104,7 +104,7 @@ def _told(runs: Runs, metric: str) -> str:
     return f"The final {what} is lowest at T = {chosen:g}. By T: {shown}."
 
 
-def _both(runs: Runs, data: Data) -> list[Finding]:
+def _both(runs: Runs, data: DataSummary) -> list[Finding]:
     panels = []
     for letter, metric, what in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
         rows, lowest, ended = list[Row](), list[str](), list[str]()

@@ -29,7 +29,7 @@ from nfd.paper.figures.panels import (
     slope,
     slopes_said,
 )
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 _STREAMS = {"h": ("h_particles", "h_end"), "g": ("g_particles", "g_start")}
 _START = {"meter": "start", "coupled": True, "steps": 1, "activation": ["relu", "tanh"], "eta_c": 0.01}
@@ -61,7 +61,7 @@ PARTS: dict[Preset, Parts] = {
 }  # fmt: skip
 
 
-def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a and b before training, c and d after it."""
     start, real, limit = runs["start"], runs["real"], runs["limit"]
     return [
@@ -148,7 +148,7 @@ def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
     return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
 
 
-def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
+def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     other = "depth" if axis == "width" else "width"
     for activation in start.values("activation"):
@@ -176,7 +176,7 @@ def _start(start: Runs, data: Data, letter: str, axis: str) -> Finding:
     )  # fmt: skip
 
 
-def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
+def _trained_width(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for depth in sorted(real.values("depth")):
         widths, *samples = width_squares(real, limit, depth)
@@ -185,7 +185,7 @@ def _trained_width(real: Runs, limit: Runs, data: Data) -> Finding:
     return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
 
 
-def _trained_depth(real: Runs, limit: Runs, data: Data) -> Finding:
+def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     depths, differences = depth_squares(limit)
     rows = _resolved("infinitely wide", "depth", depths, _each(systematic_squares, differences))
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
@@ -205,7 +205,7 @@ def _resolved(series: str, axis: str, places: list[float], squares: list[Interva
 
 
 def _panel(
-    real: Runs, limit: Runs, data: Data, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
+    real: Runs, limit: Runs, data: DataSummary, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
 ) -> Finding:
     letter_of = {"width": "n", "depth": "L"}[axis]
     places = sorted({row[axis] for row in rows}) or [1.0, 2.0]

@@ -16,7 +16,7 @@ from nfd.paper.config import Preset
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, Settings
 from nfd.paper.figures.panels import BANDS, curve_rows, difference, diverged, epoch_losses, panel, tested
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "dnn": {"network": "mlp", "rule": "mup"},
@@ -80,7 +80,7 @@ def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
     return interval(lambda pair: gap_over_progress(pair, classes), late(runs, depth))
 
 
-def reduce(runs: Mapping[str, Runs], data: Data, figure: str = "figure-4") -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary, figure: str = "figure-4") -> list[Finding]:
     """Panels a to c, each for the training and for the test loss."""
     panels = []
     for letter, name in zip("abc", ARCHITECTURES, strict=True):
@@ -88,7 +88,7 @@ def reduce(runs: Mapping[str, Runs], data: Data, figure: str = "figure-4") -> li
     return panels
 
 
-def _panel(runs: Runs, data: Data, figure: str, letter: str, name: str, kind: str) -> Finding:
+def _panel(runs: Runs, data: DataSummary, figure: str, letter: str, name: str, kind: str) -> Finding:
     rows, ended = list[Row](), list[str]()
     for depth in sorted(runs.values("depth")):
         for feedback, member in MEMBERS.items():

@@ -30,7 +30,7 @@ from nfd.paper.figures.panels import (
     slopes_said,
     tested,
 )
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.sweep import Scores, upset_in
 
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "rates of Eq. 8"}
@@ -76,7 +76,7 @@ PARTS = everywhere(
 )  # fmt: skip
 
 
-def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Row 1: panels a to c; row 2: d to g; row 3: h to j."""
     return [*_collapse(runs["collapse"], data), *_transfer(runs["transfer"], data), *_deep(runs["deep"], data)]
 
@@ -124,7 +124,7 @@ def tuned_advantage(runs: Runs, metric: str) -> Interval:
     return interval(apart, torch.cat(parts, 1))
 
 
-def _collapse(runs: Runs, data: Data) -> list[Finding]:
+def _collapse(runs: Runs, data: DataSummary) -> list[Finding]:
     drawn = (
         (
             "a", "inner_update", "How far inner layers move features", "RMS of x_l beyond initial weights", -0.5,
@@ -145,7 +145,7 @@ def _collapse(runs: Runs, data: Data) -> list[Finding]:
 
 
 def _against_depth(
-    runs: Runs, data: Data, letter: str, meter: str, title: str, up: str, exponent: float, meaning: str
+    runs: Runs, data: DataSummary, letter: str, meter: str, title: str, up: str, exponent: float, meaning: str
 ) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for rule, name in RULES.items():
@@ -163,7 +163,7 @@ def _against_depth(
     )  # fmt: skip
 
 
-def _transfer(runs: Runs, data: Data) -> list[Finding]:
+def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
     panels = []
     for letters, metric in (("de", "train_loss"), ("fg", "test_loss")):
         for letter, (rule, name) in zip(letters, RULES.items(), strict=True):
@@ -192,7 +192,7 @@ def _rate(log2_eta: Interval) -> str:
     return f"{value:.2g} [{low:.2g}, {high:.2g}]"
 
 
-def _deep(runs: Runs, data: Data) -> list[Finding]:
+def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
     shown = runs.where(eta_c=min(runs.values("eta_c")))
     drawn = (
         ("h", "Training loss of a deep network", "train_loss", "training loss (nats)"),

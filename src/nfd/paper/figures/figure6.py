@@ -11,7 +11,7 @@ from nfd.experiment import Axes, Finding, Row
 from nfd.paper.figures.captions import caption
 from nfd.paper.figures.figure import Figure, everywhere
 from nfd.paper.figures.panels import BANDS, BARS, by_seed, curve_rows, panel, point_rows, slope, slopes_said
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 MATRICES = {"sigma": "Sigma", "theta": "Theta"}  # delta, the loss-weighted Theta, is measured beside them
 _SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}
@@ -35,7 +35,7 @@ def eigenvalues(runs: Runs, name: str) -> tuple[list[float], Tensor]:
     return steps, runs.curve(name).view(len(runs), len(steps), -1).clamp_min(0)
 
 
-def reduce(runs: Mapping[str, Runs], data: Data) -> list[Finding]:
+def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
     """Panels a and b by layer, c and d by step, e and f by width: of Sigma and of Theta."""
     return [
         draw(runs["online"], data, letter, name)
@@ -54,7 +54,7 @@ def by_width(runs: Runs, name: str, look: int = -1) -> tuple[list[float], Tensor
     return by_seed({float(n): smallest(some, name, look) for n, some in sorted(runs.by("width").items())})
 
 
-def _layers(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
@@ -72,7 +72,7 @@ def _layers(runs: Runs, data: Data, letter: str, name: str) -> Finding:
     )  # fmt: skip
 
 
-def _steps(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
@@ -87,7 +87,7 @@ def _steps(runs: Runs, data: Data, letter: str, name: str) -> Finding:
     )  # fmt: skip
 
 
-def _widths(runs: Runs, data: Data, letter: str, name: str) -> Finding:
+def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     steps, _ = eigenvalues(runs, name)
     for look in (0, len(steps) // 2, len(steps) - 1):

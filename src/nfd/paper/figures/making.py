@@ -10,7 +10,7 @@ from nfd.data import Dataset
 from nfd.experiment import Finding, RunConfig, data_settings, dataset_of
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
-from nfd.paper.figures.selection import Data, Runs
+from nfd.paper.figures.selection import DataSummary, Runs
 
 
 def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
@@ -33,5 +33,5 @@ def trained(
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
     """The panels of a figure, with the data in their titles."""
-    panels = figure.reduce(runs, Data(dataset.title, len(dataset.classes)))
+    panels = figure.reduce(runs, DataSummary(dataset.title, len(dataset.classes)))
     return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]

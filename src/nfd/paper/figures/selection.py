@@ -14,7 +14,7 @@ from nfd.store import Record, Store
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSummary:
     """What runs were trained on: its title, and the number of classes C."""
 
     title: str
