@@ -85,10 +85,10 @@ def setting(text: str) -> tuple[str, list[Any]]:
 
 def _meanings(value: str) -> list[Any]:
     """What a text can stand for: itself, a number, or None."""
-    found: list[Any] = [value, None] if value in ("", "None") else [value]
+    meanings: list[Any] = [value, None] if value in ("", "None") else [value]
     for kind in (int, float):
         try:
-            found.append(kind(value))
+            meanings.append(kind(value))
         except ValueError:
             continue
-    return found
+    return meanings

@@ -80,8 +80,8 @@ def resumable(directory: Path, work: Callable[[], int]) -> int:
             import nfd.sweep.sweep  # noqa: F401
         return work()
     except KeyboardInterrupt:
-        said = f"nfd: interrupted; {_kept(directory)} kept in {directory}. The same command goes on from there."
-        print(said, file=sys.stderr)
+        state = f"{_kept(directory)} kept in {directory}"
+        print(f"nfd: interrupted; {state}. The same command goes on from there.", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -18,9 +18,9 @@ def peak_memory() -> float:
     """
     status = Path("/proc/self/status")
     if status.exists():
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return 1024.0 * int(found[1])
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if peak:
+            return 1024.0 * int(peak[1])
     try:
         import resource
     except ImportError:

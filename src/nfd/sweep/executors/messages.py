@@ -35,7 +35,7 @@ def packed_task(task: Any, index: int) -> bytes | Outcome[Any]:
 
 def answer(function: Callable[[Any], Any], task: bytes, index: int, threads: int) -> bytes:
     """The packed outcome of a packed task: what a worker sends back."""
-    outcome = attempt(lambda packed_one: function(unpacked(packed_one)), task, index, threads)
+    outcome = attempt(lambda message: function(unpacked(message)), task, index, threads)
     try:
         return packed(outcome)
     except Exception as error:
