@@ -170,7 +170,7 @@ class Hunted(Processes):
     ) -> Generator[Outcome[Any], None, None]:
         def hunt(index: int) -> None:
             started(index)
-            if index in self.doomed:  # who hands out a task has a worker that is ready
+            if index in self.doomed:  # who has handed out a task has a worker
                 worker = self.chance.choice(multiprocessing.active_children())
                 worker.kill()
                 self.hits += 1

@@ -58,14 +58,14 @@ def outcomes(
         while True:
             while waiting and crew.room > 0:
                 index = waiting.popleft()
-                if index not in begun:
-                    begun.add(index)
-                    started(index)
                 task = packed_task(tasks[index], index)
                 if isinstance(task, Outcome):
                     ended.append(task)
-                else:
-                    crew.hand(index, task)
+                    continue
+                crew.hand(index, task)
+                if index not in begun:
+                    begun.add(index)
+                    started(index)
             yield from ended  # every worker is at work while these are looked at
             ended = []
             if not crew.busy:
