@@ -25,7 +25,7 @@ from nfd.paper.pages import write_claims
 from nfd.report.charts import chart_of, still
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.page import Section, page
-from nfd.report.series import COLOURS, DARK, INK, ORDERED, styled
+from nfd.report.series import COLOURS, DARK, INK, ORDERED, SHADES, styled
 from nfd.report.tidy import linear_span, log_span, tidy
 
 KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map")
@@ -168,20 +168,49 @@ def test_axes_turn_only_where_every_value_is_above_zero() -> None:
     assert not any(turns(kind, 0.5) for kind in KINDS)
 
 
-def test_families_have_ordered_colours_and_pairs_share_them() -> None:
-    def colours(*names: str) -> list[str]:
-        return [{s.name: s.colour for s in styled(names)}[name] for name in names]
+def styles(*rows: dict[str, Any], **columns: str) -> list[tuple[str, tuple[int, int]]]:
+    """The colour and the dash of series ``s0``, ``s1``, ..., one for each row."""
+    named = [{"series": f"s{k}", **row} for k, row in enumerate(rows)]
+    drawn = {s.name: s for s in styled(named, Axes("x", "y", "", "", "curves", **columns))}  # type: ignore[arg-type]
+    return [(drawn[row["series"]].colour, drawn[row["series"]].dash) for row in named]
 
-    assert colours("depth 16", "depth 4", "depth 8") == [ORDERED[-1], ORDERED[0], ORDERED[4]]
-    assert colours("T = 0.5", "T = 2.0", "floor") == [ORDERED[0], ORDERED[-1], INK]
+
+SOLID = (1, 0)
+
+
+def test_numbers_have_colours_that_grow_and_all_else_colours_of_its_own() -> None:
+    def colours(*values: Any) -> list[str]:
+        return [colour for colour, _ in styles(*({"a": value} for value in values), colour="a")]
+
+    assert colours(16, 4, 8) == [ORDERED[-1], ORDERED[0], ORDERED[4]]
+    assert colours(0.5, 2.0, None) == [ORDERED[0], ORDERED[-1], INK]
+    assert colours(4, 8, math.inf) == [ORDERED[0], ORDERED[-1], INK]
     assert colours("mup", "depth-mup") == list(COLOURS[:2])
-    assert colours("one") == [INK]
-    pairs = styled(["inner, uniform", "inner, Eq. 8", "outer, uniform", "outer, Eq. 8"])
-    assert [s.colour for s in pairs] == [COLOURS[0]] * 2 + [COLOURS[1]] * 2
-    assert pairs[0].dash == pairs[2].dash != pairs[1].dash == pairs[3].dash
-    crossed = styled([f"{rule}, depth {L}" for rule in ("mup", "depth-mup") for L in (2, 4, 8)])
-    assert [s.colour for s in crossed] == [ORDERED[0], ORDERED[4], ORDERED[-1]] * 2
-    styled(["a, b", "c", "real", ""])  # names that are half of each
+    assert colours("mup", "mup") == [COLOURS[0]] * 2
+    assert colours(3) == [INK]
+    assert colours([4], {"a": 8}) == list(COLOURS[:2])  # of a file from elsewhere
+    assert styles({"series": "depth 2"}, {"series": "depth 4"}) == [(COLOURS[0], SOLID), (COLOURS[1], SOLID)]
+
+
+def test_one_column_makes_the_colour_and_another_the_dash() -> None:
+    rows = [{"rule": rule, "depth": L} for rule in ("mup", "depth-mup") for L in (2, 4, 8)]
+    colours, dashes = zip(*styles(*rows, colour="depth", dash="rule"), strict=True)
+    assert colours == (ORDERED[0], ORDERED[4], ORDERED[-1]) * 2
+    assert len({*dashes[:3]}) == len({*dashes[3:]}) == 1
+    assert dashes[0] != dashes[3]
+
+
+def test_the_role_of_a_series_decides_and_its_name_does_not() -> None:
+    rows: list[dict[str, Any]] = [{"role": role} for role in ("prediction", "real", "level", "prediction", "real")]
+    first, real, level, last, other = styles(*rows)
+    assert last == (INK, SOLID)
+    assert first == level == (SHADES[0], SOLID)
+    assert (real[0], other[0]) == COLOURS[:2]
+    assert real[1] == other[1] != SOLID
+    assert styles({"series": "real, width 8", "role": "odd"}, {"series": "infinitely wide"}) == [
+        (COLOURS[0], SOLID),
+        (COLOURS[1], SOLID),
+    ]
 
 
 def luminance(colour: str) -> float:

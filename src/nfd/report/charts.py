@@ -17,7 +17,7 @@ import vl_convert
 from nfd.core.files import write_bytes, write_csv
 from nfd.core.text import visible
 from nfd.experiment.findings.finding import Axes, Finding
-from nfd.report.series import Series, mapped, references, styled
+from nfd.report.series import Series, references, styled
 from nfd.report.thinning import thinned
 from nfd.report.tidy import LOG_X, LOG_Y, Point, Row, across_span, linear_span, log_span, series_of, tidy
 
@@ -31,12 +31,10 @@ _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
 
 
 def chart_of(finding: Finding) -> Chart:
-    """The chart of a finding, its series styled by their names, its references behind them."""
+    """The chart of a finding, its references behind its series."""
     rows, compared = (thinned(some, finding.axes) for some in (finding.rows, finding.references))
-    names = _distinct(rows)
-    series = mapped(names) if finding.axes.kind == "map" else styled(names)
     draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
-    return draw(rows, series, finding.axes, compared)
+    return draw(rows, styled(rows, finding.axes), finding.axes, compared)
 
 
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:

@@ -1,12 +1,14 @@
-"""How series are told apart: colours and dashes by what their names say."""
+"""How the series of a chart differ: colours and dashes by their roles and by columns of their rows."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+from nfd.experiment.findings.finding import Axes, Role
+from nfd.report.tidy import Row, drawable, series_of
+
 _SOLID, _DASHED = (1, 0), (6, 4)
 _DASHES = (_SOLID, _DASHED, (2, 3))
 
@@ -47,24 +49,21 @@ class Series:
     reference: bool = False
 
 
-def styled(names: Sequence[str]) -> list[Series]:
-    """Predictions in shades of grey to black and real networks dashed in colours; ``family, member`` in the colour of
-    one and the dash of the other; numbers that grow in colours that grow; all else in colours."""
-    if any(name.startswith(("real", "infinitely")) for name in names):
-        return _beside_predictions(names)
-    if len(names) == 1:
-        return [Series(names[0], INK)]
-    if all(", " in name for name in names):
-        return _paired(names)
-    return [Series(name, colour, dash) for name, (colour, dash) in _coloured(names).items()]
-
-
-def mapped(names: Sequence[str]) -> list[Series]:
-    """The lines of a map in shades, light to dark, what is drawn on it in colours."""
-    levels = [name for name in names if name.endswith("above the floor")]
-    drawn = [name for name in names if name not in levels]
-    shades = [Series(name, _spread(SHADES, k, len(levels))) for k, name in enumerate(levels)]
-    return shades + [Series(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(drawn)]
+def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
+    """How the series of these rows are drawn: by their role; those without one by the columns that ``axes`` names."""
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        firsts.setdefault(series_of(row), row)
+    names: dict[Any, list[str]] = {role: [n for n, row in firsts.items() if row.get("role") == role] for role in Role}
+    equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
+    predictions = names[Role.PREDICTION]
+    return [
+        *_greys(names[Role.LEVEL]),
+        *_greys(predictions[:-1]),
+        *(Series(name, INK) for name in predictions[-1:]),
+        *(Series(name, COLOURS[k % len(COLOURS)], _DASHED) for k, name in enumerate(names[Role.REAL])),
+        *_equals(equals, axes),
+    ]
 
 
 def references(names: Sequence[str]) -> list[Series]:
@@ -73,52 +72,35 @@ def references(names: Sequence[str]) -> list[Series]:
     return [Series(name, REFERENCE, dashes[k % len(dashes)], reference=True) for k, name in enumerate(names)]
 
 
-def _beside_predictions(names: Sequence[str]) -> list[Series]:
-    real = [name for name in names if name.startswith("real")]
-    *rest, last = [name for name in names if name not in real] or [""]
-    shades = [Series(name, SHADES[k * len(SHADES) // len(rest)]) for k, name in enumerate(rest)]
-    own = [Series(name, COLOURS[k % len(COLOURS)], _DASHED) for k, name in enumerate(real)]
-    return [*shades, *([Series(last, INK)] if last else []), *own]
+def _greys(names: Sequence[str]) -> list[Series]:
+    return [Series(name, SHADES[k * len(SHADES) // len(names)]) for k, name in enumerate(names)]
 
 
-def _paired(names: Sequence[str]) -> list[Series]:
-    """The part with more values makes the colour, the other the dash."""
-    pairs = {name: name.rsplit(", ", 1) for name in names}
-    families, members = (_distinct(pair[k] for pair in pairs.values()) for k in (0, 1))
-    hue = 0 if len(families) >= len(members) else 1
-    colours = _coloured(families if hue == 0 else members)
-    dashes = members if hue == 0 else families
-    return [
-        Series(name, colours[pair[hue]][0], _DASHES[dashes.index(pair[1 - hue]) % len(_DASHES)])
-        for name, pair in pairs.items()
-    ]
+def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
+    """Series by name and first row, in the colour and the dash of what their columns hold."""
+    if len(rows) == 1:
+        return [Series(name, INK) for name in rows]
+    hues = {name: _hue(row.get(axes.colour, name)) for name, row in rows.items()}
+    drawn = _coloured(list(dict.fromkeys(hues.values())))
+    series = [Series(name, *drawn[hues[name]]) for name in rows]
+    if axes.dash is None:
+        return series
+    groups = [str(row.get(axes.dash)) for row in rows.values()]
+    places = {group: k for k, group in enumerate(dict.fromkeys(groups))}
+    return [replace(s, dash=_DASHES[places[g] % len(_DASHES)]) for s, g in zip(series, groups, strict=True)]
 
 
-def _coloured(names: Sequence[str]) -> dict[str, tuple[str, tuple[int, int]]]:
-    """A colour and a dash for every name: growing colours for an ordered family, black for the few outside of it."""
-    family = _ordered(names)
-    others = [name for name in names if name not in family]
-    if len(family) > 1 and len(others) <= len(_DASHES):
-        inside = {name: (_spread(ORDERED, k, len(family)), _SOLID) for k, name in enumerate(family)}
-        return inside | {name: (INK, _DASHES[k]) for k, name in enumerate(others)}
-    turns = ((name, *divmod(k, len(COLOURS))) for k, name in enumerate(names))
-    return {name: (COLOURS[place], _DASHES[turn % len(_DASHES)]) for name, turn, place in turns}
+def _hue(value: object) -> float | str:
+    return float(value) if drawable(value) else str(value)
 
 
-def _ordered(names: Sequence[str]) -> list[str]:
-    """The most names that differ by one number alone, as the number grows."""
-    families: dict[tuple[str, str], dict[str, float]] = {}
-    for name in names:
-        for found in _NUMBER.finditer(name):
-            frame = (name[: found.start()], name[found.end() :])
-            families.setdefault(frame, {})[name] = float(found[0])
-    largest = max(families.values(), key=len, default={})
-    return sorted(largest, key=lambda name: largest[name]) if len(largest) > 1 else []
-
-
-def _spread(colours: Sequence[str], k: int, count: int) -> str:
-    return colours[round(k * (len(colours) - 1) / max(count - 1, 1))]
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
+def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, int]]]:
+    """A colour and a dash for every hue: growing colours for numbers, black for the few that are none."""
+    numbers = sorted(hue for hue in hues if isinstance(hue, float))
+    others = [hue for hue in hues if isinstance(hue, str)]
+    if len(numbers) > 1 and len(others) <= len(_DASHES):
+        steps = (len(ORDERED) - 1) / (len(numbers) - 1)
+        growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
+        return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
+    turns = ((hue, *divmod(k, len(COLOURS))) for k, hue in enumerate(hues))
+    return {hue: (COLOURS[place], _DASHES[turn % len(_DASHES)]) for hue, turn, place in turns}

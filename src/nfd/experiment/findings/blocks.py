@@ -57,7 +57,7 @@ def blocks(study: Study, steps: int) -> Finding | None:
         f"Do the inner layers of two-layer blocks learn? After {'the first step' if steps == 1 else f'{steps} steps'}:",
         _headline(slopes),
         rows,
-        Axes("depth", "update", "depth", "RMS update", "logarithmic"),
+        Axes("depth", "update", "depth", "RMS update", "logarithmic", colour="meter", dash="rule"),
         _CAPTION.format(seeds=c.block_seeds, width=c.block_width, thresholds=THRESHOLDS),
         _divergence(study, steps),
         slopes,

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nfd.core.statistics import Interval, interval, log_slope, squared_distances, systematic_squares
-from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, columns, fitted, listed, power, slope_table
+from nfd.experiment.findings.finding import (
+    INFINITE,
+    Axes,
+    Finding,
+    Role,
+    Row,
+    columns,
+    fitted,
+    listed,
+    power,
+    slope_table,
+)
 from nfd.experiment.findings.outputs import divergence, real, wide
 from nfd.experiment.study import Study
 
@@ -30,12 +42,11 @@ def by_width(study: Study) -> Finding | None:
     slopes: list[Row] = []
     limits = wide(study, "shared")
     for depth in study.config.depths:
-        found = real(study, depth)
-        if depth in limits and len(found) > 1:
-            more, slope = _line(
-                f"depth {depth}", "width", list(found), torch.stack([*found.values()], 1), limits[depth]
-            )
-            rows, slopes = rows + more, [*slopes, slope]
+        outputs = real(study, depth)
+        if depth in limits and len(outputs) > 1:
+            samples = torch.stack([*outputs.values()], 1), limits[depth]
+            rows += _rows(f"depth {depth}", "width", list(outputs), squared_distances, *samples, depth=depth)
+            slopes.append(_slope(f"depth {depth}", list(outputs), squared_distances, *samples))
     if not rows:
         return None
     last = slopes[-1]
@@ -50,7 +61,7 @@ def by_width(study: Study) -> Finding | None:
         "How far is a real network from the limit? Width:",
         headline,
         rows,
-        Axes("width", "distance", "width", _TITLE, "logarithmic"),
+        Axes("width", "distance", "width", _TITLE, "logarithmic", colour="depth"),
         f"Bars: 95 % intervals from {study.config.seeds} real networks of each size and the prediction's noise. "
         "RMS over steps, samples and outputs.",
         divergence(study),
@@ -68,16 +79,16 @@ def by_depth(study: Study) -> Finding | None:
     slopes: list[Row] = []
     target = limits.pop(INFINITE)
     for n in study.config.widths:
-        found = {L: real(study, L)[n] for L in study.config.depths if n in real(study, L)}
-        if len(found) > 1:
-            more, slope = _line(f"real, width {n}", "depth", list(found), torch.stack([*found.values()], 1), target)
-            rows, slopes = rows + more, [*slopes, slope]
+        own = {L: real(study, L)[n] for L in study.config.depths if n in real(study, L)}
+        if len(own) > 1:
+            samples, about = (torch.stack([*own.values()], 1), target), {"role": Role.REAL, "width": n}
+            rows += _rows(f"real, width {n}", "depth", list(own), squared_distances, *samples, **about)
+            slopes.append(_slope(f"real, width {n}", list(own), squared_distances, *samples))
     depths = [int(L) for L in limits]
     differences = torch.stack([outputs - target for outputs in limits.values()], 1)
-    wide_rows = _rows(_WIDE, "depth", depths, systematic_squares, differences)
-    slope = _slope(
-        _WIDE, depths[:-1], systematic_squares, differences[:, :-1]
-    )  # the two deepest are in proportion 2 by making
+    wide_rows = _rows(_WIDE, "depth", depths, systematic_squares, differences, role=Role.PREDICTION)
+    # without the deepest: it is in proportion 2 to the last but one by making
+    slope = _slope(_WIDE, depths[:-1], systematic_squares, differences[:, :-1])
     headline = (
         f"The infinitely wide network of depth {listed(depths)} is "
         f"{listed([row['distance'] for row in wide_rows], '.3f')} away from the infinitely deep one"
@@ -97,17 +108,10 @@ def by_depth(study: Study) -> Finding | None:
     )
 
 
-def _line(series: str, axis: str, points: Sequence[int], runs: Tensor, limit: Tensor) -> tuple[list[Row], Row]:
-    """Rows and slope of real networks, outputs ``[seeds, points, ...]``, against a prediction ``[R, ...]``."""
-    return (
-        _rows(series, axis, points, squared_distances, runs, limit),
-        _slope(series, points, squared_distances, runs, limit),
-    )
-
-
-def _rows(series: str, axis: str, points: Sequence[int], squares: Squares, *samples: Tensor) -> list[Row]:
+def _rows(series: str, axis: str, points: Sequence[int], squares: Squares, *samples: Tensor, **about: Any) -> list[Row]:
+    """Distances of samples [seeds, points, ...], with settings as columns."""
     return [
-        {"series": series, axis: point} | columns("distance", _squared(k, squares, *samples).root())
+        {"series": series, **about, axis: point} | columns("distance", _squared(k, squares, *samples).root())
         for k, point in enumerate(points)
     ]
 
@@ -136,9 +140,7 @@ def _share_of_width(rows: Sequence[Row], wide_rows: Sequence[Row]) -> list[str]:
         return []
     last = rows[-1]
     of_depth = next((row for row in wide_rows if row["depth"] == last["depth"]), None)
-    where = (
-        f"A network of {last['series'].removeprefix('real, ')} and depth {last['depth']} is {last['distance']:.3f} away"
-    )
+    where = f"A network of width {last['width']} and depth {last['depth']} is {last['distance']:.3f} away"
     if of_depth is None or not of_depth["low"] > 0 or not last["low"] > of_depth["distance"]:
         return [f"{where}."]
     return [f"{where}, and finite width makes {1 - (of_depth['distance'] / last['distance']) ** 2:.0%} of its square."]

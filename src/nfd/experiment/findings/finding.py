@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +16,15 @@ from nfd.core.statistics import Interval, interval
 from nfd.meters.verdict import verdict
 
 Row = dict[str, Any]
+
+
+class Role(StrEnum):
+    """What a series is to the others of its chart; a column of its rows, where it is not one among equals."""
+
+    PREDICTION = "prediction"  # in shades of grey, the last one in black
+    REAL = "real"  # a network that was trained, beside predictions: dashed, in colour
+    LEVEL = "level"  # a line of equal height on a map: in shades of grey
+
 
 INFINITE = math.inf
 
@@ -27,7 +37,8 @@ class Axes:
     """Which columns of the rows a chart shows, their titles, and how: curves over steps (logcurves: on a logarithmic
     axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
     which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone.
-    Nothing above ``top`` is drawn."""
+    Nothing above ``top`` is drawn. Series differ in colour by the column ``colour``, whose numbers get colours that
+    grow, and in dash by the column ``dash``; a ``Role`` in the column ``role`` says more."""
 
     x: str
     y: str
@@ -36,6 +47,8 @@ class Axes:
     kind: Literal["curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map"]
     zero: bool = True
     top: float | None = None
+    colour: str = "series"
+    dash: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nfd.core.names import Feedback
 from nfd.core.statistics import interval, jackknife, standard_errors, stderr, student
-from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Row, depth_name
+from nfd.experiment.findings.finding import INFINITE, Axes, Finding, Role, Row, depth_name
 from nfd.experiment.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
 from nfd.experiment.study import Study
 from nfd.limits.depth import extrapolated
@@ -72,18 +72,18 @@ def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
     half = standard_errors(len(outputs) - 1) * error
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
     for step, found in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
-        yield _row(series, depth, INFINITE, step, *found)
+        yield _row(series, Role.PREDICTION, depth, INFINITE, step, *found)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
     loss = study.mean_loss(outputs)
     values = zip(loss.mean(0).tolist(), stderr(loss).tolist(), loss.std(0).tolist(), strict=True)
     for step, (mean, se, sd) in enumerate(values):
-        yield _row(f"real, width {width}", study.config.depths[-1], width, step, mean, se, sd)
+        yield _row(f"real, width {width}", Role.REAL, study.config.depths[-1], width, step, mean, se, sd)
 
 
-def _row(series: str, depth: float, width: float, step: int, mean: float, se: float, half: float) -> Row:
-    place: Row = {"series": series, "depth": depth, "width": width, "step": step}
+def _row(series: str, role: Role, depth: float, width: float, step: int, mean: float, se: float, half: float) -> Row:
+    place: Row = {"series": series, "role": role, "depth": depth, "width": width, "step": step}
     return place | {"loss": mean, "stderr": se, "low": mean - half, "high": mean + half}
 
 

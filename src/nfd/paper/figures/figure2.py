@@ -80,17 +80,19 @@ def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "t
 def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
     losses, tests = list[Row](), list[Row]()
     for T, some in sorted(runs.by("horizon").items()):
-        losses += curve_rows(f"T = {T:g}", "step", (e := epoch_losses(some))[0], "loss", e[1])
-        tests += curve_rows(f"T = {T:g}", "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
+        losses += curve_rows(f"T = {T:g}", "step", (e := epoch_losses(some))[0], "loss", e[1], horizon=T)
+        tests += curve_rows(f"T = {T:g}", "step", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T)
     text, ended = caption(runs, data, BANDS), diverged(runs, "horizon", "T =")
     return [
         panel(
             "figure-2", "a", "Training loss at one depth", headline=_told(runs, "train_loss"), rows=losses,
-            axes=Axes("step", "loss", "step", "training loss (nats)", "logcurves"), caption=text, details=ended,
+            axes=Axes("step", "loss", "step", "training loss (nats)", "logcurves", colour="horizon"), caption=text,
+            details=ended,
         ),
         panel(
             "figure-2", "b", "Test loss at one depth", headline=_told(runs, "test_loss"), rows=tests,
-            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves"), caption=text, details=ended,
+            axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves", colour="horizon"), caption=text,
+            details=ended,
         ),
     ]  # fmt: skip
 
@@ -109,7 +111,7 @@ def _both(runs: Runs, data: DataSummary) -> list[Finding]:
     for letter, metric, what in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
         rows, lowest, ended = list[Row](), list[str](), list[str]()
         for depth, some in sorted(runs.by("depth").items()):
-            rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric))
+            rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric), depth=depth)
             chosen = best(some, metric)
             lowest.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
             ended += [
@@ -120,7 +122,10 @@ def _both(runs: Runs, data: DataSummary) -> list[Finding]:
                 "figure-2", letter, f"{what} loss against T and depth",
                 headline=f"The lowest final {what.lower()} loss is at {', '.join(lowest)}.",
                 rows=rows,
-                axes=Axes("horizon", "loss", "horizon T", f"{what.lower()} loss (nats)", "semilogarithmic", zero=False),
+                axes=Axes(
+                    "horizon", "loss", "horizon T", f"{what.lower()} loss (nats)", "semilogarithmic", zero=False,
+                    colour="depth",
+                ),
                 caption=caption(runs, data, BARS, "A network that diverged is left out."), details=ended,
             )
         )  # fmt: skip

@@ -155,7 +155,7 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
         for stream, symbol in (("h", "h_L"), ("g", "g_0")):
             series = f"{activation}, {symbol}"
             errors = start_errors(start, activation, stream, axis)
-            rows += point_rows(series, axis, "square", errors)
+            rows += point_rows(series, axis, "square", errors, activation=activation, stream=stream)
             slopes.append(slope(series, *by_seed(errors)))
     at = sorted(start.values(other))[-2 if other == "depth" else -1]
     against = {
@@ -169,7 +169,10 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
         "figure-3", letter, f"Before training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
         rows=rows,
-        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error", "logarithmic"),
+        axes=Axes(
+            axis, "square", f"{axis} {letter_of}", "mean square error", "logarithmic", colour="activation",
+            dash="stream",
+        ),
         caption=caption(start, data, f"At {other} {at:g}, coordinates of h_L and g_0 minus those of {against}.", BARS),
         slopes=slopes,
         references=line("slope -1", axis, "square", places, -1.0, highest),
@@ -180,7 +183,7 @@ def _trained_width(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for depth in sorted(real.values("depth")):
         widths, *samples = width_squares(real, limit, depth)
-        rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples))
+        rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples), depth=depth)
         slopes.append(slope_row(f"depth {depth}", width_slope(real, limit, depth)))
     return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
 
@@ -193,21 +196,23 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     for n, some in sorted(real.by("width").items()):
         by_depth = {float(L): outputs(part)[:, None] for L, part in sorted(some.by("depth").items())}
         squares = [interval(lambda r, e: squared_distances(r, e)[0], runs, end) for runs in by_depth.values()]
-        rows += _resolved(f"width {n}", "depth", list(by_depth), squares)
+        rows += _resolved(f"width {n}", "depth", list(by_depth), squares, width=n)
     return _panel(real, limit, data, "d", "depth", "infinite depth extrapolated from the two deepest", rows, slopes)
 
 
-def _resolved(series: str, axis: str, places: list[float], squares: list[Interval]) -> list[Row]:
+def _resolved(series: str, axis: str, places: list[float], squares: list[Interval], **settings: int) -> list[Row]:
     """Rows of the squares that can be told from zero."""
     return [
-        {"series": series, axis: p} | columns("square", s) for p, s in zip(places, squares, strict=True) if s.low > 0
+        {"series": series, **settings, axis: p} | columns("square", s)
+        for p, s in zip(places, squares, strict=True)
+        if s.low > 0
     ]
 
 
 def _panel(
     real: Runs, limit: Runs, data: DataSummary, letter: str, axis: str, against: str, rows: list[Row], slopes: list[Row]
 ) -> Finding:
-    letter_of = {"width": "n", "depth": "L"}[axis]
+    letter_of, other = {"width": ("n", "depth"), "depth": ("L", "width")}[axis]
     places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
     highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
     wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
@@ -216,7 +221,7 @@ def _panel(
         "figure-3", letter, f"After training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
         rows=rows,
-        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error of outputs", "logarithmic"),
+        axes=Axes(axis, "square", f"{axis} {letter_of}", "mean square error of outputs", "logarithmic", colour=other),
         caption=caption(real, data, how, "Bars: 95 % intervals."),
         slopes=slopes,
         references=line("slope -1", axis, "square", places, -1.0, highest),

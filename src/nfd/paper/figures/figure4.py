@@ -94,7 +94,8 @@ def _panel(runs: Runs, data: DataSummary, figure: str, letter: str, name: str, k
         for feedback, member in MEMBERS.items():
             some = runs.where(depth=depth, feedback=feedback)
             steps, values = epoch_losses(some) if kind == "train" else tested(some, "test_loss")
-            rows += curve_rows(f"depth {depth}, {member}", "step", steps, "loss", values)
+            series = f"depth {depth}, {member}"
+            rows += curve_rows(series, "step", steps, "loss", values, depth=depth, feedback=feedback)
     for feedback, member in MEMBERS.items():
         ended += [
             f"{member.capitalize()}: {sentence}"
@@ -103,7 +104,7 @@ def _panel(runs: Runs, data: DataSummary, figure: str, letter: str, name: str, k
     what, top = {"train": "training", "test": "test"}[kind], _TOP * math.log(data.classes)
     return panel(
         figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs, kind), details=ended, rows=rows,
-        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves", top=top),
+        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves", top=top, colour="depth", dash="feedback"),
         caption=caption(runs, data, BANDS, f"Losses above {top:.2g} are beyond the axis."),
     )  # fmt: skip
 

@@ -171,7 +171,8 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
             some = runs.where(rule=rule)
             for (depth, width), part in sorted(some.by("depth", "width").items()):
                 series = f"depth {depth}, width {width}"
-                rows += point_rows(series, "eta_c", "loss", sizes(part, "eta_c", methodcaller("metric", metric)))
+                losses = sizes(part, "eta_c", methodcaller("metric", metric))
+                rows += point_rows(series, "eta_c", "loss", losses, depth=depth, width=width)
                 cell = scores(runs, rule, width, depth, data.classes, metric)
                 at = _rate(cell.optimum()) if cell.learns and not cell.edge else "beyond these rates"
                 best_rates.append(f"{at} ({series})")
@@ -180,7 +181,10 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
                 panel(
                     "figure-5", letter, f"{name}: {what}",
                     headline=f"The best eta_c for the {what} is {'; '.join(best_rates)}.", rows=rows,
-                    axes=Axes("eta_c", "loss", "eta_c", f"{what} (nats)", "semilogarithmic", zero=False),
+                    axes=Axes(
+                        "eta_c", "loss", "eta_c", f"{what} (nats)", "semilogarithmic", zero=False, colour="depth",
+                        dash="width",
+                    ),
                     caption=caption(some, data, BARS, "A rate at which a network diverged is left out."),
                 )
             )  # fmt: skip

@@ -59,7 +59,7 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
         by_layer = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
-        rows += point_rows(f"width {width}", "layer", "eigenvalue", by_layer)
+        rows += point_rows(f"width {width}", "layer", "eigenvalue", by_layer, width=width)
     lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
     reading = (
         f"the smallest of any width and layer is {lowest:.1e}" if rows else "every width has a network that diverged"
@@ -67,7 +67,7 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by layer",
         headline=f"After {steps[-1]:.0f} steps {reading}.",
-        rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic"),
+        rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic", colour="width"),
         caption=caption(runs, data, _what(name), BARS),
     )  # fmt: skip
 
@@ -76,13 +76,14 @@ def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
-        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2))
+        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2), width=width)
     fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
     falls = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by step",
         headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {falls}.",
-        rows=rows, axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves"),
+        rows=rows,
+        axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves", colour="width"),
         caption=caption(runs, data, _what(name), BANDS),
     )  # fmt: skip
 
@@ -93,12 +94,13 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     for look in (0, len(steps) // 2, len(steps) - 1):
         widths, samples = by_width(runs, name, look)
         series = f"step {steps[look]:.0f}"
-        rows += point_rows(series, "width", "eigenvalue", dict(zip(widths, samples.unbind(1), strict=True)))
+        by_size = dict(zip(widths, samples.unbind(1), strict=True))
+        rows += point_rows(series, "width", "eigenvalue", by_size, step=steps[look])
         slopes.append(slope(series, widths, samples))
     return panel(
         "figure-6", letter, f"{MATRICES[name]} by width",
         headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
-        axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic"),
+        axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic", colour="step"),
         caption=caption(runs, data, _what(name), BARS),
     )  # fmt: skip
 

@@ -37,23 +37,23 @@ def difference(first: Tensor, second: Tensor) -> Interval:
     return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
 
 
-def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor) -> list[Row]:
-    """Rows of a curve ``values`` [runs, places], in its 95 % band; it ends where a run ended."""
+def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor, **settings: Any) -> list[Row]:
+    """Rows of a curve ``values`` [runs, places], in its 95 % band, with its settings; it ends where a run ended."""
     middle, half = values.mean(0), torch.zeros_like(values[0])
     if len(values) > 1:
         half = margin(values)
     columns_of = zip(places, middle.tolist(), half.tolist(), strict=True)
     return [
-        {"series": series, x: place, y: m, "low": m - h, "high": m + h}
+        {"series": series, **settings, x: place, y: m, "low": m - h, "high": m + h}
         for place, m, h in columns_of
         if math.isfinite(m)
     ]
 
 
-def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor]) -> list[Row]:
-    """Rows of points, with the interval of each; a place where a run diverged is left out."""
+def point_rows(series: str, x: str, y: str, samples: Mapping[float, Tensor], **settings: Any) -> list[Row]:
+    """Rows of points, with the interval and settings of each; places where a run diverged are left out."""
     finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
-    return [{"series": series, x: place} | columns(y, mean_of(s)) for place, s in finite.items()]
+    return [{"series": series, **settings, x: place} | columns(y, mean_of(s)) for place, s in finite.items()]
 
 
 def line(series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float) -> list[Row]:
