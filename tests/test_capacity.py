@@ -23,7 +23,8 @@ from nfd.experiment.trained import TESTED
 from nfd.store.rows import Record
 from nfd.store.store import Store
 from nfd.sweep.capacity import capacity, capacity_of, from_records
-from nfd.sweep.capacity_findings import answers, asked_of, capacity_findings, result
+from nfd.sweep.capacity_answers import answers_of
+from nfd.sweep.capacity_findings import capacity_findings
 from nfd.sweep.executors.executor import attempt
 from nfd.sweep.executors.inline import Inline
 from nfd.sweep.floor import Floor, floor_in, floor_of, settings_of, why_none
@@ -56,11 +57,11 @@ class Known:
 def found(bent: bool = False, **settings: Any) -> tuple[Any, Any]:
     config = CapacityConfig(**{"replicates": 0} | settings)
     done = capacity(config, cast(Sweep, Known(bent)))
-    return done, asked_of(config, done)
+    return done, answers_of(config, done)
 
 
 def test_the_law_the_horizon_and_the_edge_of_stability_are_found() -> None:
-    done, asked = found()
+    done, answers = found()
     assert done.law.good
     for got, true in ((done.law.floor, 0.7), (done.law.a, 8.0), (done.law.b, 0.5)):
         assert got.low < true < got.high
@@ -76,21 +77,32 @@ def test_the_law_the_horizon_and_the_edge_of_stability_are_found() -> None:
         assert one.unstable / one.stable == pytest.approx(math.sqrt(2), rel=0.01)
     assert done.held_out is not None
     assert done.held_out.inside
-    numbers = result(done, asked)
+    numbers = answers.result
     assert set(numbers["fit"]["floor"]) == {"value", "low", "high"}
     assert numbers["network"]["excess"]["value"] == pytest.approx(8 / 128 + 0.5 / 8, rel=0.2)
     assert numbers["best"]["parameters"]["cost"] <= done.shape.parameters(512, 64)
-    assert len(capacity_findings(done, asked, "nothing")) == 4
+    assert len(capacity_findings(answers, "nothing")) == 4
+
+
+def test_it_prints_as_a_table_whose_rows_are_plain() -> None:
+    done, _ = found()
+    rows = {row["quantity"]: row for row in done.table if row["quantity"] != "test loss"}
+    assert rows["floor"].items() >= {"value": done.law.floor.value, "low": done.law.floor.low}.items()
+    sizes = [row for row in done.table if row["quantity"] == "test loss"]
+    assert [(row["width"], row["depth"]) for row in sizes] == sorted(done.losses)
+    assert all(set(row) == {"quantity", "width", "depth", "value", "low", "high"} for row in done.table)
+    assert all(row["low"] < row["value"] < row["high"] for row in done.table)
+    assert "test loss" in str(done)
 
 
 def test_a_law_that_does_not_hold_is_not_extrapolated() -> None:
-    done, asked = found(bent=True)
+    done, answers = found(bent=True)
     assert not done.law.good
     assert done.held_out is None
-    (said,) = answers(done, asked)
+    (said,) = answers.sentences
     assert "may not be used beyond the sizes trained, and gives no floor" in said
-    assert "best" not in result(done, asked)
-    assert {f.name for f in capacity_findings(done, asked, "nothing")} == {"ceiling", "stability"}
+    assert "best" not in answers.result
+    assert {f.name for f in capacity_findings(answers, "nothing")} == {"ceiling", "stability"}
 
 
 @pytest.mark.parametrize(
@@ -112,15 +124,15 @@ def test_what_cannot_be_answered_is_refused_before_anything_is_trained(settings:
 
 
 def test_the_horizon_is_bought_for_the_network_asked_about() -> None:
-    done, asked = found(width=100, depth=10)
-    said = next(line for line in answers(done, asked) if "width 100 and depth 10" in line)
+    _, answers = found(width=100, depth=10)
+    said = next(line for line in answers.sentences if "width 100 and depth 10" in line)
     bought = re.search(r"Doubling the horizon to T = 2 buys \+(\S+) \[\+(\S+), \+(\S+)\]", said)
     assert bought is not None
     value, low, high = map(float, bought.groups())
     assert low < 0.1 < high
     assert value == pytest.approx(0.1, abs=0.02)
     only = capacity(CapacityConfig(replicates=0, horizons=(1.0, 4.0)), cast(Sweep, Known()))
-    assert "What T = 2 would buy is not known" in "".join(answers(only, asked))
+    assert "What T = 2 would buy is not known" in "".join(answers_of(CapacityConfig(), only).sentences)
 
 
 class Backwards(Inline):
@@ -181,9 +193,9 @@ def test_what_is_held_out_is_not_fitted() -> None:
 
 
 def test_budgets_are_asked_in_any_unit() -> None:
-    done, asked = found(memory="64 MiB", flops="1T")
-    assert set(asked.budgets) == {"memory", "flops"}
-    best = result(done, asked)["best"]
+    _, answers = found(memory="64 MiB", flops="1T")
+    assert set(answers.budgets) == {"memory", "flops"}
+    best = answers.result["best"]
     assert best["memory"]["cost"] <= 64 * 2**20
     assert best["flops"]["cost"] <= 1e12
 
@@ -264,13 +276,13 @@ def test_runs_without_a_limit_in_predict_have_no_floor_and_the_page_says_why(
     configs = grid(width=[64, 128, 256], depth=[4, 8, 16], seed=list(range(4)), eta_c=0.3, **settings)
     config = CapacityConfig(hold_out=False)
     done = capacity_of(Known().run(configs), config, cast(Sweep, Known()))
-    asked = asked_of(config, done)
-    (line,) = (line for line in answers(done, asked) if "nfd.predict" in line)
+    answers = answers_of(config, done)
+    (line,) = (line for line in answers.sentences if "nfd.predict" in line)
     assert line.startswith("No floor by nfd.predict: ")
     assert said in line
-    assert result(done, asked)["floor_predicted"] is None
-    assert said in result(done, asked)["floor_predicted_note"]
-    ceiling = capacity_findings(done, asked, "nothing")[0]
+    assert answers.result["floor_predicted"] is None
+    assert said in answers.result["floor_predicted_note"]
+    ceiling = capacity_findings(answers, "nothing")[0]
     assert "floor by nfd.predict" not in {row["series"] for row in ceiling.rows}
     assert ("vanilla networks" in ceiling.caption) == (settings.get("network") == "mlp")
 

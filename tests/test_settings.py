@@ -49,7 +49,7 @@ from nfd.paper.figures import FIGURES
 from nfd.paper.figures.making import trained
 from nfd.sweep import prediction
 from nfd.sweep.capacity import capacity
-from nfd.sweep.capacity_findings import asked_of, result
+from nfd.sweep.capacity_answers import answers_of
 from nfd.sweep.executors import executor_named
 from nfd.sweep.executors.executor import Outcome, unnoticed
 from nfd.sweep.sweep import Sweep
@@ -178,7 +178,7 @@ def capacity_numbers(config: CapacityConfig, place: Path) -> Any:
     """Runs and answers."""
     with Sweep(place, Lawful()) as sweep:
         found = capacity(config, sweep)
-        return result(found, asked_of(config, found)), found.stability, sorted(sweep.store.keys())
+        return answers_of(config, found).result, found.stability, sorted(sweep.store.keys())
 
 
 def figure_numbers(config: FigureConfig, place: Path) -> Any:

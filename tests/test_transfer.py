@@ -333,6 +333,23 @@ def test_the_recommendation_says_what_to_do() -> None:
     assert "Give other rates or more steps" in str(recommended([blind]))
 
 
+def test_it_prints_as_a_table_whose_rows_are_plain() -> None:
+    (found,) = transfer(config(), cast(Sweep, Known(-0.5, 0.0, start=0.0)))
+    rates = [row for row in found.table if row["quantity"] == "best eta_c"]
+    assert [(row["width"], row["depth"]) for row in rates] == list(found.cells)
+    assert all(row["low"] < row["value"] < row["high"] for row in rates)
+    others = {row["quantity"]: row["value"] for row in found.table if row["width"] is None}
+    assert set(others) == {
+        "drift per doubling of depth",
+        "drift per doubling of width",
+        "regret (nats)",
+        "regret over progress",
+    }
+    assert others["drift per doubling of depth"] == pytest.approx(-0.5, abs=0.1)
+    assert others["regret (nats)"] == found.regret.loss.value
+    assert str(found).startswith(f"depth-mup: {found.verdict}")
+
+
 def test_one_axis_alone_has_no_drift_along_the_other() -> None:
     one = TransferConfig(rules=("depth-mup",), widths=(16,), depths=(2, 8))
     (found,) = transfer(one, cast(Sweep, Known(-0.5, 0.0, start=0.0)))

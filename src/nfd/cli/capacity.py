@@ -71,18 +71,18 @@ class CapacityCommand(SweepOptions, CapacityConfig):
     def _answered(self, config: CapacityConfig, directory: Path, command: str) -> int:
         from nfd.experiment.runs import dataset_of
         from nfd.report.capacity import write_capacity
-        from nfd.sweep.capacity_findings import asked_of, capacity_findings, result
+        from nfd.sweep.capacity_answers import answers_of
+        from nfd.sweep.capacity_findings import capacity_findings
 
-        found = self._stored(config, directory) if self.store else self._trained(config, directory)
-        asked = asked_of(config, found)
-        numbers = result(found, asked)
-        findings = capacity_findings(found, asked, dataset_of(found.base).title)
-        of = found.base if self.store else config  # of a stored sweep, its own settings
-        path = write_capacity(of, self.store or self.out, numbers, findings, directory, command)
-        for line in numbers["answers"]:
+        capacity = self._stored(config, directory) if self.store else self._trained(config, directory)
+        answers = answers_of(config, capacity)
+        findings = capacity_findings(answers, dataset_of(capacity.base).title)
+        settings = capacity.base if self.store else config  # those of a stored sweep are its own
+        path = write_capacity(settings, self.store or self.out, answers, findings, directory, command)
+        for line in answers.sentences:
             print(line)
         print(f"Report: {path}")
-        return 0 if found.law.good else VERDICT
+        return 0 if capacity.law.good else VERDICT
 
     def _trained(self, config: CapacityConfig, directory: Path) -> Capacity:
         from nfd.sweep.capacity import capacity

@@ -100,6 +100,11 @@ class Interval:
         """Whether the interval leaves out zero; False for not-a-number."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """The number and its interval as columns of a table."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
     def minus(self, other: Interval) -> Interval:
         """The difference of two independent numbers, its limits recovered from theirs (Zou & Donner 2008)."""
         value = self.value - other.value

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,6 +15,26 @@ from rich.table import Column, Table
 def table_of(*columns: Column | str) -> Table:
     """An empty table with these columns."""
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+
+
+def rows_as_text(rows: Sequence[Mapping[str, Any]], width: int = 120) -> str:
+    """Rows of a result for people; ``value``, ``low`` and ``high`` stand in one column."""
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("low", "high")]
+    table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
+    for row in rows:
+        table.add_row(*(_interval(row) if name == "value" else _shown(row.get(name)) for name in names))
+    return as_text(table, width)
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    value, low, high = (_shown(row.get(name)) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]" if low and high else value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else ""
+    return "" if value is None else str(value)
 
 
 def as_text(table: Table, width: int) -> str:

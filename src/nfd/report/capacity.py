@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Finding
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
+from nfd.sweep.capacity_answers import Answers
 
 
 def write_capacity(
     config: Config,
     store: str,
-    result: Mapping[str, Any],
+    answers: Answers,
     findings: Sequence[Finding],
     directory: Path,
     command: str,
@@ -26,9 +26,9 @@ def write_capacity(
         command,
         config,
         findings,
-        opening=[Section("In short", [], points=result["answers"])],
+        opening=[Section("In short", [], points=answers.sentences)],
         closing=[made_by(command, f"Every run of the fit: nfd runs {store}")],
-        content={"store": store, **result},
+        content={"store": store, **answers.result},
         charts=("ceiling", "map", "horizon", "stability"),
     )
     return report.write(directory)

@@ -107,7 +107,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Size:
+class BestSize:
     """The best size for a budget, what it costs, the loss the law predicts there, and what else to know."""
 
     width: int
@@ -130,7 +130,7 @@ def amount(resource: Resource, budget: str | float) -> int:
     return round(value)
 
 
-def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -> Size:
+def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -> BestSize:
     """The width and depth of least ``a / n + b / L`` within a budget, exactly, over all whole numbers.
 
     By the values of a and b, which decide where networks are large: terms of second order are left out of the choice.
@@ -153,7 +153,7 @@ def best_size(law: Law, shape: Shape, resource: Resource, budget: str | float) -
     else:
         n = min(cost.widest(lowest[1], most), highest[0]) if wide else lowest[0]
         L = min(cost.deepest(lowest[0], most), highest[1]) if deep else lowest[1]
-    return Size(n, L, cost.at(n, L), law.loss(n, L), _about(law, n, L))
+    return BestSize(n, L, cost.at(n, L), law.loss(n, L), _about(law, n, L))
 
 
 def pays(term: Interval) -> bool:

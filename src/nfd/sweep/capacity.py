@@ -10,12 +10,14 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
 from nfd.core.statistics import Interval, mean
+from nfd.core.tables import rows_as_text
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import CapacityConfig, data_settings, initial_seed
@@ -67,6 +69,24 @@ class Capacity:
     stability: list[Stability] = field(default_factory=list)
     stability_size: tuple[int, int] = (0, 0)
     shorter: Law | None = None
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """A row per quantity: the law, its floor by ``nfd.predict``, and the mean test loss of every size."""
+        about: dict[str, Any] = {"width": None, "depth": None}
+        terms = {"floor": self.law.floor, "a": self.law.a, "b": self.law.b}
+        if self.floor is not None and self.floor.loss is not None:
+            terms["floor by nfd.predict"] = self.floor.loss
+        losses = {size: mean(torch.tensor(values, dtype=torch.float64)) for size, values in self.losses.items()}
+        sizes = [
+            {"quantity": "test loss", "width": n, "depth": L} | loss.limits for (n, L), loss in sorted(losses.items())
+        ]
+        return [*({"quantity": name} | about | term.limits for name, term in terms.items()), *sizes]
+
+    def __str__(self) -> str:
+        return (
+            f"loss(n, L) = floor + a / n + b / L: {self.law.test}\n{rows_as_text(self.table)}\n{self.law.note}".strip()
+        )
 
 
 @undisturbed()

@@ -40,12 +40,12 @@ class Recommendation:
     def __str__(self) -> str:
         if self.rule is None or self.eta_c is None or self.share is None:
             return "No rule can be recommended: no best rate is known at every size. Give other rates or more steps."
-        rate, large = f"{self.eta_c.value:.2g} [{self.eta_c.low:.2g}, {self.eta_c.high:.2g}]", _size(self.large)
+        rate, large = f"{self.eta_c.value:.2g} [{self.eta_c.low:.2g}, {self.eta_c.high:.2g}]", in_words(self.large)
         cost = f"{_percent(self.share.value)} % [{_percent(self.share.low)}, {_percent(self.share.high)}]"
         if self.kind == "use":
             return (
-                f"Use {self.rule} at eta_c = {rate}: tuned at {_size(self.small)} it costs {cost} of the progress at "
-                f"{large}."
+                f"Use {self.rule} at eta_c = {rate}: tuned at {in_words(self.small)} it costs {cost} of the progress "
+                f"at {large}."
             )
         if self.kind == "more seeds":
             return (
@@ -59,26 +59,27 @@ class Recommendation:
         )
 
 
-def recommended(found: Sequence[Transfer]) -> Recommendation:
+def recommended(transfers: Sequence[Transfer]) -> Recommendation:
     """The advice that all rules together give."""
-    small, *_, large = found[0].cells
-    seeds = len(found[0].regret.grid.losses)
-    known = [one for one in found if not one.doubt]
-    transferring = [one for one in known if one.verdict == "TRANSFERS"]
+    small, *_, large = transfers[0].cells
+    seeds = len(transfers[0].regret.grid.losses)
+    known = [transfer for transfer in transfers if not transfer.doubt]
+    transferring = [transfer for transfer in known if transfer.verdict == "TRANSFERS"]
     if transferring:
-        best = min(transferring, key=lambda one: float(one.regret.foreign.mean()))
+        best = min(transferring, key=lambda transfer: float(transfer.regret.foreign.mean()))
         rate = rate_of(best.cells[small].optimum())
         return Recommendation("use", best.rule, rate, small, large, best.regret.share, seeds)
     if not known:
         return Recommendation("other rates", None, None, small, large, None, seeds)
-    uncertain = [one for one in known if one.verdict == "UNCERTAIN"]
+    uncertain = [transfer for transfer in known if transfer.verdict == "UNCERTAIN"]
     kind: Kind = "more seeds" if uncertain else "tune large"
-    best = min(uncertain or known, key=lambda one: float(one.regret.own.mean()))
+    best = min(uncertain or known, key=lambda transfer: float(transfer.regret.own.mean()))
     rate = rate_of(best.cells[large].optimum())
     return Recommendation(kind, best.rule, rate, small, large, best.regret.share, seeds)
 
 
-def _size(size: Size) -> str:
+def in_words(size: Size) -> str:
+    """``width 8 and depth 4``."""
     return f"width {size[0]} and depth {size[1]}"
 
 

@@ -12,23 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import Interval
+from nfd.core.tables import rows_as_text
 from nfd.experiment.runs import dataset_of
 from nfd.experiment.settings import RunConfig
 from nfd.experiment.sweep_settings import TransferConfig, data_settings
 from nfd.store.rows import Record
 from nfd.sweep.grid import grid
-from nfd.sweep.optimum import Scores, chosen, rounded
+from nfd.sweep.optimum import Scores, chosen, rate_of, rounded
 from nfd.sweep.regret import Regret
 from nfd.sweep.sweep import Sweep, upset_in
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
+Axis = Literal["width", "depth"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
 FEWEST_SEEDS = 3  # for a verdict
@@ -46,9 +50,35 @@ class Transfer:
     cells: dict[Size, Scores]
     regret: Regret
 
-    def drift(self, axis: Literal["width", "depth"]) -> Interval | None:
+    def drift(self, axis: Axis) -> Interval | None:
         """Doublings of the best rate per doubling of width or depth, the other held; None where it does not vary."""
         return drift(self.cells, axis)
+
+    @cached_property
+    def drifts(self) -> dict[Axis, Interval]:
+        """The drift along every axis that varies."""
+        return {axis: moved for axis in reversed(AXES) if (moved := self.drift(axis)) is not None}
+
+    def along(self, axis: Axis) -> dict[int, Scores]:
+        """The scores at every size of one axis, the other at its largest."""
+        place = AXES.index(axis)
+        largest = max(size[1 - place] for size in self.cells)
+        return {size[place]: cell for size, cell in self.cells.items() if size[1 - place] == largest}
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """A row per quantity: best rates by size, drifts, and the regret in nats and over the progress."""
+        about: dict[str, Any] = {"rule": self.rule, "width": None, "depth": None}
+        rates = [
+            about | {"quantity": "best eta_c", "width": n, "depth": L} | rate_of(cell.optimum()).limits
+            for (n, L), cell in self.cells.items()
+        ]
+        others = {f"drift per doubling of {axis}": moved for axis, moved in self.drifts.items()}
+        others |= {"regret (nats)": self.regret.loss, "regret over progress": self.regret.share}
+        return [*rates, *(about | {"quantity": name} | found.limits for name, found in others.items())]
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.verdict}\n{rows_as_text(self.table)}"
 
     @property
     def doubt(self) -> str:
@@ -73,7 +103,7 @@ class Transfer:
         return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
 
 
-def drift(cells: Mapping[Size, Scores], axis: Literal["width", "depth"]) -> Interval | None:
+def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
     """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size.
 
     The exponent of least squares is a weighted sum of the best rates (``nfd.sweep.optimum.chosen``).

@@ -4,133 +4,132 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from nfd.core.statistics import Interval, mean
-from nfd.experiment.findings.finding import Axes, Finding, Row, columns, numbers
+from nfd.experiment.findings.finding import Axes, Finding, columns, numbers
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.sweep.optimum import rate_of
-from nfd.sweep.recommendation import Recommendation
-from nfd.sweep.transfer import TOLERANCE, Size, Transfer
+from nfd.sweep.recommendation import Recommendation, in_words
+from nfd.sweep.transfer import AXES, TOLERANCE, Axis, Transfer, Verdict
 
 _SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
-_MEANS = {
+_MEANINGS: dict[Verdict, str] = {
     "TRANSFERS": "it transfers",
     "COSTS": "it does not transfer",
     "UNCERTAIN": "the seeds leave open whether it transfers",
 }
 
 
-def transfer_findings(config: TransferConfig, found: Sequence[Transfer], data: str) -> list[Finding]:
+def transfer_findings(config: TransferConfig, transfers: Sequence[Transfer], data: str) -> list[Finding]:
     """The best rate against depth and width, and for every rule the loss against the rate."""
     caption = _caption(config, data)
-    drifts = [_drift(config, found, axis, caption) for axis in ("depth", "width") if len(_along(config, axis)) > 1]
-    return [*drifts, *(_losses(config, one, caption) for one in found)]
+    drifts = [_drift(config, transfers, axis, caption) for axis in reversed(AXES) if len(_sizes(config, axis)) > 1]
+    return [*drifts, *(_losses(config, transfer, caption) for transfer in transfers)]
 
 
-def sentence(one: Transfer) -> str:
+def sentence(transfer: Transfer) -> str:
     """The verdict on a rule, with its numbers."""
-    sizes = list(one.cells.items())
-    (small, first), (large, last) = sizes[0], sizes[-1]
-    moved = [
-        f"{_signed(drift)} doublings per doubling of {axis}"
-        for axis in ("depth", "width")
-        if (drift := one.drift(axis)) is not None
-    ]
-    loss, share = one.regret.loss, one.regret.share
+    (small, first), *_, (large, last) = transfer.cells.items()
+    drifts = [f"{_signed(drift)} doublings per doubling of {axis}" for axis, drift in transfer.drifts.items()]
+    loss, share = transfer.regret.loss, transfer.regret.share
     return (
-        f"{one.rule}: the best eta_c is {_rate(first.optimum())} at {_size(small)} and {_rate(last.optimum())} at "
-        f"{_size(large)}, a drift of {' and '.join(moved)}; the smallest network's best rate costs the largest "
-        f"{loss} nats, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
-        f"{one.doubt or _MEANS[one.verdict]}."
+        f"{transfer.rule}: the best eta_c is {_rate(first.optimum())} at {in_words(small)} and "
+        f"{_rate(last.optimum())} at {in_words(large)}, a drift of {' and '.join(drifts)}; the smallest network's best "
+        f"rate costs the largest {loss} nats, {100 * share.value:.1f} % [{100 * share.low:.1f}, "
+        f"{100 * share.high:.1f}] of its progress: {transfer.doubt or _MEANINGS[transfer.verdict]}."
     )
 
 
-def table(found: Sequence[Transfer]) -> list[dict[str, str]]:
+def table(transfers: Sequence[Transfer]) -> list[dict[str, str]]:
     """One line per rule."""
     lines = []
-    for one in found:
-        cells = list(one.cells.values())
-        line = {"rule": one.rule, "best eta_c, smallest": _rate(cells[0].optimum())}
-        line["largest"] = _rate(cells[-1].optimum())
-        for axis in ("depth", "width"):
-            drift = one.drift(axis)
-            if drift is not None:
-                line[f"drift per doubling of {axis}"] = _signed(drift)
-        line |= {"regret (nats)": str(one.regret.loss), "verdict": one.verdict}
-        lines.append(line)
+    for transfer in transfers:
+        first, *_, last = transfer.cells.values()
+        lines.append(
+            {"rule": transfer.rule, "best eta_c, smallest": _rate(first.optimum()), "largest": _rate(last.optimum())}
+            | {f"drift per doubling of {axis}": _signed(drift) for axis, drift in transfer.drifts.items()}
+            | {"regret (nats)": str(transfer.regret.loss), "verdict": transfer.verdict}
+        )
     return lines
 
 
-def result(found: Sequence[Transfer]) -> list[dict[str, Any]]:
-    """The same as numbers."""
+def result(transfers: Sequence[Transfer]) -> list[dict[str, Any]]:
+    """The rules as ``result.json`` holds them."""
     return [
         {
-            "rule": one.rule,
-            "verdict": one.verdict,
-            "sentence": sentence(one),
-            "drift": {axis: numbers(one.drift(axis)) for axis in ("depth", "width")},
-            "regret": numbers(one.regret.loss),
-            "regret_share": numbers(one.regret.share),
-            "doubt": one.doubt,
+            "rule": transfer.rule,
+            "verdict": transfer.verdict,
+            "sentence": sentence(transfer),
+            "drift": {axis: numbers(transfer.drifts.get(axis)) for axis in AXES},
+            "regret": numbers(transfer.regret.loss),
+            "regret_share": numbers(transfer.regret.share),
+            "doubt": transfer.doubt,
             "optima": [
-                {"width": n, "depth": L, "log2_eta_c": numbers(cell.optimum())} for (n, L), cell in one.cells.items()
+                {"width": n, "depth": L, "log2_eta_c": numbers(cell.optimum())}
+                for (n, L), cell in transfer.cells.items()
             ],
         }
-        for one in found
+        for transfer in transfers
     ]
 
 
-def advice(found: Recommendation) -> dict[str, Any]:
-    """The recommendation as numbers."""
+def advice(recommendation: Recommendation) -> dict[str, Any]:
+    """The recommendation as ``result.json`` holds it."""
+    small, large = recommendation.small, recommendation.large
     return {
-        "kind": found.kind,
-        "rule": found.rule,
-        "eta_c": numbers(found.eta_c),
-        "small": {"width": found.small[0], "depth": found.small[1]},
-        "large": {"width": found.large[0], "depth": found.large[1]},
-        "regret_share": numbers(found.share),
-        "sentence": str(found),
+        "kind": recommendation.kind,
+        "rule": recommendation.rule,
+        "eta_c": numbers(recommendation.eta_c),
+        "small": {"width": small[0], "depth": small[1]},
+        "large": {"width": large[0], "depth": large[1]},
+        "regret_share": numbers(recommendation.share),
+        "sentence": str(recommendation),
     }
 
 
-def _drift(config: TransferConfig, found: Sequence[Transfer], axis: Literal["width", "depth"], caption: str) -> Finding:
+def _drift(config: TransferConfig, transfers: Sequence[Transfer], axis: Axis, caption: str) -> Finding:
     """The best rate along one axis, the other at its largest."""
-    held, at = ("width", config.widths[-1]) if axis == "depth" else ("depth", config.depths[-1])
-    rows = [
-        {"series": one.rule, axis: size} | columns("eta_c", rate_of(one.cells[_at(axis, size, at)].optimum()))
-        for one in found
-        for size in _along(config, axis)
-    ]
-    moved = [f"{one.rule} {_signed(d)}" for one in found if (d := one.drift(axis)) is not None]
-    headline = f"Doublings of the best eta_c per doubling of {axis}: {'; '.join(moved)}."
-    title = f"Does the best learning rate move with {axis}?"
-    shown = Axes(axis, "eta_c", axis, "best eta_c", "logarithmic")
-    return Finding(axis, title, headline, rows, shown, f"At {held} {at}. Bars: 95 % intervals over seeds. {caption}")
+    drifts = [f"{transfer.rule} {_signed(transfer.drifts[axis])}" for transfer in transfers]
+    return Finding(
+        axis,
+        f"Does the best learning rate move with {axis}?",
+        f"Doublings of the best eta_c per doubling of {axis}: {'; '.join(drifts)}.",
+        [
+            {"series": transfer.rule, axis: size} | columns("eta_c", rate_of(cell.optimum()))
+            for transfer in transfers
+            for size, cell in transfer.along(axis).items()
+        ],
+        Axes(axis, "eta_c", axis, "best eta_c", "logarithmic"),
+        f"{_held(config, axis)} Bars: 95 % intervals over seeds. {caption}",
+    )
 
 
-def _losses(config: TransferConfig, one: Transfer, caption: str) -> Finding:
+def _losses(config: TransferConfig, transfer: Transfer, caption: str) -> Finding:
     """Loss against rate, a line per depth (or width, where depth does not vary)."""
-    axis: Literal["width", "depth"] = "depth" if len(config.depths) > 1 else "width"
-    held, at = ("width", config.widths[-1]) if axis == "depth" else ("depth", config.depths[-1])
-    rows = list[Row]()
-    for size in _along(config, axis):
-        cell = one.cells[_at(axis, size, at)]
-        for k, log2_eta in enumerate(cell.log2_eta.tolist()):
-            loss = mean(cell.scores[:, k])
-            rows.append({"series": f"{axis} {size}", "eta_c": math.pow(2, log2_eta)} | columns("loss", loss))
-    shown = Axes("eta_c", "loss", "eta_c", _SCORES[config.score], "semilogarithmic", zero=False)
-    title = f"{one.rule}: loss against the learning rate"
-    note = f"At {held} {at}. Bars: 95 % intervals over seeds; a network that diverged counts as log C. {caption}"
-    return Finding(f"loss-{one.rule}", title, sentence(one), rows, shown, note)
+    axis: Axis = "depth" if len(config.depths) > 1 else "width"
+    return Finding(
+        f"loss-{transfer.rule}",
+        f"{transfer.rule}: loss against the learning rate",
+        sentence(transfer),
+        [
+            {"series": f"{axis} {size}", axis: size, "eta_c": math.pow(2, log2_eta)} | columns("loss", mean(losses))
+            for size, cell in transfer.along(axis).items()
+            for log2_eta, losses in zip(cell.log2_eta.tolist(), cell.scores.unbind(1), strict=True)
+        ],
+        Axes("eta_c", "loss", "eta_c", _SCORES[config.score], "semilogarithmic", zero=False, colour=axis),
+        f"{_held(config, axis)} Bars: 95 % intervals over seeds; a network that diverged counts as log C. {caption}",
+    )
 
 
-def _along(config: TransferConfig, axis: str) -> tuple[int, ...]:
+def _sizes(config: TransferConfig, axis: Axis) -> tuple[int, ...]:
     return config.depths if axis == "depth" else config.widths
 
 
-def _at(axis: str, size: int, other: int) -> Size:
-    return (other, size) if axis == "depth" else (size, other)
+def _held(config: TransferConfig, axis: Axis) -> str:
+    """The size of the other axis."""
+    other: Axis = "width" if axis == "depth" else "depth"
+    return f"At {other} {_sizes(config, other)[-1]}."
 
 
 def _caption(config: TransferConfig, data: str) -> str:
@@ -143,14 +142,10 @@ def _caption(config: TransferConfig, data: str) -> str:
 
 
 def _rate(log2: Interval) -> str:
-    found = rate_of(log2)
-    return f"{found.value:.2g} [{found.low:.2g}, {found.high:.2g}]"
+    rate = rate_of(log2)
+    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
 
 
-def _signed(found: Interval) -> str:
-    value, low, high = (round(v, 2) + 0.0 for v in (found.value, found.low, found.high))  # no -0.00
+def _signed(drift: Interval) -> str:
+    value, low, high = (round(v, 2) + 0.0 for v in (drift.value, drift.low, drift.high))  # no -0.00
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
-def _size(size: Size) -> str:
-    return f"width {size[0]} and depth {size[1]}"

@@ -125,7 +125,7 @@ def columns(name: str, found: Interval) -> Row:
 
 def numbers(found: Interval | None) -> dict[str, float] | None:
     """An interval as a ``result.json`` holds it; None where there is none."""
-    return None if found is None else {"value": found.value, "low": found.low, "high": found.high}
+    return None if found is None else found.limits
 
 
 def depth_name(depth: float) -> str:
