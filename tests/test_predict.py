@@ -467,6 +467,7 @@ def test_a_prediction_prints_its_losses(batches: tuple[Tensor, Tensor]) -> None:
     assert p.eval_interval is not None
     assert p.eval_interval.unsigned in said
     assert [row["step"] for row in p.table] == [0, 1, 2, 3, 4]
+    assert [row["value"] for row in p.table] == p.loss.tolist()
 
 
 BAD_EVALUATIONS: list[tuple[dict[str, Any], type[Exception], str]] = [

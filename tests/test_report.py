@@ -289,13 +289,12 @@ def test_claims_as_a_table_and_as_markdown() -> None:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of several kinds, and what lies about beside them."""
-    old = {"title": "Old", "reading": "Words.", "rows": [{"a": 1}]}
     told = plain([finding("named"), finding("map")])
     content: dict[str, dict[str, Any]] = {
         "out/study": {"title": "A study", "command": "nfd study", "findings": told},
         "out/claims": {"title": "Tested", "command": "nfd claims", "rows": [CLAIM]},
         "out/facts": {"command": "nfd kernel facts", "facts": {"parity": "odd", "a": [0.5, None]}, "runs": [{"a": 1}]},
-        "out/old": {"command": "nfd transfer", "findings": {"depth": old}},
+        "out/old": {"command": "nfd transfer", "answers": ["It transfers."], "findings": {"depth": {"title": "Old"}}},
         "out/odd": {"command": "nfd x", "findings": {"a": None, "b": {"rows": 3}}, "rules": [3], "title": 3},
         "out/.unfinished-1": {"title": "Hidden", "command": "nfd study"},
         "out/foreign": {"anything": 1},
@@ -318,7 +317,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
             assert f"{name}/result.json: is damaged: no JSON" in said.err
         assert "foreign/result.json: was not written by nfd" in said.err
     text = (results / "report/report.html").read_text()
-    parts = ("A study", "Kind named", "label good", "parity", "Old", "Words.", "torn/result.json", "Not drawn: a is")
+    parts = ("A study", "Kind named", "label good", "parity", "It transfers.", "torn/result.json", "Not drawn: a is")
     assert all(part in text for part in parts)
     assert "Hidden" not in text
     assert text.count('<figure class="plot"') == 2

@@ -76,13 +76,16 @@ class Prediction:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """The loss at every step: its value, standard error and 95 % interval, and what width had added."""
+        """The loss at every step: its value, standard error and 95 % interval, and what width had added.
+
+        ``value`` is the loss too, as in the tables of all results.
+        """
         names = ("loss", "stderr", "low", "high", "bias", "bias_stderr")
         columns = (
             self.loss, self.loss_stderr, self.loss_low, self.loss_high, self.loss_bias, self.loss_bias_stderr,
         )  # fmt: skip
         values = zip(*(column.tolist() for column in columns), strict=True)
-        return [{"step": step, **dict(zip(names, row, strict=True))} for step, row in enumerate(values)]
+        return [{"step": step, "value": row[0]} | dict(zip(names, row, strict=True)) for step, row in enumerate(values)]
 
     @property
     def eval_interval(self) -> Interval | None:

@@ -171,6 +171,7 @@ def _row(
     return {
         "meter": meter,
         "axis": axis,
+        "value": law.slope.value,
         "slope": law.slope.value,
         "low": law.slope.low,
         "high": law.slope.high,

@@ -8,7 +8,6 @@ from pathlib import Path
 from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Finding
 from nfd.report.report import Report, made_by
-from nfd.report.section import Section
 from nfd.sweep.capacity_answers import Answers
 
 
@@ -26,7 +25,7 @@ def write_capacity(
         command,
         config,
         findings,
-        opening=[Section("In short", [], points=answers.sentences)],
+        answers.sentences,
         closing=[made_by(command, f"Every run of the fit: nfd runs {store}")],
         content={"store": store, **answers.result},
         charts=("ceiling", "map", "horizon", "stability"),

@@ -151,7 +151,7 @@ class _Drawing:
 
     def tooltip(self) -> list[Any]:
         """The series, where, and how much."""
-        x, y = (_said(name) for name in (self.axes.x, self.axes.y))
+        x, y = (_column_title(name) for name in (self.axes.x, self.axes.y))
         named = self.axes.kind == "named"
         where = alt.Tooltip("x:N", title=x) if named else alt.Tooltip("x:Q", title=x, format=".6~g")
         return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
@@ -217,7 +217,7 @@ def _legend(count: int) -> alt.Legend | None:
     )  # fmt: skip
 
 
-def _said(name: str) -> str:
+def _column_title(name: str) -> str:
     """A name of a column in a tooltip, where ``title`` and ``image`` mean something else, and controls break Vega."""
     return f"{name}:" if name in ("title", "image", "series") else " ".join(visible(name).split())
 

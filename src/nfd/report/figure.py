@@ -28,6 +28,6 @@ def figure_section(
     ``charts`` are theirs by name, where they are drawn already.
     """
     drawn = {f.name: chart_of(f) for f in findings} if charts is None else charts
-    said = {f.name: " ".join(filter(None, [f.reading, f.caption, left_out(f)])) for f in findings}
-    panels = [Panel(drawn[f.name], said[f.name], f.title) for f in findings]
+    texts = {f.name: " ".join(filter(None, [f.reading, f.caption, left_out(f)])) for f in findings}
+    panels = [Panel(drawn[f.name], texts[f.name], f.title) for f in findings]
     return Section(title, [], caption=caption, panels=panels)

@@ -31,7 +31,7 @@ def write_report(
     title = f"Results in {directory}" if len(results) != 1 else results[0].title
     with staged(out) as folder:
         write_text(folder / "report.html", page(title, overview(results, problems, drawers)))
-        listed = [{"folder": one.folder, "title": one.title, "command": one.command} for one in results]
+        listed = [{"folder": result.folder, "title": result.title, "command": result.command} for result in results]
         about = {"title": title, "command": command, REPORT: directory}
         write_json(folder / "result.json", {**about, "results": listed, "problems": list(problems)})
     return out / "report.html"
@@ -40,7 +40,7 @@ def write_report(
 def overview(results: Sequence[Result], problems: Sequence[str], drawers: Sequence[Drawer] = ()) -> list[Section]:
     """What could not be read, then a part for every result."""
     unread = [Section("What could not be read", [], points=problems)] if problems else []
-    return [*unread, *(section for one in results for section in part(one, drawers))]
+    return [*unread, *(section for result in results for section in part(result, drawers))]
 
 
 def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
@@ -48,14 +48,13 @@ def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
     origin = f"In {result.folder}, made by: {result.command}"
     drawn = [finding_section(finding, level=3) for finding in result.findings]
     special = [section for drawer in drawers for section in drawer(result)]
-    told = bool(drawn or special)
     opening = Section(
         result.title,
         [origin, *_partial(result)],
         points=[*_answers(result), *_missing(result)],
-        table=[] if told else _values(result),
+        table=[] if drawn or special else _values(result),
     )
-    return [opening, *special, *drawn, *([] if told else [*_undrawn(result), *_tables(result)])]
+    return [opening, *special, *drawn, *([] if drawn or special else _tables(result))]
 
 
 def _partial(result: Result) -> list[str]:
@@ -64,13 +63,10 @@ def _partial(result: Result) -> list[str]:
 
 def _answers(result: Result) -> list[str]:
     """Its answers in short: those that it holds, or what its findings say."""
-    found = result.content.get("answers")
-    if isinstance(found, list) and found:
-        return [str(text) for text in found]
-    rules = result.content.get("rules")
-    said = [rule.get("sentence") for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
-    sentences = [text for text in said if isinstance(text, str)]
-    return sentences or [f"{f.title} {f.headline}" for f in result.findings if len(result.findings) > 1]
+    answers = result.content.get("answers")
+    if isinstance(answers, list) and answers:
+        return [str(answer) for answer in answers]
+    return [f"{f.title} {f.headline}" for f in result.findings if len(result.findings) > 1]
 
 
 def _missing(result: Result) -> list[str]:
@@ -92,32 +88,18 @@ def _tables(result: Result) -> list[Section]:
     ]
 
 
-def _undrawn(result: Result) -> list[Section]:
-    """The readings and rows of findings of an older format, without charts."""
-    stored = result.content.get("findings")
-    found = [one for one in stored.values() if isinstance(one, dict)] if isinstance(stored, dict) else []
-    sections = list[Section]()
-    for one in found:
-        title, reading, rows = one.get("title", "A finding"), one.get("reading"), one.get("rows")
-        sections.append(Section(str(title), [str(reading)] if reading else [], level=3))
-        if _is_table(rows):
-            name = f"rows of it ({len(rows):,}{_cut(rows)})"
-            sections.append(Section(name, [], table=_table(rows), folded=True, level=3))
-    return sections
-
-
 def _flat(values: Mapping[str, Any], before: str = "", depth: int = 1) -> list[tuple[str, Any]]:
     """Values by name, those of nested objects by ``outer inner``."""
-    found = list[tuple[str, Any]]()
+    flat = list[tuple[str, Any]]()
     for key, value in values.items():
         name = f"{before} {key}".strip().replace("_", " ")
         if isinstance(value, dict) and depth < _DEEPEST:
-            found += _flat(value, name, depth + 1)
+            flat += _flat(value, name, depth + 1)
         elif isinstance(value, list) and len(value) <= _LONGEST and not any(isinstance(v, list | dict) for v in value):
-            found.append((name, ", ".join(map(_shown, value))))
+            flat.append((name, ", ".join(map(_shown, value))))
         elif isinstance(value, int | float) or (isinstance(value, str) and value):
-            found.append((name, value))
-    return found
+            flat.append((name, value))
+    return flat
 
 
 def _is_table(rows: Any) -> TypeGuard[list[dict[str, Any]]]:

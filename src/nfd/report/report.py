@@ -10,7 +10,7 @@ from typing import Any
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.experiment.config import Config
 from nfd.experiment.findings.finding import Finding, plain
-from nfd.report.charts import chart_files, write_charts
+from nfd.report.charts import Chart, chart_files, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import page
 from nfd.report.section import Section
@@ -24,7 +24,8 @@ class Report:
         title: heading of the page. command: what the user typed.
         config: settings that repeat the command.
         findings: each becomes a section with a chart.
-        opening, closing: sections before and after those of the findings.
+        answers: sentences that open the page, with the rows of ``lines`` below them.
+        opening, closing: sections before the answers, and after the findings.
         content: what ``result.json`` holds beside title, settings, command and findings.
         tables: rows of CSV files, texts: content of other files; by file name.
         charts: names of all findings that this command may have; charts that an earlier report left are removed.
@@ -34,6 +35,8 @@ class Report:
     command: str
     config: Config
     findings: Sequence[Finding]
+    answers: Sequence[str] = ()
+    lines: Sequence[Mapping[str, Any]] = ()
     opening: Sequence[Section] = ()
     closing: Sequence[Section] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
@@ -50,11 +53,16 @@ class Report:
                 write_csv(folder / name, rows)
             for name, text in self.texts.items():
                 write_text(folder / name, text)
-            sections = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
-            write_text(folder / "report.html", page(self.title, [*self.opening, *sections, *self.closing]))
+            write_text(folder / "report.html", page(self.title, self._sections(drawn)))
             about = {"title": self.title, "config": self.config.model_dump(), "command": self.command}
-            write_json(folder / "result.json", {**about, "findings": plain(self.findings), **self.content})
+            numbers = {"answers": list(self.answers), "findings": plain(self.findings), **self.content}
+            write_json(folder / "result.json", about | numbers)
         return directory / "report.html"
+
+    def _sections(self, drawn: Mapping[str, Chart]) -> list[Section]:
+        answers = [Section("In short", [], points=self.answers, table=self.lines)] if self.answers else []
+        findings = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
+        return [*self.opening, *answers, *findings, *self.closing]
 
 
 def made_by(command: str, *more: str) -> Section:

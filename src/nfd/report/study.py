@@ -27,10 +27,8 @@ def write_study(study: Study, findings: Sequence[Finding], directory: Path, comm
         command,
         study.config,
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
-        opening=[
-            *_warning(study),
-            Section("In short", [], points=[f"{finding.title} {finding.headline}" for finding in findings]),
-        ],
+        [f"{finding.title} {finding.headline}" for finding in findings],
+        opening=_warning(study),
         closing=_run(study, command, repeat),
         content={"complete": study.measured.complete, "run": study.facts(), "repeat": repeat},
         charts=NAMES,

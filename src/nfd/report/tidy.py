@@ -26,7 +26,7 @@ def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
 
     A run that diverged ends; what is not above zero has no place on a logarithmic axis.
     """
-    found = []
+    points = []
     for row in rows:
         x, y, low, high = (row.get(name) for name in (axes.x, axes.y, "low", "high"))
         if axes.kind == "named":
@@ -35,8 +35,8 @@ def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
             continue
         if drawable(y, above_zero=axes.kind in LOG_Y):
             bar = {"low": low, "high": high} if drawable(low) and drawable(high) else dict[str, float]()
-            found.append({"series": series_of(row), "x": x, "y": y, **bar, "text": _text(y, bar)})
-    return found
+            points.append({"series": series_of(row), "x": x, "y": y, **bar, "text": _text(y, bar)})
+    return points
 
 
 def series_of(row: Row) -> str:

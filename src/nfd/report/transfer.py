@@ -8,7 +8,6 @@ from pathlib import Path
 from nfd.experiment.findings.finding import Finding
 from nfd.experiment.sweep_settings import TransferConfig
 from nfd.report.report import Report, made_by
-from nfd.report.section import Section
 from nfd.scaling.rules import RULES
 from nfd.sweep.recommendation import recommended
 from nfd.sweep.transfer import Transfer
@@ -25,7 +24,8 @@ def write_transfer(
         command,
         config,
         findings,
-        opening=[Section("In short", [], points=[*map(sentence, transfers), str(recommendation)], table=lines)],
+        [*map(sentence, transfers), str(recommendation)],
+        lines,
         closing=[made_by(command, f"Every run: nfd runs {directory}")],
         content={"rules": result(transfers), "recommendation": advice(recommendation)},
         tables={"transfer.csv": lines},

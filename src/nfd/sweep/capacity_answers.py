@@ -111,7 +111,7 @@ class Answers:
     def result(self) -> dict[str, Any]:
         """The answers as ``result.json`` holds them."""
         c = self.capacity
-        content: dict[str, Any] = {"fit": self._fit(), "answers": self.sentences, "floor_predicted": None}
+        content: dict[str, Any] = {"fit": self._fit(), "floor_predicted": None}
         content |= c.floor.numbers() if c.floor is not None else {}
         if c.held_out is not None:
             h = c.held_out

@@ -16,6 +16,6 @@ __all__ = ["NAMES", "Finding", "findings"]
 
 def findings(study: Study) -> list[Finding]:
     """Everything that can be said from what has been measured, in the order of the report."""
-    found = [losses(study, "shared"), losses(study, "independent"), gap(study), by_width(study), by_depth(study)]
-    found += [blocks(study, steps) for steps in sorted({1, study.config.steps})]
-    return [finding for finding in found if finding is not None]
+    drawn = [losses(study, "shared"), losses(study, "independent"), gap(study), by_width(study), by_depth(study)]
+    drawn += [blocks(study, steps) for steps in sorted({1, study.config.steps})]
+    return [finding for finding in drawn if finding is not None]

@@ -20,7 +20,7 @@ _METERS = {
     "function_update": "function update",
     "function_update_inner": "function update by inner layers",
 }
-_SAID = {
+_MEANINGS = {
     ("inner_update", "COLLAPSES"): "inner features learn less and less as depth grows",
     ("inner_update", "STABLE"): "inner features learn at every depth",
     ("inner_update", "GROWS"): "inner features move more the deeper the network",
@@ -78,12 +78,12 @@ def _line(rule: RuleName, meter: str, samples: Samples) -> tuple[list[Row], Row]
 
 def _samples(study: Study, rule: RuleName, steps: int) -> Samples:
     """Depth to meter to values [seeds], of depths where every network finished."""
-    found: Samples = {}
+    samples: Samples = {}
     for depth in study.config.block_depths:
         own = [r for r in study.measured.blocks if (r["rule"], r["depth"], r["steps"]) == (rule, depth, steps)]
         if len(own) == study.config.block_seeds and not any("diverged_at" in r for r in own):
-            found[depth] = {m: torch.tensor([row[m] for row in own], dtype=torch.float64) for m in _METERS}
-    return found
+            samples[depth] = {m: torch.tensor([row[m] for row in own], dtype=torch.float64) for m in _METERS}
+    return samples
 
 
 def _headline(slopes: Sequence[Row]) -> str:
@@ -91,7 +91,7 @@ def _headline(slopes: Sequence[Row]) -> str:
     for rule, name in _RULES.items():
         own = {row["meter"]: row for row in slopes if row["rule"] == rule}
         parts = [
-            f"{_SAID.get((meter, own[meter]['verdict']), f'the trend of the {_METERS[meter]} is uncertain')} "
+            f"{_MEANINGS.get((meter, own[meter]['verdict']), f'the trend of the {_METERS[meter]} is uncertain')} "
             f"({power('L', own[meter])})"
             for meter in ("inner_update", "function_update_inner")
             if meter in own
@@ -102,10 +102,10 @@ def _headline(slopes: Sequence[Row]) -> str:
 
 
 def _divergence(study: Study, steps: int) -> list[str]:
-    said = []
+    diverged = []
     for rule, name in _RULES.items():
         ended = [r for r in study.measured.blocks if r["rule"] == rule and r["steps"] == steps and "diverged_at" in r]
         if ended:
             depths = sorted({row["depth"] for row in ended})
-            said.append(f"{len(ended)} networks with {name}, of depth {listed(depths)}")
-    return [f"Training diverged: {'; '.join(said)}. These depths are left out; lower eta_c."] if said else []
+            diverged.append(f"{len(ended)} networks with {name}, of depth {listed(depths)}")
+    return [f"Training diverged: {'; '.join(diverged)}. These depths are left out; lower eta_c."] if diverged else []

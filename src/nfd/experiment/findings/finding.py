@@ -84,12 +84,12 @@ class Finding:
     def of(plain: Any) -> Finding:
         """The finding that ``plain`` made; ValueError that says what is wrong with anything else."""
         try:
-            found = TypeAdapter(Finding).validate_python(plain)
+            finding = TypeAdapter(Finding).validate_python(plain)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "it"
             raise InputError(f"is no finding that can be drawn: {where}: {first['msg'].lower()}.") from None
-        return replace(found, **{name: decoded(getattr(found, name)) for name in _NUMBERS})
+        return replace(finding, **{name: decoded(getattr(finding, name)) for name in _NUMBERS})
 
 
 def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
@@ -117,15 +117,15 @@ def decoded(value: Any) -> Any:
     return [decoded(v) for v in value] if isinstance(value, list) else value
 
 
-def columns(name: str, found: Interval) -> Row:
+def columns(name: str, number: Interval) -> Row:
     """An interval as columns: ``name``, stderr, low, high."""
-    values = asdict(found)
+    values = asdict(number)
     return {name: values.pop("value"), **values}
 
 
-def numbers(found: Interval | None) -> dict[str, float] | None:
+def numbers(number: Interval | None) -> dict[str, float] | None:
     """An interval as a ``result.json`` holds it; None where there is none."""
-    return None if found is None else found.limits
+    return None if number is None else number.limits
 
 
 def depth_name(depth: float) -> str:

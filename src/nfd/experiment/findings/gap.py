@@ -19,16 +19,16 @@ def gap(study: Study) -> Finding | None:
     pairs = {L: torch.stack([shared[L], independent[L]], 1) for L in shared if L in independent}
     if not pairs:
         return None
-    found = {L: interval(lambda r: _gap(study, r), pair) for L, pair in pairs.items()}
+    gaps = {L: interval(lambda r: _gap(study, r), pair) for L, pair in pairs.items()}
     shares = {L: interval(lambda r: 100 * _share(study, r), pair) for L, pair in pairs.items()}
     progressing = {L: interval(lambda r: progress(study, r[:, 0]), pair).low > 0 for L, pair in pairs.items()}
-    rows = [_row(L, found[L], shares[L] if progressing[L] else None) for L in pairs]
+    rows = [_row(L, gaps[L], shares[L] if progressing[L] else None) for L in pairs]
     last = max(pairs)
-    side = "above" if found[last].value > 0 else "below"
-    headline = f"At {depth_name(last)} the two cannot be told apart: {found[last]} nats on average over the steps."
-    if found[last].resolved:
+    side = "above" if gaps[last].value > 0 else "below"
+    headline = f"At {depth_name(last)} the two cannot be told apart: {gaps[last]} nats on average over the steps."
+    if gaps[last].resolved:
         headline = (
-            f"No: at {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {found[last]} "
+            f"No: at {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {gaps[last]} "
             "nats on average over the steps"
         )
         headline += f", {_percent(shares[last])} of the progress made." if progressing[last] else "."
@@ -53,10 +53,9 @@ def _share(study: Study, pair: Tensor) -> Tensor:
     return _gap(study, pair) / progress(study, pair[:, 0])
 
 
-def _row(depth: float, found: Interval, share: Interval | None) -> Row:
-    return (
-        {"series": "gap", "depth": depth} | columns("gap", found) | {"share_of_progress": share and share.value / 100}
-    )
+def _row(depth: float, difference: Interval, share: Interval | None) -> Row:
+    row = {"series": "gap", "depth": depth} | columns("gap", difference)
+    return row | {"share_of_progress": share and share.value / 100}
 
 
 def _trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:

@@ -54,11 +54,11 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
 
 def _all_diverged(study: Study, feedback: Feedback) -> Finding | None:
     """What to say when no prediction stayed finite; None when none was made yet."""
-    said = divergence(study, feedback)
+    diverged = divergence(study, feedback)
     if not any(name == feedback for name, _ in study.measured.limits):
         return None
     rows = [row for width, outputs in _all_real(study).items() for row in _real_rows(study, width, outputs)]
-    return Finding(f"loss-{feedback}", _TITLES[feedback], " ".join(said), rows, _AXES, "Mean of real networks.")
+    return Finding(f"loss-{feedback}", _TITLES[feedback], " ".join(diverged), rows, _AXES, "Mean of real networks.")
 
 
 def _all_real(study: Study) -> dict[int, Tensor]:
@@ -71,8 +71,8 @@ def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
     loss, error = jackknife(lambda r: study.mean_loss(r.mean(0)), outputs)
     half = standard_errors(len(outputs) - 1) * error
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
-    for step, found in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
-        yield _row(series, Role.PREDICTION, depth, INFINITE, step, *found)
+    for step, numbers in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
+        yield _row(series, Role.PREDICTION, depth, INFINITE, step, *numbers)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
@@ -137,9 +137,9 @@ def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
         n: interval(lambda o, r: study.mean_loss(o).mean() - mean_loss(study, r), outputs, limits[depth])
         for n, outputs in real(study, depth).items()
     }
-    told = [n for n, found in apart.items() if found.resolved]
-    which = "none can be told from zero" if not told else f"told from zero: width {', '.join(map(str, told))}"
-    shown = "; ".join(f"{n}: {found}" for n, found in apart.items())
+    resolved = [str(n) for n, difference in apart.items() if difference.resolved]
+    which = f"told from zero: width {', '.join(resolved)}" if resolved else "none can be told from zero"
+    shown = "; ".join(f"{n}: {difference}" for n, difference in apart.items())
     return [f"The loss of real networks of depth {depth} minus the prediction for it, by width: {shown} ({which})."]
 
 

@@ -17,14 +17,14 @@ from nfd.limits.depth import extrapolated
 def wide(study: Study, feedback: Feedback) -> dict[float, Tensor]:
     """Depth to outputs [R, steps, b, C] of the infinitely wide network, infinite depth last."""
     done = study.measured.limits
-    found: dict[float, Tensor] = {}
+    outputs: dict[float, Tensor] = {}
     for depth in study.config.depths:
         if (feedback, depth) in done and whole(done[feedback, depth]):
-            found[depth] = done[feedback, depth]
+            outputs[depth] = done[feedback, depth]
     *_, half, deepest = study.config.depths
-    if half in found and deepest in found:
-        found[INFINITE] = extrapolated(found[half], found[deepest])
-    return found
+    if half in outputs and deepest in outputs:
+        outputs[INFINITE] = extrapolated(outputs[half], outputs[deepest])
+    return outputs
 
 
 def real(study: Study, depth: int) -> dict[int, Tensor]:
@@ -63,15 +63,15 @@ def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
     runs = {f"infinitely wide ones of depth {L}": y for (name, L), y in m.limits.items() if name == feedback}
     if feedback != "independent":
         runs |= {f"width {n} and depth {L}": y for (L, n), y in m.real.items()}
-    said: list[str] = []
+    ended_runs: list[str] = []
     firsts: list[int] = []
     for where, outputs in runs.items():
         ended = (~torch.isfinite(outputs)).any(-1).any(-1)
         if bool(ended.any()):
             first = int(ended.any(0).nonzero()[0])
             firsts.append(first)
-            said.append(f"{int(ended.any(1).sum())} of {len(ended)} of {where} (first at step {first})")
-    if not said:
+            ended_runs.append(f"{int(ended.any(1).sum())} of {len(ended)} of {where} (first at step {first})")
+    if not ended_runs:
         return []
     remedy = "lower the horizon or the scale of the inputs" if min(firsts) == 0 else "lower eta_c"
-    return [f"Training diverged: {'; '.join(said)}. These sizes are left out; {remedy}."]
+    return [f"Training diverged: {'; '.join(ended_runs)}. These sizes are left out; {remedy}."]
