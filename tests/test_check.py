@@ -639,6 +639,7 @@ def test_losses_and_optimizers_of_ones_own() -> None:
         make_optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1),
     )  # fmt: skip
     assert found.table
+    assert all(row["value"] == row["slope"] or math.isnan(row["value"]) for row in found.table)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

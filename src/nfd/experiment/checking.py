@@ -18,7 +18,6 @@ from nfd.experiment.findings.finding import Axes, Finding, Row, columns
 from nfd.experiment.settings import CheckConfig
 from nfd.meters.check import check
 from nfd.meters.outcome import Check, meaning_of, slope_of
-from nfd.meters.table import METERS
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 
 _CAPTION = (
@@ -89,32 +88,29 @@ def checked(config: CheckConfig, model: str, device: str | None = None) -> tuple
     return found, data
 
 
-def check_findings(config: CheckConfig, found: Check, data: str) -> list[Finding]:
+def check_findings(config: CheckConfig, check: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter against size, relative to the smallest network."""
-    about = {name: getattr(found, name) for name in ("rule", "optimizer", "eta_c", "seeds", "steps")}
+    about = {name: getattr(check, name) for name in ("rule", "optimizer", "eta_c", "seeds", "steps")}
     caption = _CAPTION.format(**about, data=data, thresholds=f"{THRESHOLDS} {LIMITS}")
-    findings = []
     axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
+    findings = []
     for axis, sizes in axes:
-        rows = [row for meter in METERS for row in _points(found, axis, sizes, meter)]
+        trends = [row for row in check.table if row["axis"] == axis]
+        rows = [row for trend in trends for row in _points(check, axis, sizes, trend["meter"])]
         if rows:
-            own = [row for row in found.table if row["axis"] == axis]
             title = f"What changes with {axis}?"
             shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
-            findings.append(Finding(axis, title, _headline(own, axis), rows, shown, caption, table=_table(own)))
+            findings.append(Finding(axis, title, _headline(trends, axis), rows, shown, caption, table=_table(trends)))
     return findings
 
 
-def _points(found: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[Row]:
+def _points(check: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[Row]:
     """Ratios to the smallest size, over all seeds and sizes of the other axis."""
-    if not any(row["meter"] == meter and row["axis"] == axis for row in found.table):
-        return []
     logs = {}
     for size in sizes:
-        values = torch.tensor(
-            [r.get(meter, math.nan) for r in found.runs if r[axis] == size], dtype=torch.float64
-        ).log()
-        logs[size] = values[values.isfinite()]
+        values = [run.get(meter, math.nan) for run in check.runs if run[axis] == size]
+        log_values = torch.tensor(values, dtype=torch.float64).log()
+        logs[size] = log_values[log_values.isfinite()]
     rows = []
     for size in sizes:
         if min(len(logs[size]), len(logs[sizes[0]])) > 1:
@@ -123,30 +119,38 @@ def _points(found: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[
     return rows
 
 
-def _headline(rows: Sequence[Row], axis: Axis) -> str:
-    said = []
-    for word, verb in (("COLLAPSES", "collapses"), ("GROWS", "grows")):
-        meters = [f"{r['meter'].replace('_', ' ')} ({axis}^{r['slope']:+.2f})" for r in rows if r["verdict"] == word]
-        if meters:
-            said.append(f"{', '.join(meters)} {verb if len(meters) == 1 else verb.removesuffix('s')} with {axis}")
-    uncertain = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "UNCERTAIN"]
-    if uncertain:
-        said.append(f"of {', '.join(uncertain)} the trend is uncertain")
-    unread = [r["meter"].replace("_", " ") for r in rows if r["verdict"] == "NOT MEASURED"]
-    if not any(r["verdict"] in ("COLLAPSES", "GROWS", "UNCERTAIN") for r in rows):
-        said.append(f"nothing that was measured collapses or grows with {axis}")
-    if unread:
-        said.append(f"{', '.join(unread)} {'was' if len(unread) == 1 else 'were'} not measured")
-    return f"{'; '.join(said)[:1].upper()}{'; '.join(said)[1:]}."
+def _headline(trends: Sequence[Row], axis: Axis) -> str:
+    """What collapses, grows, is uncertain or was not measured, in one sentence."""
+    by_verdict: dict[str, list[Row]] = {}
+    for trend in trends:
+        by_verdict.setdefault(trend["verdict"], []).append(trend)
+    meters = {word: [_name(trend) for trend in own] for word, own in by_verdict.items()}
+    clauses = []
+    for word, singular, plural in (("COLLAPSES", "collapses", "collapse"), ("GROWS", "grows", "grow")):
+        if own := by_verdict.get(word):
+            slopes = ", ".join(f"{_name(trend)} ({axis}^{trend['slope']:+.2f})" for trend in own)
+            clauses.append(f"{slopes} {singular if len(own) == 1 else plural} with {axis}")
+    if "UNCERTAIN" in meters:
+        clauses.append(f"of {', '.join(meters['UNCERTAIN'])} the trend is uncertain")
+    if not clauses:
+        clauses.append(f"nothing that was measured collapses or grows with {axis}")
+    if unread := meters.get("NOT MEASURED"):
+        clauses.append(f"{', '.join(unread)} {'was' if len(unread) == 1 else 'were'} not measured")
+    sentence = "; ".join(clauses)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
-def _table(rows: Sequence[Row]) -> list[dict[str, str]]:
+def _name(trend: Row) -> str:
+    return str(trend["meter"]).replace("_", " ")
+
+
+def _table(trends: Sequence[Row]) -> list[dict[str, str]]:
     return [
         {
-            "meter": r["meter"].replace("_", " "),
-            "exponent [95 % interval]": slope_of(r),
-            "verdict": r["verdict"],
-            "what it means": meaning_of(r),
+            "meter": _name(trend),
+            "exponent [95 % interval]": slope_of(trend),
+            "verdict": trend["verdict"],
+            "what it means": meaning_of(trend),
         }
-        for r in rows
+        for trend in trends
     ]
