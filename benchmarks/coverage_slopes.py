@@ -14,7 +14,7 @@ import nfd
 from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcome, repeated
 from nfd.core.random import derive
 from nfd.core.statistics import pooled_slope
-from nfd.experiment.checking import check_findings
+from nfd.experiment.findings.check import check_findings
 from nfd.meters.outcome import Check
 
 _SEEDS = 3

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import nfd
 from nfd.cli.main import main
 from nfd.core.statistics import Interval
-from nfd.experiment.checking import check_findings
+from nfd.experiment.findings.check import check_findings
 from nfd.experiment.settings import CheckConfig
 from nfd.families.constructed import member_of
 from nfd.meters import running, table

@@ -30,7 +30,8 @@ class CheckCommand(DeviceOptions, CheckConfig):
             raise UsageError("check needs a constructor, such as mypackage.mymodule:make_model. See nfd check --help.")
         config = self.settings(CheckConfig)
         from nfd.core.files import prepare_directory
-        from nfd.experiment.checking import check_findings, checked
+        from nfd.experiment.checking import checked
+        from nfd.experiment.findings.check import check_findings
         from nfd.report.check import write_check
 
         directory = prepare_directory(self.out, [*PAGE, "runs.csv", *charts(["depth", "width"])])
