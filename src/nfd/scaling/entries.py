@@ -29,32 +29,32 @@ class Parts:
     notes: list[str] = field(default_factory=list)
 
 
-def entries_of_base(found: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
+def entries_of_base(structure: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
     """Ratios from the shapes of the base's tensors, and their scale."""
     entries = {}
-    for name, t in found.tensors.items():
+    for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown = ratios(t, base.of(t, found.blocks), role)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, found.blocks))
+        grown = ratios(t, base.of(t, structure.blocks), role)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, structure.blocks))
     return entries
 
 
-def entries_of_ratio(found: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:
+def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:
     """Where only the ratio ``m`` of widths is known: matrices follow ``fan_in^-1/2`` from the base to the model."""
-    entries, own = {}, Base(found.tensors, found.blocks)
-    for name, t in found.tensors.items():
+    entries, own = {}, Base(structure.tensors, structure.blocks)
+    for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown, begins = ratios_by_role(t, role, m), own.start(t, found.blocks)
+        grown, begins = ratios_by_role(t, role, m), own.start(t, structure.blocks)
         if not t.is_vector and role not in INPUT_LIKE:
             begins = replace(begins, std=begins.std * grown.fan_in**0.5)
         entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins)
     return entries
 
 
-def stream_width(found: Anatomy, settled: Settled) -> int:
+def stream_width(structure: Anatomy, settled: Settled) -> int:
     """The size of the stream, as fan-out of what writes it."""
     for wanted in ("outer", "embedding", "tied", "input"):
-        writers = [t for name, t in found.tensors.items() if settled[name][0] == wanted and not t.is_vector]
+        writers = [t for name, t in structure.tensors.items() if settled[name][0] == wanted and not t.is_vector]
         sizes = {t.shape[axis] for t in writers for axis in (t.outs or ())[:1]}
         if len(sizes) == 1:
             return sizes.pop()
@@ -71,29 +71,31 @@ def widest(entries: Mapping[str, Entry]) -> float:
 
 
 def multipliers(
-    found: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None
+    structure: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None
 ) -> tuple[dict[str, float], list[str]]:
     """Forward factors that no initialisation can stand for, by module name, and what to say of them."""
-    tied, said = _tied_heads(found, entries)
+    tied, notes = _tied_heads(structure, entries)
     before = next(iter(known(base).attention.values()), None) if base is not None else None
-    grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in found.known.attention.items() if d != before}
+    grown = (
+        {} if before is None else {n: (before / d) ** 0.5 for n, d in structure.known.attention.items() if d != before}
+    )
     if grown:
-        said.append(
+        notes.append(
             "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Wrap what makes the queries in nfd.Scaled, or "
             "where queries, keys and values are one matrix multiply the logits, by the factor in plan.multipliers; at "
             "a fixed head size this is not needed."
         )
-    return tied | grown, said
+    return tied | grown, notes
 
 
-def _tied_heads(found: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
+def _tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
     factors: dict[str, float] = {}
-    said = []
+    notes = []
     for name, entry in entries.items():
         if entry.role == "tied" and entry.ratios.fan_out != 1:
-            heads = [n.rpartition(".")[0] for n in found.tensors[name].readers]
+            heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
             factors |= dict.fromkeys(heads, 1 / entry.ratios.fan_out)
-            said.append(
+            notes.append(
                 f"{name} is the head as well: wrap {', '.join(heads)} in nfd.Scaled, factor in plan.multipliers."
             )
-    return factors, said
+    return factors, notes

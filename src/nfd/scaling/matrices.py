@@ -27,14 +27,14 @@ def layout_of(t: TensorInfo) -> Layout | None:
     return "out-in" if t.outs == (0,) else "in-out"
 
 
-def with_layouts(entries: Mapping[str, Entry], found: Anatomy, scaling: Scaling | None) -> dict[str, Entry]:
+def with_layouts(entries: Mapping[str, Entry], structure: Anatomy, scaling: Scaling | None) -> dict[str, Entry]:
     """The entries with their layouts: None for matrices with a side that does not grow with width, such as routers."""
     grows = scaling or {}
-    one_sided = {_in_block(name, found.blocks) for name, dims in grows.items() if any(dims) and not all(dims)}
+    one_sided = {_in_block(name, structure.blocks) for name, dims in grows.items() if any(dims) and not all(dims)}
     return {
         name: entry
-        if _in_block(name, found.blocks) in one_sided
-        else replace(entry, matrix=layout_of(found.tensors[name]))
+        if _in_block(name, structure.blocks) in one_sided
+        else replace(entry, matrix=layout_of(structure.tensors[name]))
         for name, entry in entries.items()
     }
 

@@ -250,18 +250,18 @@ class Plan:
 
     def _parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         check_stored(model)
-        found = {name: t.parameter for name, t in tensors(model).items()}
-        missing, extra = sorted(self.entries.keys() - found.keys()), sorted(found.keys() - self.entries.keys())
+        named = {name: t.parameter for name, t in tensors(model).items()}
+        missing, extra = sorted(self.entries.keys() - named.keys()), sorted(named.keys() - self.entries.keys())
         if missing or extra:
             raise InputError(
                 f"The model is not the one planned: {_several('missing', missing)}{_several('not planned', extra)}"
                 "Plan it again, or build the model that was planned."
             )
-        for name, p in found.items():
+        for name, p in named.items():
             shape = self.entries[name].shape
             if tuple(p.shape) != shape and not hasattr(p, "placements"):
                 raise InputError(f"{name!r} was planned as {list(shape)}; the model's is {list(p.shape)}. Plan again.")
-        return found
+        return named
 
     # ---- storing it ------------------------------------------------------------------------------------------
 

@@ -171,24 +171,30 @@ def _of_any(
             instances.append(instance(make_model, base_width, 2, seed=0))
         blocks = _containers(max((blocks_of(m, None) for m in instances), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
-    found = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
-    settled = _settled(found, chosen, rule, model)
+    structure = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
+    settled = _settled(structure, chosen, rule, model)
     unseen = (
-        [_HEADS] if any(d.reason is Reason.PROBE for d in found.decisions.values()) and _is_sequence(sample) else []
+        [_HEADS] if any(d.reason is Reason.PROBE for d in structure.decisions.values()) and _is_sequence(sample) else []
     )
     if not chosen.scales_width:  # the model's own start is that of the rule
-        return Parts(with_layouts(entries_of_ratio(found, settled, 1.0), found, scaling), 1.0, 1.0, found.blocks)
+        return Parts(
+            with_layouts(entries_of_ratio(structure, settled, 1.0), structure, scaling), 1.0, 1.0, structure.blocks
+        )
     if base is not None:
         base_blocks = blocks_of(base, blocks)
-        entries = with_layouts(entries_of_base(found, settled, Base(tensors(base), base_blocks)), found, scaling)
-        depth = len(found.blocks) / len(base_blocks) if base_blocks else 1.0
-        factors, said = multipliers(found, entries, base)
-        return Parts(entries, widest(entries), depth, found.blocks, factors, [*said, *unseen])
-    m = 1.0 if base_width is None else stream_width(found, settled) / base_width
-    depth = len(found.blocks) / base_depth if base_depth and found.blocks else 1.0
-    entries = with_layouts(entries_of_ratio(found, settled, m), found, scaling)
-    factors, said = multipliers(found, entries, None)
-    return Parts(entries, m, depth, found.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *said, *unseen])
+        entries = with_layouts(
+            entries_of_base(structure, settled, Base(tensors(base), base_blocks)), structure, scaling
+        )
+        depth = len(structure.blocks) / len(base_blocks) if base_blocks else 1.0
+        factors, notes = multipliers(structure, entries, base)
+        return Parts(entries, widest(entries), depth, structure.blocks, factors, [*notes, *unseen])
+    m = 1.0 if base_width is None else stream_width(structure, settled) / base_width
+    depth = len(structure.blocks) / base_depth if base_depth and structure.blocks else 1.0
+    entries = with_layouts(entries_of_ratio(structure, settled, m), structure, scaling)
+    factors, notes = multipliers(structure, entries, None)
+    return Parts(
+        entries, m, depth, structure.blocks, factors, [*([] if m == 1 and depth == 1 else [_LAW]), *notes, *unseen]
+    )
 
 
 def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -250,21 +256,21 @@ def _scaling(
     return {name: grows.get(name, (False,) * len(t.shape)) for name, t in tensors(model).items()}
 
 
-def _settled(found: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[str, tuple[Role, str]]:
+def _settled(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[str, tuple[Role, str]]:
     """Every tensor's role, or one error that lists what is open."""
-    decisions = dict(found.decisions)
+    decisions = dict(structure.decisions)
     if not chosen.scales_width:  # every factor is 1, whatever the role
         decisions = {n: d if d.role else Decision("vector", d.why) for n, d in decisions.items()}
     elif not chosen.scales_depth:
-        inside = tuple(f"{block}." for block in found.blocks)
+        inside = tuple(f"{block}." for block in structure.blocks)
         decisions = {
             n: Decision("hidden", "in a block; this rule treats inner and outer alike")
-            if d.role is None and n.startswith(inside) and len(found.tensors[n].names) == 1
+            if d.role is None and n.startswith(inside) and len(structure.tensors[n].names) == 1
             else d
             for n, d in decisions.items()
         }
-    if chosen.scales_depth and found.known.post_norm:
-        part = found.known.post_norm[0]
+    if chosen.scales_depth and structure.known.post_norm:
+        part = structure.known.post_norm[0]
         instead = ", or build the model with norm_first=True" if part.has_norm_first else ""
         raise InputError(
             f"Rule {rule!r} needs a pre-norm residual stream; {part.name} normalises after adding. Use "
@@ -273,7 +279,7 @@ def _settled(found: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[
     undecided = {n: d for n, d in decisions.items() if d.role is None}
     if undecided:
         raise InputError(_question(undecided))
-    if chosen.scales_depth and not found.blocks:
+    if chosen.scales_depth and not structure.blocks:
         raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {_where_blocks_are(model)}")
     return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
 

@@ -30,20 +30,20 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 
     Where one of these stands around a module, the name is the inner module's. Shared modules have several names.
     """
-    found: dict[str, nn.Module] = {}
+    named: dict[str, nn.Module] = {}
 
     def walk(module: nn.Module, name: str) -> None:
         inner = next((_WRAPPED[kind] for kind in _kinds(type(module)) if kind in _WRAPPED), None)
         if inner is not None and inner in module._modules:
             walk(getattr(module, inner), name)
             return
-        found[name] = module
+        named[name] = module
         for key, child in module._modules.items():
             if child is not None:
                 walk(child, f"{name}.{key}" if name else key)
 
     walk(model, "")
-    return found
+    return named
 
 
 def check_stored(model: nn.Module) -> None:
@@ -113,14 +113,14 @@ def tensors(model: nn.Module) -> dict[str, TensorInfo]:
         for key, p in module._parameters.items():
             if p is not None:
                 places.setdefault(id(p), []).append((f"{prefix}.{key}" if prefix else key, module, p))
-    found = {}
+    named = {}
     for own in places.values():
         names = tuple(dict.fromkeys(name for name, _, _ in own))
         chosen, owner, p = next((place for place in own if isinstance(place[1], _TABLES)), own[0])
         ins, outs = _axes(owner, chosen.rpartition(".")[2], p)
         readers = tuple(name for name, module, _ in own if not isinstance(module, _TABLES))
-        found[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
-    return found
+        named[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
+    return named
 
 
 def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
