@@ -32,6 +32,7 @@ from nfd.nets.factored import FEEDBACKS, FactoredLinear
 from nfd.nets.scaled_network import ScaledNetwork
 from nfd.nets.streams import Arithmetic, Streams
 from nfd.nets.structured import StructuredLinear
+from nfd.scaling.rules import rule_named
 
 Linear = DenseLinear | FactoredLinear
 
@@ -126,7 +127,7 @@ class Network(ScaledNetwork):
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
         """The arguments that a rule decides."""
-        return {"regime": "kernel" if rule == "ntk" else "feature"}
+        return {"regime": "kernel" if rule_named(rule) is rule_named("ntk") else "feature"}
 
     def is_standard_normal(self, name: str) -> bool:
         owner = self.get_submodule(name.rpartition(".")[0])
