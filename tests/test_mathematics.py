@@ -21,7 +21,7 @@ import nfd
 from nfd.core.activations import activation
 from nfd.core.names import Feedback, RuleName
 from nfd.core.random import Increment
-from nfd.core.statistics import Size, rms, student
+from nfd.core.statistics import Magnitude, rms, student
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import DEPTHS, _growth, extrapolated
 from nfd.meters.verdict import verdict
@@ -280,8 +280,8 @@ def test_a_third_of_the_last_move_is_left() -> None:
 def test_the_growth_of_changes_is_an_exponent_in_depth() -> None:
     """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as L^(1/2)."""
     for power in (-1.0, 0.5):
-        assert _growth([Size(2 ** (power * k), 0.0) for k in range(4)]) == pytest.approx(power)
-    assert _growth([Size(1.0, 0.0)]) is None
+        assert _growth([Magnitude(2 ** (power * k), 0.0) for k in range(4)]) == pytest.approx(power)
+    assert _growth([Magnitude(1.0, 0.0)]) is None
 
 
 def test_constants_of_the_first_step_of_two_layer_blocks(one_thread: None) -> None:

@@ -151,7 +151,7 @@ def study_numbers(config: StudyConfig, place: Path) -> Any:
 
 def predict_numbers(config: PredictConfig, place: Path) -> Any:
     """The prediction, all of it."""
-    predicted = prediction.prediction(config).found
+    predicted = prediction.prediction(config).prediction
     return predicted, predicted.table
 
 

@@ -33,9 +33,9 @@ class PredictCommand(ExecutorOptions, PredictConfig):
         executor = self.chosen_executor()
         done = prediction(config, device=self.device, out=directory, executor=executor, progress=True)
         with staged(directory) as folder:
-            write_csv(folder / "predict.csv", done.found.table)
+            write_csv(folder / "predict.csv", done.prediction.table)
             write_text(folder / "config.toml", config.toml())
             write_json(folder / "result.json", {"command": command, **done.result()})
-        print(done.found)
+        print(done.prediction)
         print(f"Result: {directory / 'result.json'}")
         return 0

@@ -39,11 +39,11 @@ class TransferCommand(SweepOptions, TransferConfig):
         from nfd.sweep.transfer_findings import sentence, transfer_findings
 
         with self.sweep(directory) as sweep:
-            found = transfer(config, sweep)
-        findings = transfer_findings(config, found, data_title(config))
-        path = write_transfer(config, found, findings, directory, command)
-        for one in found:
-            print(f"{one.verdict}  {sentence(one)}")
+            answers = transfer(config, sweep)
+        findings = transfer_findings(config, answers, data_title(config))
+        path = write_transfer(config, answers, findings, directory, command)
+        for transferred in answers:
+            print(f"{transferred.verdict}  {sentence(transferred)}")
         print(f"Report: {path}")
-        print(recommended(found))
+        print(recommended(answers))
         return 0

@@ -34,17 +34,17 @@ def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Size:
+class Magnitude:
     """RMS of a mean beyond what its noise explains, and that noise, RMS of the standard errors."""
 
     value: float
     noise: float
 
 
-def size(mean: Tensor, error: Tensor) -> Size:
+def magnitude(mean: Tensor, error: Tensor) -> Magnitude:
     """``sqrt(max(0, squared_size))`` with its noise; not-a-number propagates."""
     squared = float(squared_size(mean, error))
-    return Size(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
+    return Magnitude(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
 
 
 def systematic_squares(differences: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list
 
     Where the group fails as a whole its runs are trained one by one, so that each has a record of its own.
     """
-    configs = [RunConfig(**each) for each in settings]
+    configs = [RunConfig(**run) for run in settings]
     keys = [run_key(config, dataset_of(config).fingerprint) for config in configs]
     group = group_key(keys)
     try:
@@ -80,11 +80,12 @@ def _alone(config: RunConfig, key: str, group: str, device: str) -> Record:
 def _trained(configs: Sequence[RunConfig], keys: Sequence[str], group: str, device: str) -> list[Record]:
     start = time.perf_counter()
     dataset = dataset_of(configs[0])
-    found = trained(configs, dataset, device)
+    results = trained(configs, dataset, device)
     seconds = (time.perf_counter() - start) / len(configs)
-    runs = zip(configs, keys, found, strict=True)
+    runs = zip(configs, keys, results, strict=True)
     return [
-        _record(config, key, group, one, dataset.test_labels[: len(one.outputs)], seconds) for config, key, one in runs
+        _record(config, key, group, result, dataset.test_labels[: len(result.outputs)], seconds)
+        for config, key, result in runs
     ]
 
 

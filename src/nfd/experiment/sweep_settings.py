@@ -45,8 +45,8 @@ class SweepConfig(DataConfig):
         """What every run of the sweep has, as settings of ``RunConfig``."""
         names = ("activation", "horizon", "block", "batch")
         steps = self.steps if self.epochs is None else steps_of(self.epochs, training_images, self.batch)
-        found = data_settings(self) | {name: getattr(self, name) for name in names} | {"steps": steps}
-        return found | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
+        settings = data_settings(self) | {name: getattr(self, name) for name in names} | {"steps": steps}
+        return settings | {"seed": [initial_seed(self.seed, index) for index in range(self.seeds)]}
 
 
 def data_settings(config: DataConfig) -> dict[str, Any]:

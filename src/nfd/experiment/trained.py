@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from nfd.data.dataset import Dataset
 from nfd.experiment.metering import METERS
 from nfd.experiment.settings import RunConfig
+from nfd.families.paper import PaperFamily
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.nets.stack import Stack
-from nfd.scaling.rules import exponent_of
 from nfd.training.loop import Optimizer, train
 from nfd.training.losses import cross_entropy
 from nfd.training.optimizers import optimizer_named, stacked_optimizer_named
@@ -56,29 +56,16 @@ def tested(config: RunConfig) -> slice:
 
 def network(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Network:
     """The untrained network of a run."""
-    inputs, classes = dataset.inputs.shape[1], len(dataset.classes)
-    shared = {
-        "activation": config.activation,
-        "regime": "kernel" if config.rule == "ntk" else "feature",
-        "weights": config.weights,
-        "feedback": config.feedback,
-        "seed": config.seed,
-        "device": device,
-    }
-    if config.network == "mlp":
-        return MLP(inputs, classes, config.width, config.depth, **shared)  # type: ignore[arg-type]
-    return ResNet(
-        inputs,
-        classes,
-        config.width,
-        config.depth,
-        horizon=config.horizon,
-        block=config.block,
-        order=config.order,
-        branch_exponent=exponent_of(config.rule),
-        coupled=config.coupled,
-        **shared,  # type: ignore[arg-type]
-    )
+    return family(config, dataset).build(config.width, config.depth, config.seed, config.weights, device).net
+
+
+def family(config: RunConfig, dataset: Dataset) -> PaperFamily:
+    """The networks of every size that a run's network is one of."""
+    plain = config.network == "mlp"
+    names = ("activation", "feedback") if plain else ("activation", "feedback", "horizon", "block", "order", "coupled")
+    settings = {name: getattr(config, name) for name in names}
+    sizes = dataset.inputs.shape[1], len(dataset.classes)
+    return PaperFamily(MLP if plain else ResNet, *sizes, config.rule, config.optimizer, settings)
 
 
 def looks(config: RunConfig) -> list[int]:
@@ -111,11 +98,11 @@ class _Training:
         losses = self._losses()
         outputs = self._outputs(self.first.steps)
         tests = self._test_curves() if self.first.every else {}
-        found = []
+        results = []
         for k in range(len(self.configs)):
             own = {name: x[k] for name, x in tests.items()} | self._readings() | self.meter.end(outputs[k])
-            found.append(Trained(losses[k], outputs[k], dict(metrics), curves | own))
-        return found
+            results.append(Trained(losses[k], outputs[k], dict(metrics), curves | own))
+        return results
 
     def _losses(self) -> Tensor:
         """Losses ``[R, steps]``, with a look at the networks at their moments."""
@@ -168,8 +155,10 @@ class _Training:
         if not self.blank:
             return {}
         steps = self.moments[1:]
-        found = {name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank}
-        return found | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
+        vectors = {
+            name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank
+        }
+        return vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
 
 
 @torch.no_grad()

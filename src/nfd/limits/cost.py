@@ -36,7 +36,7 @@ def bytes_of(memory: str | int | float) -> int:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Storage:
     """The cheaper way to hold the weights of a run, its peak bytes and its predicted seconds."""
 
     weights: Weights
@@ -44,7 +44,7 @@ class Cost:
     seconds: float
 
 
-def within(problem: Problem, width: int, depth: int, memory: int) -> Cost | None:
+def within(problem: Problem, width: int, depth: int, memory: int) -> Storage | None:
     """The cheaper way that fits into ``memory`` bytes, or None."""
     ways = [c for c in (_deferred(problem, width, depth), _dense(problem, width, depth)) if c.bytes <= memory]
     return min(ways, key=lambda c: c.seconds) if ways else None
@@ -65,7 +65,7 @@ def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
     return _FLOAT * (ends + stream)
 
 
-def _deferred(problem: Problem, n: int, depth: int) -> Cost:
+def _deferred(problem: Problem, n: int, depth: int) -> Storage:
     layers, N, batch = depth * problem.layers_per_block, problem.task.samples, problem.task.batch
     rank = min(N, n)
     size = layers * predicted_bytes(n, n, N, _FLOAT) + _shared_bytes(problem, n, depth)
@@ -73,10 +73,10 @@ def _deferred(problem: Problem, n: int, depth: int) -> Cost:
     products = 2 * 2 * _PASSES * n * batch * growing
     draws = 2 * rank * n
     seconds = products / _PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
-    return Cost("deferred", size, layers * seconds)
+    return Storage("deferred", size, layers * seconds)
 
 
-def _dense(problem: Problem, n: int, depth: int) -> Cost:
+def _dense(problem: Problem, n: int, depth: int) -> Storage:
     layers, steps = depth * problem.layers_per_block, problem.task.steps
     copies = 1 if problem.feedback == "shared" else 2
     trained = 2 if problem.feedback == "independent" else 1
@@ -85,7 +85,7 @@ def _dense(problem: Problem, n: int, depth: int) -> Cost:
     passes = 2 * matrices + 2
     flops = 3 * 2 * n * n * problem.task.batch
     step = passes * n * n * _FLOAT / _MATRIX_RATE + flops / (3 * _PRODUCT_RATE) + 1e-4
-    return Cost("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
+    return Storage("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
 
 
 def power_of_two(at_least: float) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nfd.core.statistics import Size, rms, size, stderr
+from nfd.core.statistics import Magnitude, magnitude, rms, stderr
 from nfd.limits.ensemble import Ensemble
 from nfd.limits.problem import Problem
 from nfd.limits.sampler import Sampler
@@ -69,34 +69,34 @@ def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
 
 def to_infinity(sampler: Sampler) -> Limit:
     """Double the depth until the extrapolation moves by less than rtol, or the changes do not shrink."""
-    seen: list[Ensemble] = []
-    changes: list[Size] = []
+    ensembles: list[Ensemble] = []
+    changes: list[Magnitude] = []
     for depth in DEPTHS:
         if not sampler.fits(depth):
             break
-        seen.append(sampler.at(depth))
-        if seen[-1].diverged_at is not None:
-            return _stopped(seen, changes, _divergence(seen[-1]))
-        if len(seen) > 1:
-            changes.append(_change(seen[-1].outputs - seen[-2].outputs))
+        ensembles.append(sampler.at(depth))
+        if ensembles[-1].diverged_at is not None:
+            return _stopped(ensembles, changes, _divergence(ensembles[-1]))
+        if len(ensembles) > 1:
+            changes.append(_change(ensembles[-1].outputs - ensembles[-2].outputs))
         if _does_not_shrink(changes):
-            return _without_limit(seen, changes)
-        if len(seen) > 2:
-            a, b, c = (e.outputs for e in seen[-3:])
+            return _without_limit(ensembles, changes)
+        if len(ensembles) > 2:
+            a, b, c = (e.outputs for e in ensembles[-3:])
             moved = _change(extrapolated(b, c) - extrapolated(a, b))
-            wanted = sampler.rtol * rms(seen[-1].outputs.mean(0))
+            wanted = sampler.rtol * rms(ensembles[-1].outputs.mean(0))
             if moved.value <= wanted:
                 resolved = moved.noise <= wanted
-                return _limit(seen, changes, converged=resolved, note="" if resolved else _unresolved(moved))
+                return _limit(ensembles, changes, converged=resolved, note="" if resolved else _unresolved(moved))
     if changes[-1].value > max(_SHRINKS * changes[0].value, 2 * changes[-1].noise):
-        return _without_limit(seen, changes)
-    why = "memory allows no deeper one" if len(seen) < len(DEPTHS) else f"{DEPTHS[-1]} is the deepest tried"
-    note = f"The last doubling of the depth still changed the outputs by {changes[-1].value:.3g} (RMS); {why}."
-    return _limit(seen, changes, converged=False, note=note)
+        return _without_limit(ensembles, changes)
+    reason = "memory allows no deeper one" if len(ensembles) < len(DEPTHS) else f"{DEPTHS[-1]} is the deepest tried"
+    note = f"The last doubling of the depth still changed the outputs by {changes[-1].value:.3g} (RMS); {reason}."
+    return _limit(ensembles, changes, converged=False, note=note)
 
 
-def _change(samples: Tensor) -> Size:
-    return size(samples.mean(0), stderr(samples))
+def _change(samples: Tensor) -> Magnitude:
+    return magnitude(samples.mean(0), stderr(samples))
 
 
 def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
@@ -104,22 +104,22 @@ def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
     return 2 * deep - shallow
 
 
-def _does_not_shrink(changes: list[Size]) -> bool:
+def _does_not_shrink(changes: list[Magnitude]) -> bool:
     if len(changes) < 2:
         return False
     before, after = changes[-2:]
     return after.value > _SHRINKS * before.value and before.value > 2 * before.noise and after.value > 2 * after.noise
 
 
-def _limit(seen: list[Ensemble], changes: list[Size], *, converged: bool, note: str) -> Limit:
-    shallow, deep = seen[-2:]
-    outputs, evaluations = [e.outputs for e in seen[-3:]], [e.eval_outputs for e in seen[-3:]]
+def _limit(ensembles: list[Ensemble], changes: list[Magnitude], *, converged: bool, note: str) -> Limit:
+    shallow, deep = ensembles[-2:]
+    outputs, evaluations = [e.outputs for e in ensembles[-3:]], [e.eval_outputs for e in ensembles[-3:]]
     return Limit(
         extrapolated(shallow.outputs, deep.outputs),
         extrapolated(shallow.eval_outputs, deep.eval_outputs),
         _before(outputs),
         _before(evaluations),
-        tuple(e.depth for e in seen),
+        tuple(e.depth for e in ensembles),
         deep.weights,
         converged,
         _growth(changes),
@@ -127,29 +127,29 @@ def _limit(seen: list[Ensemble], changes: list[Size], *, converged: bool, note: 
     )
 
 
-def _before(seen: list[Tensor]) -> Tensor:
+def _before(outputs: list[Tensor]) -> Tensor:
     """What the last three depths gave one doubling ago: the extrapolation of the first two, of two alone the deeper."""
-    return extrapolated(*seen[:2]) if len(seen) > 2 else seen[-1]
+    return extrapolated(*outputs[:2]) if len(outputs) > 2 else outputs[-1]
 
 
-def _without_limit(seen: list[Ensemble], changes: list[Size]) -> Limit:
-    depths = ", ".join(str(e.depth) for e in seen)
+def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude]) -> Limit:
+    depths = ", ".join(str(e.depth) for e in ensembles)
     steps = ", ".join(f"{change.value:.3g}" for change in changes)
     note = (
         f"No limit in depth was seen: doubling it through {depths} changed the outputs by {steps} (RMS), growing as "
         f"L^{_growth(changes) or 0.0:.2f} where a limit would shrink as 1/L. Nothing was extrapolated; these are the "
-        f"outputs at depth {seen[-1].depth}."
+        f"outputs at depth {ensembles[-1].depth}."
     )
-    return _stopped(seen, changes, note)
+    return _stopped(ensembles, changes, note)
 
 
-def _stopped(seen: list[Ensemble], changes: list[Size], note: str) -> Limit:
-    last = seen[-1]
-    depths = tuple(e.depth for e in seen)
+def _stopped(ensembles: list[Ensemble], changes: list[Magnitude], note: str) -> Limit:
+    last = ensembles[-1]
+    depths = tuple(e.depth for e in ensembles)
     return Limit(last.outputs, last.eval_outputs, None, None, depths, last.weights, False, _growth(changes), note)
 
 
-def _unresolved(change: Size) -> str:
+def _unresolved(change: Magnitude) -> str:
     return (
         f"Whether the limit in depth was reached is not resolved: the last doubling moved the extrapolation by less "
         f"than its noise, {change.noise:.2g} (RMS), which is above rtol. Raise replicates, width or rtol."
@@ -163,7 +163,7 @@ def _divergence(here: Ensemble) -> str:
     return f"Training diverged at step {here.diverged_at} at width {here.width}, depth {here.depth}. {remedy}."
 
 
-def _growth(changes: list[Size]) -> float | None:
+def _growth(changes: list[Magnitude]) -> float | None:
     """Exponent g of the change ``~ L**g`` between the first and the last doubling."""
     if len(changes) < 2 or not min(changes[0].value, changes[-1].value) > 0:
         return None

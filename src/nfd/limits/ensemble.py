@@ -92,4 +92,4 @@ def replicates(
 ) -> list[Replicate]:
     """The replicates with these numbers of the stream ``seed``."""
     seeds = [derive(seed, "replicate", width, index) for index in indices]
-    return [Replicate(problem, width, depth, weights, each) for each in seeds]
+    return [Replicate(problem, width, depth, weights, own) for own in seeds]

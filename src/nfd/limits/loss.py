@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Size, combined, size, stderr
+from nfd.core.statistics import Magnitude, combined, magnitude, stderr
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -61,8 +61,8 @@ def limit_losses(
     other, other_variance = (torch.full_like(value, math.nan),) * 2 if narrow is None else _corrected(loss, narrow)
     moved = torch.zeros_like(value) if coarse is None else value - _corrected(loss, coarse)[0]
     freedom = len(wide) - 1, len(wide if narrow is None else narrow) - 1
-    each = zip(*(x.tolist() for x in (value, variance, other, other_variance, moved)), strict=True)
-    rows = [_one(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in each]
+    steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, moved)), strict=True)
+    rows = [_one(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in steps]
     return LimitLosses(*torch.tensor(rows, dtype=torch.float64, device=wide.device).T)
 
 
@@ -81,13 +81,13 @@ def _one(
     return limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error
 
 
-def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Size:
+def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
     """RMS of the bias ``a / n`` of mean outputs beyond what noise explains, and that noise."""
     if narrow is None:
-        return Size(math.nan, math.nan)
+        return Magnitude(math.nan, math.nan)
     lever = ratio - 1
     error = (stderr(narrow).square() + stderr(wide).square()).sqrt()
-    return size((narrow.mean(0) - wide.mean(0)) / lever, error / lever)
+    return magnitude((narrow.mean(0) - wide.mean(0)) / lever, error / lever)
 
 
 def _corrected(loss: Loss, samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -113,11 +113,11 @@ class Prediction:
     def _shown(self) -> Iterator[tuple[str, str, str]]:
         rows = self.table
         for row in rows if len(rows) == 1 else (rows[0], rows[-1]):
-            found = Interval(row["loss"], row["stderr"], row["low"], row["high"])
-            yield f"step {row['step']}", _said(found), _added(row["bias"], row["bias_stderr"])
+            loss = Interval(row["loss"], row["stderr"], row["low"], row["high"])
+            yield f"step {row['step']}", _shown_loss(loss), _added(row["bias"], row["bias_stderr"])
         if self.eval_interval is not None and self.eval_loss_bias is not None:
             added = _added(self.eval_loss_bias, self.eval_loss_bias_stderr or math.nan)
-            yield "evaluation, after the last step", _said(self.eval_interval), added
+            yield "evaluation, after the last step", _shown_loss(self.eval_interval), added
 
     def _bias(self) -> str:
         if math.isnan(self.bias):
@@ -127,7 +127,7 @@ class Prediction:
         return f"the bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
 
 
-def _said(loss: Interval) -> str:
+def _shown_loss(loss: Interval) -> str:
     if not math.isfinite(loss.value):
         return "diverged"
     return loss.unsigned if math.isfinite(loss.low) else f"{loss.value:.4f} (interval not known)"

@@ -190,18 +190,18 @@ def _both(law: Law, cost: Cost, most: int, lowest: tuple[int, int], highest: tup
 
 
 def _about(law: Law, n: int, L: int) -> str:
-    said = [law.note] if not law.good else []
+    notes = [law.note] if not law.good else []
     for name, term, symbol, start in (("width", law.a, "a", law.widths[0]), ("depth", law.b, "b", law.depths[0])):
         if term.high < 0:
-            said.append(f"More {name} raises the loss ({symbol} = {term}): the smallest fitted, {start}, was kept.")
+            notes.append(f"More {name} raises the loss ({symbol} = {term}): the smallest fitted, {start}, was kept.")
         elif not pays(term):
-            said.append(f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start}, was kept.")
+            notes.append(f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start}, was kept.")
         elif not term.low > 0:
-            said.append(f"What {name} buys is not told from nothing ({symbol} = {term}): take more seeds to be sure.")
+            notes.append(f"What {name} buys is not told from nothing ({symbol} = {term}): take more seeds to be sure.")
     for name, size, fitted in (("Width", n, law.widths), ("Depth", L, law.depths)):
         if not fitted[0] <= size <= fitted[-1]:
-            said.append(f"{name} {size} lies outside what was fitted, {fitted[0]}..{fitted[-1]}.")
-    return " ".join(said)
+            notes.append(f"{name} {size} lies outside what was fitted, {fitted[0]}..{fitted[-1]}.")
+    return " ".join(notes)
 
 
 @dataclass(frozen=True)

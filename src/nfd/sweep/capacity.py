@@ -171,7 +171,7 @@ def _shorter(losses: Losses, *, paired: bool) -> Law | None:
     widths, depths = ({size[axis] for size in losses} for axis in (0, 1))
     if min(len(widths), len(depths)) < 4:
         return None
-    kept = {(n, L): each for (n, L), each in losses.items() if n > min(widths) and min(depths) < L}
+    kept = {(n, L): values for (n, L), values in losses.items() if n > min(widths) and min(depths) < L}
     with suppress(ValueError):
         return fit_law(kept, paired=paired)
     return None
@@ -193,8 +193,10 @@ def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:
     ]
     if differ:
         values = {name: sorted({repr(r.config.get(name)) for r in records}) for name in differ}
-        said = "; ".join(f"{name} in {', '.join(v[:5])}" for name, v in values.items())
-        raise InputError(f"the runs must differ in width, depth and seed alone; they have {said}. Choose with --where.")
+        listed = "; ".join(f"{name} in {', '.join(v[:5])}" for name, v in values.items())
+        raise InputError(
+            f"the runs must differ in width, depth and seed alone; they have {listed}. Choose with --where."
+        )
     seeds = [record.config["seed"] for record in records]
     return RunConfig(**records[0].config), losses_of(records), len(set(seeds)) < len(seeds)
 
@@ -206,11 +208,11 @@ def _place(record: Record) -> tuple[int, int, int, str]:
 def losses_of(records: Sequence[Record]) -> Losses:
     """Test losses by (width, depth), in one order whatever that of the records, so that sums agree to the last bit;
     those of runs that diverged or failed are infinite."""
-    found: Losses = {}
+    losses: Losses = {}
     for record in sorted(records, key=_place):
         loss = record.metrics.get("test_loss", math.inf)
-        found.setdefault((record.config["width"], record.config["depth"]), []).append(loss)
-    return found
+        losses.setdefault((record.config["width"], record.config["depth"]), []).append(loss)
+    return losses
 
 
 def shape_of(base: RunConfig) -> Shape:
@@ -255,19 +257,19 @@ class _Plan:
 
     def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
         """Every size with seeds of its own: networks that share one have correlated losses (``nfd.sweep.law_fit``)."""
-        sizes, found = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
+        sizes, runs = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
         for index, (n, L) in enumerate(sizes):
             seeds = [_own_seed(self.config.seed, index, replicate) for replicate in range(self.config.seeds)]
-            found += grid_like(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
-        return found
+            runs += grid_like(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
+        return runs
 
 
 def _laws(losses: dict[float, Losses]) -> dict[float, Law]:
     """The law at every horizon at which enough sizes train."""
     laws = {}
-    for horizon, each in losses.items():
+    for horizon, values in losses.items():
         with suppress(ValueError):
-            laws[horizon] = fit_law(each, paired=False, trim=True)
+            laws[horizon] = fit_law(values, paired=False, trim=True)
     return laws
 
 

@@ -60,11 +60,11 @@ def floor_of(base: RunConfig, width: int, replicates: int, *, progress: bool) ->
     """The floor for the batches and test samples of these runs, by ``nfd.predict``; None for no replicates."""
     if replicates < 2:
         return None
-    why = why_none(base)
-    if why:
-        return Floor(None, width, replicates, None, why)
-    found = predict(**settings_of(base), width=width, replicates=replicates, rtol=_ACCURACY, progress=progress)
-    return floor_in(found)
+    reason = why_none(base)
+    if reason:
+        return Floor(None, width, replicates, None, reason)
+    predicted = predict(**settings_of(base), width=width, replicates=replicates, rtol=_ACCURACY, progress=progress)
+    return floor_in(predicted)
 
 
 def why_none(base: RunConfig) -> str:
@@ -94,8 +94,10 @@ def settings_of(base: RunConfig) -> dict[str, Any]:
     }
 
 
-def floor_in(found: Prediction) -> Floor:
+def floor_in(predicted: Prediction) -> Floor:
     """The floor that a prediction gives: none where it diverged, and where no limit in depth was seen."""
-    loss = found.eval_interval
-    known = found.extrapolated and loss is not None and math.isfinite(loss.low)
-    return Floor(loss if known else None, found.width, found.replicates, found.eval_loss_bias, found.note)
+    loss = predicted.eval_interval
+    known = predicted.extrapolated and loss is not None and math.isfinite(loss.low)
+    return Floor(
+        loss if known else None, predicted.width, predicted.replicates, predicted.eval_loss_bias, predicted.note
+    )

@@ -90,13 +90,13 @@ def grid_of(path: str | Path) -> list[RunConfig]:
 def names(configs: Iterable[RunConfig], *, progress: bool = False) -> list[str]:
     """The name of each run in the store; each data set is read once, in whatever order they come."""
     prints: dict[tuple[Any, ...], str] = {}
-    found = []
+    keys = []
     for config in configs:
         data = (config.data, config.data_dir, config.image_size, config.data_seed)
         if data not in prints:
             prints[data] = dataset_of(config, progress=progress).fingerprint
-        found.append(run_key(config, prints[data]))
-    return found
+        keys.append(run_key(config, prints[data]))
+    return keys
 
 
 def groups(runs: Mapping[str, RunConfig], done: Iterable[str] = ()) -> list[Group]:
@@ -108,13 +108,13 @@ def groups(runs: Mapping[str, RunConfig], done: Iterable[str] = ()) -> list[Grou
     alike: dict[tuple[Any, ...], dict[str, RunConfig]] = {}
     for key, config in runs.items():
         alike.setdefault(_form(config), {})[key] = config
-    finished, found = set(done), list[Group]()
+    finished, missing = set(done), list[Group]()
     for members in alike.values():
         for chunk in _chunks(list(members.items())):
             left = {key: config for key, config in chunk if key not in finished}
             if left:
-                found.append(Group(group_key(list(left)), tuple(left), tuple(left.values())))
-    return sorted(found, key=lambda group: -group.cost)
+                missing.append(Group(group_key(list(left)), tuple(left), tuple(left.values())))
+    return sorted(missing, key=lambda group: -group.cost)
 
 
 def _form(config: RunConfig) -> tuple[Any, ...]:

@@ -184,8 +184,8 @@ def spread(cells: Sequence[Cell], along: Any, paired: bool) -> tuple[float, floa
     """Variance of ``along . coefficients`` from the noise of the seeds, and its degrees of freedom."""
     pull: list[float] = (np.array([cell.pull for cell in cells]) @ np.array(along)).tolist()
     if paired:
-        each = np.array(pull) @ np.array([cell.losses for cell in cells])
-        return float(each.var(ddof=1)) / len(each), float(len(each) - 1)
+        combined = np.array(pull) @ np.array([cell.losses for cell in cells])
+        return float(combined.var(ddof=1)) / len(combined), float(len(combined) - 1)
     seen = sum(p**2 * c.variance / len(c.losses) for p, c in zip(pull, cells, strict=True))
     parts = [(p**2 * c.deviation**2 / len(c.losses), len(c.losses) - 1) for p, c in zip(pull, cells, strict=True)]
     smoothed, freedom = satterthwaite(parts)

@@ -89,11 +89,11 @@ class Independent:
 class Paired:
     """Of networks that share seeds over the sizes, ``[sizes, seeds]``: every seed is a sample of the noise."""
 
-    def __init__(self, each: Array) -> None:
-        self.each = each
+    def __init__(self, losses: Array) -> None:
+        self.losses = losses
 
     def test(self, basis: Array, expected: Array) -> tuple[float, float]:
-        combinations, S = basis.T @ self.each, self.each.shape[1]
+        combinations, S = basis.T @ self.losses, self.losses.shape[1]
         if not len(combinations):
             return 0.0, 1.0
         centred = combinations - combinations.mean(1, keepdims=True)

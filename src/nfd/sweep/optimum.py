@@ -141,12 +141,12 @@ def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
     t = x - x[best]
     parabola, upward = _lowest(_fitted(t, y, weights, near, 3))
     parabola = torch.where(upward, parabola, 0.0)
-    cubic, found = _lowest(_fitted(t, y, weights, near & (near.sum(-1, keepdim=True) > 4), 4))
-    cubic = torch.where(found, cubic, parabola)
+    cubic, curved = _lowest(_fitted(t, y, weights, near & (near.sum(-1, keepdim=True) > 4), 4))
+    cubic = torch.where(curved, cubic, parabola)
     low, high = torch.where(near, t, math.inf).amin(-1), torch.where(near, t, -math.inf).amax(-1)
     start = x[best.squeeze(-1)]
     resolved = upward & (best - first > 1).squeeze(-1) & (last - best > 1).squeeze(-1)
-    return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), found, resolved)
+    return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), curved, resolved)
 
 
 def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> Tensor:
@@ -155,8 +155,8 @@ def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> 
     weighted = (powers * weights.unsqueeze(-1)).mT
     enough = (near.sum(-1) >= terms)[..., None, None]
     square = torch.where(enough, weighted @ powers, torch.eye(terms, dtype=torch.float64))
-    found: Tensor = torch.linalg.solve(square, torch.where(enough, weighted @ y.unsqueeze(-1), 0.0))
-    return found.squeeze(-1)
+    solution: Tensor = torch.linalg.solve(square, torch.where(enough, weighted @ y.unsqueeze(-1), 0.0))
+    return solution.squeeze(-1)
 
 
 def _lowest(coefficients: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,8 +165,8 @@ def _lowest(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     turn = coefficients[..., 3] if coefficients.shape[-1] > 3 else torch.zeros_like(bend)
     inside = bend.square() - 3 * slope * turn
     below = bend + inside.clamp(min=0).sqrt()
-    found = (inside > 0) & (below > 0)
-    return -slope / torch.where(found, below, 1.0), found
+    has_minimum = (inside > 0) & (below > 0)
+    return -slope / torch.where(has_minimum, below, 1.0), has_minimum
 
 
 def chosen(cells: list[Scores], weights: Tensor) -> Interval:
@@ -178,12 +178,12 @@ def chosen(cells: list[Scores], weights: Tensor) -> Interval:
     seeds = len(cells[0].losses)
     fits = [cell.resampled for cell in cells]
     places, parabolas = (
-        torch.stack(each, -1) @ weights for each in zip(*((f.place, f.parabola) for f in fits), strict=True)
+        torch.stack(places, -1) @ weights for places in zip(*((f.place, f.parabola) for f in fits), strict=True)
     )
     noise, form = of_seeds(places, seeds), places - parabolas
     # a distance between the fits that is noise of the seeds is in their error already
     square = max(0.0, float(form.mean().square()) - of_seeds(form, seeds))
-    shares = [[float((~each).double().mean()) for each in (f.curved | ~f.resolved, f.resolved)] for f in fits]
+    shares = [[float((~known).double().mean()) for known in (f.curved | ~f.resolved, f.resolved)] for f in fits]
     steps = torch.tensor([float(cell.log2_eta[1] - cell.log2_eta[0]) for cell in cells], dtype=torch.float64)
     unseen, coarse = torch.tensor(shares, dtype=torch.float64).T
     of_grid = float((weights * steps).square() @ (_FORM_UNSEEN**2 * unseen + _GRID**2 * coarse))

@@ -39,14 +39,14 @@ class Predicted:
 
     config: PredictConfig
     dataset: Dataset
-    found: Prediction
+    prediction: Prediction
 
     def result(self) -> dict[str, Any]:
         """What goes into result.json."""
         config = self.config.model_dump() | {"depth": "inf" if self.config.depth == math.inf else self.config.depth}
-        facts = {name: getattr(self.found, name) for name in _FACTS}
+        facts = {name: getattr(self.prediction, name) for name in _FACTS}
         data = {"data": self.dataset.source, "data_fingerprint": self.dataset.fingerprint}
-        return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.found.table}
+        return {"config": config, **data, **facts, "nfd": nfd.__version__, "rows": self.prediction.table}
 
 
 def prediction(
@@ -62,7 +62,7 @@ def prediction(
     dataset = load(c.data, c.data_dir, image_size=c.image_size, seed=c.seed, progress=progress)
     inputs, targets = dataset.batches(c.batch, c.steps, c.seed)
     own = set(PredictConfig.model_fields) - set(DataConfig.model_fields) - set(_OF_BATCHES)
-    found = predict(
+    predicted = predict(
         inputs,
         targets,
         depth=c.depth if c.depth == math.inf else int(c.depth),
@@ -74,4 +74,4 @@ def prediction(
         progress=progress,
         **{name: getattr(c, name) for name in own},
     )
-    return Predicted(config, dataset, found)
+    return Predicted(config, dataset, predicted)

@@ -193,10 +193,10 @@ def failure(broken: Sequence[Record], what: str) -> RuntimeError:
     errors = [record.error or "no result" for record in broken]
     ours = [error for error in errors if is_mistake(error)]
     first, *trace = (ours or errors)[0].splitlines()
-    said = f"{what}: {first}. The rest is kept; start again to try them again."
+    message = f"{what}: {first}. The rest is kept; start again to try them again."
     if not ours:
-        return StateError(said)
-    error = RuntimeError(said)
+        return StateError(message)
+    error = RuntimeError(message)
     error.add_note("\n".join(["In the process that trained it:", *trace]))
     return error
 
@@ -215,7 +215,7 @@ class _Run:
         self.running: set[int] = set()
         self.done = total - sum(len(group.keys) for group in missing)
         self.diverged = self.failed = 0
-        shown.plan(sum(group.cost for group in missing), self._said())
+        shown.plan(sum(group.cost for group in missing), self._status())
 
     def finish(self) -> None:
         tasks = [{"device": self.sweep.device, **group.task} for group in self.groups]
@@ -225,7 +225,7 @@ class _Run:
 
     def _started(self, index: int) -> None:
         self.running.add(index)
-        self.shown.plan(0.0, self._said())
+        self.shown.plan(0.0, self._status())
 
     def _keep(self, outcome: Outcome[list[dict[str, Any]]]) -> None:
         group = self.groups[outcome.index]
@@ -245,9 +245,9 @@ class _Run:
         self.diverged += sum(record.status == "diverged" for record in records)
         self.failed += sum(record.status == "failed" for record in records)
         self.shown.advance(group.cost)
-        self.shown.plan(0.0, self._said())
+        self.shown.plan(0.0, self._status())
 
-    def _said(self) -> str:
+    def _status(self) -> str:
         running = sum(len(self.groups[index].keys) for index in self.running)
         parts = [f"{self.label}: {self.done} of {self.total} runs", f"{running} running"]
         parts += [f"{self.diverged} diverged"] if self.diverged else []
