@@ -25,7 +25,7 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class StepResult:
+class Row:
     """What one step saw before its update: the outputs and the batch-mean loss, ``[b, C]`` and ``[]``.
 
     Those of a stack of R networks are ``[R, b, C]`` and ``[R]``.
@@ -54,7 +54,7 @@ def train(
     *,
     rates: Rates | None = None,
     around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext(),
-) -> Iterator[StepResult]:
+) -> Iterator[Row]:
     """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
     What the caller does with a row happens after its update and before the next step. One network of a stack that
@@ -75,7 +75,7 @@ def train(
             with around(step):
                 outputs = net(inputs)
                 value = loss(outputs, targets)
-                row = StepResult(step, value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs)
+                row = Row(step, value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs)
                 if not row.diverged:
                     value.sum().backward()  # type: ignore[no-untyped-call]
             if not row.diverged:
