@@ -33,7 +33,8 @@ PYTHON = sys.executable
 
 # ---- blocks of code ------------------------------------------------------------------------------------------
 
-SHOWN = {"text", "math", "{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{nfd-settings}", "{note}", "{warning}"}
+DIRECTIVES = {"{toctree}", "{eval-rst}", "{math}", "{nfd-help}", "{nfd-settings}", "{note}", "{warning}"}
+SHOWN = {"text", "math", "diff", *DIRECTIVES}
 RUN = {"python", "bash", "toml"}
 
 # Pages whose Python takes longer than a few seconds, run by `make test-all`.
@@ -236,6 +237,19 @@ def test_every_reason_is_needed() -> None:
     for start in NOT_RUN:
         assert any(str(line).startswith(start) for line in LINES), start
     assert {block.page for block in BLOCKS if block.language == "python"} >= LONG
+
+
+# ---- the map of the code ---------------------------------------------------------------------------------------
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    names = set(re.findall(r"`([a-z0-9_/]+\.(?:py|html))`", page))
+    assert len(names) > 40
+    missing = [name for name in names if not any((ROOT / place / name).is_file() for place in ("src/nfd", "."))]
+    assert not missing
+    packages = {path.parent.name for path in (ROOT / "src/nfd").glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"`([a-z]+)`", page))
 
 
 # ---- images --------------------------------------------------------------------------------------------------
