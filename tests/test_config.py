@@ -16,8 +16,9 @@ from nfd.core import names
 from nfd.core.activations import ACTIVATIONS
 from nfd.data.load import NAMES
 from nfd.experiment.config import Config
-from nfd.experiment.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
+from nfd.experiment.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.experiment.sweep_settings import data_settings
+from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
 from nfd.scaling.laws import rate_for
 from nfd.scaling.rules import RULES
@@ -133,9 +134,16 @@ BUILT: list[tuple[Callable[..., Any], type[Config]]] = [
     (nfd.ResNet.param_groups, RunConfig),
     (nfd.InfiniteDepthKernel, KernelConfig),
 ]
-# None here means: what the network was built for; where the inputs are, which for a command is the CPU; in this process
-# and without a file, where a command keeps what it made and uses every core.
-OPEN = {("Network.param_groups", "rule"), ("kernel", "device"), ("predict", "out"), ("predict", "executor")}
+# None here means: what the network was built for, or what the family is for; where the inputs are, which for a command
+# is the CPU; in this process and without a file, where a command keeps what it made and uses every core.
+OPEN = {
+    ("ScaledNetwork.param_groups", "rule"),
+    ("check", "rule"),
+    ("check", "optimizer"),
+    ("kernel", "device"),
+    ("predict", "out"),
+    ("predict", "executor"),
+}
 
 
 def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
@@ -157,6 +165,11 @@ def disagreements(function: Callable[..., Any], settings: Mapping[str, Any]) -> 
 @pytest.mark.parametrize(("function", "kind"), [*called_like_commands(), *BUILT], ids=lambda x: x.__qualname__)
 def test_python_and_the_command_line_have_the_same_defaults(function: Callable[..., Any], kind: type[Config]) -> None:
     assert disagreements(function, dict(kind())) == {}
+
+
+def test_a_check_of_a_constructor_is_under_the_rule_and_optimizer_of_its_command() -> None:
+    family = family_of(nfd.MLP, base=(4, 2))
+    assert (family.rule, family.optimizer) == (CheckConfig().rule, CheckConfig().optimizer)
 
 
 def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:

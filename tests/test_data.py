@@ -432,6 +432,10 @@ def test_names_and_places_are_checked() -> None:
     assert check_choice("data", "digits", ("digits",)) == "digits"
 
 
-def test_nothing_can_unpickle() -> None:
+def test_no_file_can_be_unpickled() -> None:
+    """``sweep/executors/messages.py`` alone unpickles, from pipes: tests/test_hostile_code.py holds it to that."""
     for path in (Path(__file__).parents[1] / "src").rglob("*.py"):
-        assert not re.search(r"import pickle|pickle\.load|torch\.load|allow_pickle|np\.load", path.read_text()), path
+        if not path.match("sweep/executors/messages.py"):
+            assert not re.search(r"import pickle|pickle\.load|torch\.load|allow_pickle|np\.load", path.read_text()), (
+                path
+            )

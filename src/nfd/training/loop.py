@@ -34,16 +34,13 @@ class Row:
     step: int
     losses: Tensor
     outputs: Any = field(repr=False)
+    diverged: bool
+    """Whether the loss left the range of floating-point numbers, in a stack that of every network."""
 
     @property
     def loss(self) -> float:
         """The loss of a single network."""
         return float(self.losses)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether the loss left the range of floating-point numbers, in a stack that of every network."""
-        return not bool(self.losses.isfinite().any())
 
 
 def train(
@@ -75,7 +72,8 @@ def train(
             with around(step):
                 outputs = net(inputs)
                 value = loss(outputs, targets)
-                row = Row(step, value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs)
+                losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
+                row = Row(step, losses, seen, diverged=not bool(losses.isfinite().any()))  # the one wait for a device
                 if not row.diverged:
                     value.sum().backward()  # type: ignore[no-untyped-call]
             if not row.diverged:
