@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from nfd.core.errors import (
     check_patterns,
 )
 from nfd.core.names import Decay, RuleName
-from nfd.scaling.blocks import blocks_of, single_blocks
+from nfd.scaling.blocks import blocks_of
 from nfd.scaling.calls import check_sample
 from nfd.scaling.entries import (
     Parts,
@@ -34,9 +33,10 @@ from nfd.scaling.entries import (
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.plan import DECAYS, Plan
-from nfd.scaling.roles import Anatomy, Decision, Reason, anatomy
-from nfd.scaling.rules import Role, Rule, rule_named
+from nfd.scaling.roles import Reason, anatomy
+from nfd.scaling.rules import Rule, rule_named
 from nfd.scaling.self_scaled import SelfScaled, check_nothing_said, parts_of_own, self_scaled_of
+from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel, check_constructor, growing, instance
 from nfd.scaling.tensors import check_stored, tensors
 
@@ -53,11 +53,6 @@ _LAW = (
     "to grow with width, heads to keep their size, and the start not to depend on depth yet. Pass base= or make_model= "
     "to take all this from the base itself."
 )
-
-_WAYS = {
-    Reason.NEEDS_SAMPLE: "sample=, an input to measure with",
-    Reason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
-}
 
 
 @gradients()
@@ -172,7 +167,7 @@ def _of_any(
         blocks = _containers(max((blocks_of(m, None) for m in instances), key=len)) or None
     scaling = _scaling(model, base, make_model, base_width, base_depth)
     structure = anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
-    settled = _settled(structure, chosen, rule, model)
+    settled = settled_roles(structure, chosen, rule, model)
     unseen = (
         [_HEADS] if any(d.reason is Reason.PROBE for d in structure.decisions.values()) and _is_sequence(sample) else []
     )
@@ -254,51 +249,3 @@ def _scaling(
     if make_model is not None and base_width is not None and not any(any(dims) for dims in grows.values()):
         grows = growing(base, instance(make_model, 2 * base_width, base_depth or 2, seed=0))
     return {name: grows.get(name, (False,) * len(t.shape)) for name, t in tensors(model).items()}
-
-
-def _settled(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module) -> dict[str, tuple[Role, str]]:
-    """Every tensor's role, or one error that lists what is open."""
-    decisions = dict(structure.decisions)
-    if not chosen.scales_width:  # every factor is 1, whatever the role
-        decisions = {n: d if d.role else Decision("vector", d.why) for n, d in decisions.items()}
-    elif not chosen.scales_depth:
-        inside = tuple(f"{block}." for block in structure.blocks)
-        decisions = {
-            n: Decision("hidden", "in a block; this rule treats inner and outer alike")
-            if d.role is None and n.startswith(inside) and len(structure.tensors[n].names) == 1
-            else d
-            for n, d in decisions.items()
-        }
-    if chosen.scales_depth and structure.known.post_norm:
-        part = structure.known.post_norm[0]
-        instead = ", or build the model with norm_first=True" if part.has_norm_first else ""
-        raise InputError(
-            f"Rule {rule!r} needs a pre-norm residual stream; {part.name} normalises after adding. Use "
-            f"rule='mup'{instead}."
-        )
-    undecided = {n: d for n, d in decisions.items() if d.role is None}
-    if undecided:
-        raise InputError(_question(undecided))
-    if chosen.scales_depth and not structure.blocks:
-        raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {_where_blocks_are(model)}")
-    return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
-
-
-def _where_blocks_are(model: nn.Module) -> str:
-    """What to do where no blocks were found."""
-    single = single_blocks(model)
-    if not single:
-        return "Pass blocks='path.to.blocks.*'."
-    return f"One module alone is not known to be a block: pass blocks={single[0]!r}, or take a depth of at least 2."
-
-
-def _question(undecided: Mapping[str, Decision]) -> str:
-    """Which tensors are open, those of several blocks as one line, and what would decide them."""
-    lines = list(dict.fromkeys(f"  {re.sub(r'[.][0-9]+[.]', '.*.', n)}: {d.why}" for n, d in undecided.items()))
-    if len(lines) > 12:
-        lines = [*lines[:12], f"  and {len(lines) - 12} more"]
-    reasons = {decision.reason for decision in undecided.values()}
-    ways = [way for reason, way in _WAYS.items() if reason in reasons]
-    ways.append("roles={'pattern': 'inner', ...}")
-    count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
-    return "\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."])
