@@ -12,21 +12,20 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import MOST, WIDEST, check_ascending, check_count, check_device, check_real
+from nfd.core.errors import check_real
 from nfd.core.names import RuleName
-from nfd.families.constructed import family_of
 from nfd.families.family import Family
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Cost, CountedCosts, Resource, counted
+from nfd.questions.ladder import ladder_of
 from nfd.questions.law_fit import fit_law
 from nfd.runs.executors.executor import Executor
 from nfd.runs.sweep import Sweep
-from nfd.runs.trials import Trial
 from nfd.scaling.calls import batch_size
-from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
-from nfd.training.recipe import MakeOptimizer, Recipe
+from nfd.training.recipe import MakeOptimizer
 from nfd.training.schedule import Schedule
 from nfd.training.task import Task
 
@@ -55,7 +54,7 @@ def capacity(
     make_optimizer: MakeOptimizer | None = None,
     version: str | None = None,
     progress: bool = False,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
 ) -> Capacity:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
 
@@ -82,21 +81,30 @@ def capacity(
         ValueError, TypeError: naming the argument; with too few sizes for a law.
         RuntimeError: with the line of your code, where a network cannot be trained.
     """
-    task = Task.of(batches, loss, eval_batches)
-    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    starts = range(check_count("seeds", seeds, minimum=2, maximum=MOST))
-    base, sample = (widths[0], depths[0]), task.batches[0][0]
-    family = family_of(make_model, base, rule, law_of(optimizer).name, blocks, roles, sample, version)
-    family.check_sizes(widths, depths)
-    decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-    check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
+    ladder = ladder_of(
+        make_model,
+        widths,
+        depths,
+        batches,
+        [rule],
+        optimizer=optimizer,
+        seeds=seeds,
+        eval_batches=eval_batches,
+        loss=loss,
+        weight_decay=weight_decay,
+        blocks=blocks,
+        roles=roles,
+        schedule=schedule,
+        make_optimizer=make_optimizer,
+        version=version,
+        device=device,
+    )
+    family, task, sizes = ladder.recipe.family, ladder.recipe.task, ladder.sizes
     rate = law_of(family.optimizer).check_rate if lr is None else check_real("lr", lr, above=0.0, below=MAX_RATE)
-    recipe = Recipe(family, task, make_optimizer, schedule, version)
-    sizes = [(n, L) for n in widths for L in depths]
-    plans = {size: [Trial(recipe, *size, seed, rate, decay) for seed in starts] for size in sizes}
-    with Sweep(out, executor, device=str(check_device(device)), progress=progress) as sweep:
+    plans = {size: ladder.trials(family.rule, size, [rate], range(ladder.seeds)) for size in sizes}
+    with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
         trained = sweep.run_all(plans, "sizes")
-    score = "test_loss" if task.eval_batches else "train_loss"
+    score = ladder.score
     losses = {size: [record.metrics.get(score, math.inf) for record in records] for size, records in trained.items()}
     fit = partial(fit_law, paired=False)
     return Capacity(

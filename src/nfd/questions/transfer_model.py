@@ -11,22 +11,11 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import (
-    MOST,
-    WIDEST,
-    InputError,
-    check_ascending,
-    check_callable,
-    check_choice,
-    check_count,
-    check_device,
-    check_real,
-    check_several,
-)
+from nfd.core.errors import InputError, check_choice, check_real, check_several
 from nfd.core.names import RuleName
-from nfd.families.constructed import family_of
 from nfd.families.family import Family
 from nfd.questions.best_rates import SCORES, Asked, Networks, best_rates
+from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Size, Transfer
 from nfd.runs.executors.executor import Executor
@@ -34,9 +23,8 @@ from nfd.runs.fields import rates
 from nfd.runs.run import Run
 from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep
-from nfd.runs.trials import Trial
 from nfd.scaling.calls import evaluating
-from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.sizes import MakeModel
 from nfd.store.rows import Record
@@ -44,7 +32,6 @@ from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
 from nfd.training.recipe import MakeOptimizer, Recipe
 from nfd.training.schedule import Schedule
-from nfd.training.task import Task
 
 _OCTAVES = 3  # doublings that the first grid reaches to either side of the optimizer's usual rate
 
@@ -119,56 +106,49 @@ def transfer(
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
     """
-    task = Task.of(batches, loss, eval_batches)
-    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    sizes = [(n, L) for n in widths for L in depths]
-    if len(sizes) < 2:
-        raise InputError(f"widths and depths must make two sizes or more; got {widths} and {depths}.")
-    if make_optimizer is not None:
-        check_callable("make_optimizer", make_optimizer, "a function of parameter groups")
-    sample = task.batches[0][0]
-    families = [
-        family_of(make_model, sizes[0], rule, law_of(optimizer).name, blocks, roles, sample, version)
-        for rule in (check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names"))
-    ]
-    if len({family.rule for family in families}) < max(1, len(families)):
+    checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
+    if len({*checked}) < max(1, len(checked)):
         raise InputError(f"rules must be one or more different names; got {list(rules)}.")
-    families[0].check_sizes(widths, depths)
-    starts = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-    for family in families:
-        check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
-    recipes = {family.rule: Recipe(family, task, make_optimizer, schedule, version) for family in families}
-    networks = _Trials(recipes, sizes, _grid(lr, families[0].optimizer), starts, decay)
-    place = check_device(_device(task.batches[0]) if device is None else device)
-    with Sweep(out, executor, device=str(place), progress=progress) as sweep:
+    ladder = ladder_of(
+        make_model,
+        widths,
+        depths,
+        batches,
+        checked,
+        optimizer=optimizer,
+        seeds=seeds,
+        eval_batches=eval_batches,
+        loss=loss,
+        weight_decay=weight_decay,
+        blocks=blocks,
+        roles=roles,
+        schedule=schedule,
+        make_optimizer=make_optimizer,
+        version=version,
+        device=device,
+    )
+    if len(ladder.sizes) < 2:
+        raise InputError(f"widths and depths must make two sizes or more; got {list(widths)} and {list(depths)}.")
+    networks = _Trials(ladder, _grid(lr, ladder.recipe.family.optimizer))
+    with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
         return best_rates(networks, sweep)
 
 
 class _Trials(Networks):
-    def __init__(
-        self,
-        recipes: Mapping[RuleName, Recipe],
-        sizes: Sequence[Size],
-        lr: Sequence[float],
-        seeds: int,
-        weight_decay: float,
-    ) -> None:
-        self.recipes, self.seeds, self.weight_decay = recipes, seeds, weight_decay
-        recipe = next(iter(recipes.values()))
+    def __init__(self, ladder: Ladder, lr: Sequence[float]) -> None:
+        self.ladder, recipe = ladder, ladder.recipe
         self.classes = _classes(recipe) if recipe.task.loss == "cross-entropy" else None
-        score = "test_loss" if recipe.task.eval_batches else "train_loss"
         lost = "log C" if self.classes else "an untrained one"
         about = (
-            f"{recipe.family.name}, {recipe.family.optimizer}, {recipe.task.steps} steps, {seeds} seeds; best by "
-            f"{SCORES[score]}; a network that diverged counts as {lost}."
+            f"{recipe.family.name}, {recipe.family.optimizer}, {recipe.task.steps} steps, {ladder.seeds} seeds; best "
+            f"by {SCORES[ladder.score]}; a network that diverged counts as {lost}."
         )
-        self.asked = Asked(list(recipes), sizes, lr, recipe.family.rate_name, score, about)
+        rate_name = recipe.family.rate_name
+        self.asked = Asked(list(ladder.recipes), ladder.sizes, lr, rate_name, ladder.score, about)
 
     def runs(self, rule: RuleName, size: Size, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
-        starts = range(self.seeds, 3 * self.seeds) if new else range(self.seeds)
-        recipe = self.recipes[rule]
-        return [Trial(recipe, *size, seed, lr, self.weight_decay) for seed in starts for lr in rates]
+        S = self.ladder.seeds
+        return [*self.ladder.trials(rule, size, rates, range(S, 3 * S) if new else range(S))]
 
     def reference(self, records: Sequence[Record]) -> tuple[float, float]:
         """log C, or the mean loss of the untrained networks; refuses losses that cannot be compared."""
@@ -219,11 +199,3 @@ def _grid(lr: Sequence[float] | None, optimizer: str) -> Sequence[float]:
     except InputError as error:
         raise InputError(f"lr {error}") from None
     return checked
-
-
-def _device(value: Any) -> torch.device:
-    """Where the first tensor lies."""
-    if isinstance(value, Tensor):
-        return value.device
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return next((_device(part) for part in parts), torch.device("cpu"))

@@ -39,9 +39,7 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     finally:
         for p in frozen:
             p.requires_grad_(False)
-    outputs: list[Tensor] = []
-    mapped(made, lambda part: outputs.append(part) if isinstance(part, Tensor) else None)
-    return [output for output in outputs or [outputs_of(made)] if output.requires_grad]
+    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
 
 
 def _as_written() -> AbstractContextManager[Any]:
@@ -125,6 +123,13 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(mapped(part, leaf) for part in value)
     return leaf(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in dicts, tuples and lists, however deep."""
+    tensors: list[Tensor] = []
+    mapped(value, lambda part: tensors.append(part) if isinstance(part, Tensor) else None)
+    return tensors
 
 
 def doubled(value: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputTypeError, check_callable
+from nfd.scaling.calls import tensors_in
 from nfd.training.batches import pairs_of, placed
 from nfd.training.losses import loss_named, loss_of
 
@@ -55,6 +56,11 @@ class Task:
     def steps(self) -> int:
         """How many updates there are."""
         return len(self.batches)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its first tensor lies."""
+        return next((tensor.device for tensor in tensors_in(self.batches[0])), torch.device("cpu"))
 
     @property
     def value(self) -> Callable[[Any, Any], Tensor]:

@@ -1,0 +1,101 @@
+"""``Ladder``: anyone's networks of every width and depth, trained alike; transfer and capacity ask it for trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import MOST, WIDEST, check_ascending, check_callable, check_count, check_device, check_real
+from nfd.core.names import RuleName
+from nfd.families.constructed import family_of
+from nfd.families.family import Family
+from nfd.runs.trials import Trial
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.rules import MAX_RATE
+from nfd.scaling.sizes import MakeModel
+from nfd.training.recipe import MakeOptimizer, Recipe
+from nfd.training.schedule import Schedule
+from nfd.training.task import Task
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Networks of every width and depth, from several seeds, under one rule or several.
+
+    Attributes:
+        recipes: how they are trained, by rule.
+        sizes: every width with every depth, ascending; the first is the base of each rule.
+        seeds: how many starts each size has. weight_decay: of the base.
+        device: where they are trained.
+    """
+
+    recipes: Mapping[RuleName, Recipe]
+    sizes: Sequence[tuple[int, int]]
+    seeds: int
+    weight_decay: float
+    device: str
+
+    @property
+    def recipe(self) -> Recipe:
+        """That of the first rule; those of others differ in the rule alone."""
+        return next(iter(self.recipes.values()))
+
+    @property
+    def score(self) -> str:
+        """The metric of a trial by which networks are compared."""
+        return "test_loss" if self.recipe.task.eval_batches else "train_loss"
+
+    def trials(
+        self, rule: RuleName, size: tuple[int, int], rates: Sequence[float], seeds: Iterable[int]
+    ) -> list[Trial]:
+        """Seeds times rates, the rates varying fastest."""
+        recipe = self.recipes[rule]
+        return [Trial(recipe, *size, seed, lr, self.weight_decay) for seed in seeds for lr in rates]
+
+
+def ladder_of(
+    make_model: MakeModel | Family,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    batches: Iterable[tuple[Any, Any]],
+    rules: Sequence[str],
+    *,
+    optimizer: str | OptimizerLaw,
+    seeds: int,
+    eval_batches: Iterable[tuple[Any, Any]] | None,
+    loss: str | Callable[[Any, Any], Tensor],
+    weight_decay: float,
+    blocks: str | Sequence[str] | None,
+    roles: Mapping[str, str] | None,
+    schedule: Schedule | None,
+    make_optimizer: MakeOptimizer | None,
+    version: str | None,
+    device: torch.device | str | None,
+) -> Ladder:
+    """The networks that the arguments of ``nfd.transfer`` and ``nfd.capacity`` describe; nothing is trained.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    task = Task.of(batches, loss, eval_batches)
+    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
+    if make_optimizer is not None:
+        check_callable("make_optimizer", make_optimizer, "a function of parameter groups")
+    base, sample, law = (widths[0], depths[0]), task.batches[0][0], law_of(optimizer).name
+    families = [family_of(make_model, base, rule, law, blocks, roles, sample, version) for rule in rules]
+    families[0].check_sizes(widths, depths)
+    seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
+    decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
+    for family in families:
+        check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
+    return Ladder(
+        {family.rule: Recipe(family, task, make_optimizer, schedule, version) for family in families},
+        [(n, L) for n in widths for L in depths],
+        seeds,
+        decay,
+        str(check_device(task.device if device is None else device)),
+    )
