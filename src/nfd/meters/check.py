@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,18 +25,18 @@ from nfd.core.errors import (
 from nfd.core.progress import bar
 from nfd.families.constructed import family_of
 from nfd.families.family import Family
-from nfd.meters.job import Groups, Job, Run
+from nfd.meters.job import Job, Run
 from nfd.meters.looks import after, growth
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
 from nfd.meters.table import METERS, Row, rows
 from nfd.meters.verdict import AXES, Axis
-from nfd.scaling.laws import check_optimizer, law_of, rate_for
+from nfd.scaling.laws import check_optimizer, rate_for
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
-from nfd.training.batches import pairs_of
-from nfd.training.losses import loss_of
-from nfd.training.schedule import Schedule, factors_of
+from nfd.training.recipe import MakeOptimizer, Recipe
+from nfd.training.schedule import Schedule
+from nfd.training.task import Task
 
 
 @gradients()
@@ -56,7 +57,7 @@ def check(
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     weight_decay: float = 0.0,
-    make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None = None,
+    make_optimizer: MakeOptimizer | None = None,
     gia: bool = False,
     device: torch.device | str | None = None,
     progress: bool = False,
@@ -111,28 +112,18 @@ def check(
     if all(len(s) < 2 for s in sizes.values()):
         raise InputError(f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}.")
     place = None if device is None else check_device(device)
-    pairs = pairs_of(batches, place)
+    task = Task.of(batches, loss)
+    task = task if place is None else task.on(place)
     base = min(sizes["width"]), min(sizes["depth"])
-    family = family_of(make_model, base, rule, optimizer, blocks, roles, pairs[0][0])
-    if make_optimizer is None:
-        law_of(family.optimizer).check_made()
+    family = family_of(make_model, base, rule, optimizer, blocks, roles, task.batches[0][0])
     weight_decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=weight_decay)
     lr = _rate(family.optimizer, lr, eta_c)
-    looks = None if at is None else _looks(at, len(pairs))
-    pairs = pairs[: None if looks is None else looks[-1]]
-    job = Job(
-        family,
-        pairs,
-        lr,
-        loss_of(loss),
-        weight_decay,
-        make_optimizer,
-        check_flag("gia", gia),
-        place,
-        None if schedule is None else factors_of(schedule, len(pairs), lr),
-        looks,
-    )
+    if at is not None:
+        at = _looks(at, task.steps)
+        task = replace(task, batches=task.batches[: at[-1]])
+    recipe = Recipe(family, task, make_optimizer, schedule)
+    job = Job(recipe, lr, weight_decay, check_flag("gia", gia), place, recipe.factors(lr), at)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
@@ -145,8 +136,8 @@ def check(
 
 def _table(runs: list[Run], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:
     """The rows of one axis, the steps of every meter below each other."""
-    seen = {step: runs if job.at is None else after(runs, step) for step in job.looks}
-    table = [row | {"step": step} for step in seen for row in rows(seen[step], sizes, axis, seeds, job.family.rule)]
+    rule, seen = job.recipe.family.rule, {step: runs if job.at is None else after(runs, step) for step in job.looks}
+    table = [row | {"step": step} for step in seen for row in rows(seen[step], sizes, axis, seeds, rule)]
     return sorted(table, key=lambda row: METERS.index(row["meter"]))
 
 

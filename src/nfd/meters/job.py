@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,19 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.families.family import Family
 from nfd.families.member import Member, StreamEnds
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.scaling.calls import outputs_of
-from nfd.training.loop import Row, train
-from nfd.training.optimizers import optimizer_named
+from nfd.training.loop import Around, Row
+from nfd.training.recipe import Recipe
+from nfd.training.task import Pair
 
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
 
 Run = dict[str, Any]
-Groups = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,18 @@ class Built:
 class Job:
     """What every network is built, trained and measured by."""
 
-    family: Family
-    batches: list[tuple[Any, Any]]
+    recipe: Recipe
     lr: float
-    loss: Callable[[Any, Any], Tensor]
     weight_decay: float
-    make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None
     gia: bool
     device: torch.device | None
     rates: tuple[float, ...] | None = None
     at: tuple[int, ...] | None = None
+
+    @property
+    def batches(self) -> Sequence[Pair]:
+        """What every network is trained on, where it is trained."""
+        return self.recipe.task.batches
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -63,7 +64,7 @@ class Job:
 
     def built(self, width: int, depth: int, seed: int) -> Built:
         """A network before training, and its decoupled twin if asked for; moves no random stream."""
-        member = self.family.build(width, depth, seed, device=self.device)
+        member = self.recipe.family.build(width, depth, seed, device=self.device)
         member.module.train()
         return Built(member, seed, member.twin() if self.gia else None)
 
@@ -81,11 +82,9 @@ class Job:
         rows = [size | row for row in trial.rows]
         return size | {"events": trial.events, "unread": trial.unread, "rows": rows} | first | trial.meters
 
-    def rows(self, member: Member, **options: Any) -> Iterator[Row]:
+    def rows(self, member: Member, around: Around | None = None) -> Iterator[Row]:
         """Train a member: one row per step."""
-        groups = member.groups(self.lr, self.weight_decay)
-        make = self.make_optimizer or partial(optimizer_named, self.family.optimizer)
-        return train(member, make(groups), self.batches, self.loss, rates=self.rates, **options)
+        return self.recipe.rows(member, self.lr, self.weight_decay, self.batches, self.rates, around)
 
     def _gap(self, member: Member, twin: Member, start: float) -> float:
         """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
@@ -93,7 +92,7 @@ class Job:
             pass
         x, y = self.batches[0]
         with torch.no_grad():
-            standard, decoupled = (float(self.loss(net(x), y)) for net in (member, twin))
+            standard, decoupled = (float(self.recipe.task.value(net(x), y)) for net in (member, twin))
         return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
 
 
@@ -113,7 +112,7 @@ class _Trial:
     def trained(self) -> list[float]:
         """Train it on every batch; returns the losses."""
         losses: list[float] = []
-        for row in self.job.rows(self.member, around=self._around):
+        for row in self.job.rows(self.member, self._around):
             losses.append(row.loss)
             self.meters["loss"] = row.loss
             self._look(row)

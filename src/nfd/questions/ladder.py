@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import MOST, WIDEST, check_ascending, check_callable, check_count, check_device, check_real
+from nfd.core.errors import MOST, WIDEST, check_ascending, check_count, check_device, check_real
 from nfd.core.names import RuleName
 from nfd.families.constructed import family_of
 from nfd.families.family import Family
@@ -83,8 +83,6 @@ def ladder_of(
     """
     task = Task.of(batches, loss, eval_batches)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    if make_optimizer is not None:
-        check_callable("make_optimizer", make_optimizer, "a function of parameter groups")
     base, sample, law = (widths[0], depths[0]), task.batches[0][0], law_of(optimizer).name
     families = [family_of(make_model, base, rule, law, blocks, roles, sample, version) for rule in rules]
     families[0].check_sizes(widths, depths)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 Rates = Sequence[float] | Callable[[int], float]
+Around = Callable[[int], AbstractContextManager[object]]
 
 
 class Optimizer(Protocol):
@@ -50,7 +51,7 @@ def train(
     loss: Callable[[Any, Any], Tensor],
     *,
     rates: Rates | None = None,
-    around: Callable[[int], AbstractContextManager[object]] = lambda step: nullcontext(),
+    around: Around | None = None,
 ) -> Iterator[Row]:
     """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
@@ -69,7 +70,7 @@ def train(
         for step, (inputs, targets) in enumerate(batches):
             set_rates(step)
             optimizer.zero_grad()
-            with around(step):
+            with around(step) if around else nullcontext():
                 outputs = net(inputs)
                 value = loss(outputs, targets)
                 losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs

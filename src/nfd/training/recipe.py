@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputTypeError
+from nfd.core.errors import InputTypeError, check_callable
 from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of
 from nfd.families.member import Member
 from nfd.scaling.calls import doubled, shape_of
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
-from nfd.training.loop import Rates, Row, train
+from nfd.training.loop import Around, Rates, Row, train
 from nfd.training.optimizers import TABLE, optimizer_named
 from nfd.training.schedule import Schedule, factors_of
 from nfd.training.task import Pair, Task
@@ -51,6 +51,10 @@ class Recipe:
         law = law_of(self.family.optimizer)
         own = () if law in TABLE else (law,)
         object.__setattr__(self, "laws", own)
+        if self.make_optimizer is None:
+            law.check_made()
+        else:
+            check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process, the optimizer that the user registered is known once a recipe arrives."""
@@ -59,15 +63,22 @@ class Recipe:
             register_optimizer(law, replace=True)
 
     def rows(
-        self, member: Member, lr: float, weight_decay: float, pairs: Sequence[Pair], rates: Rates | None
+        self,
+        member: Member,
+        lr: float,
+        weight_decay: float,
+        pairs: Sequence[Pair],
+        rates: Rates | None,
+        around: Around | None = None,
     ) -> Iterator[Row]:
         """Train a member on batches, one row per step.
 
         Args:
             lr, weight_decay: those of the base. pairs: the batches, where the member is. rates: factors on every rate.
+            around: as in ``nfd.training.loop.train``.
         """
         optimizer = self._optimizer(member.groups(lr, weight_decay))
-        return train(member, optimizer, pairs, self._loss, rates=rates)
+        return train(member, optimizer, pairs, self._loss, rates=rates, around=around)
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
         """The schedule as factors on the rates, one per step; None where there is none."""
@@ -87,8 +98,6 @@ class Recipe:
     @property
     def _code(self) -> str | None:
         """Of what the user brings beside the model: None where the loss and the optimizer are ours."""
-        if self.make_optimizer is None:
-            law_of(self.family.optimizer).check_made()
         if not self.laws and self.make_optimizer is None and isinstance(self.task.loss, str):
             return None
         return self.version or fingerprint_of(f"the training of {self.family.name}", self._first_updates)
