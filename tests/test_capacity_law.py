@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import nfd
 from nfd.core.statistics import Interval
 from nfd.questions.budget import best_size, returns
-from nfd.questions.costs import Shape, amount
+from nfd.questions.costs import amount, residual_costs
 from nfd.questions.law import Law
 from nfd.questions.law_fit import fit_law
 from nfd.training.losses import cross_entropy
@@ -164,7 +164,7 @@ def test_another_power_is_refused(paired: bool) -> None:
     with pytest.raises(ValueError, match="may not be extrapolated"):
         law.excess(math.inf, 16)
     assert math.isfinite(law.loss(100, 5).value)  # interpolation remains
-    assert best_size(law, Shape(64, 10), "parameters", 10**9).width == 256
+    assert best_size(law, residual_costs(64, 10), "parameters", 10**9).width == 256
 
 
 def test_small_sizes_before_the_law_are_left_out_on_request() -> None:
@@ -223,19 +223,18 @@ def test_sizes_must_be_sizes(size: tuple[float, float]) -> None:
 @pytest.mark.parametrize("block", ["one-layer", "two-layer"])
 @pytest.mark.parametrize(("width", "depth"), [(32, 3), (48, 1), (7, 5)])
 def test_the_cost_is_that_of_a_real_network(block: Any, width: int, depth: int) -> None:
-    shape = Shape(20, 5, layers_per_block=1 if block == "one-layer" else 2, samples=8, batch=8)
+    costs = residual_costs(20, 5, 1 if block == "one-layer" else 2, samples=8, batch=8)
     net = nfd.ResNet(20, 5, width, depth, block=block)
-    assert shape.parameters(width, depth) == sum(p.numel() for p in net.parameters())
+    assert costs.cost("parameters").at(width, depth) == sum(p.numel() for p in net.parameters())
     with FlopCounterMode(display=False) as counter:
         cross_entropy(net(torch.randn(8, 20)), torch.zeros(8, dtype=torch.long)).backward()
-    assert shape.flops(width, depth) == counter.get_total_flops()
+    assert costs.cost("flops").at(width, depth) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("block", ["one-layer", "two-layer"])
 def test_the_memory_is_roughly_that_of_a_real_network(block: Any) -> None:
     """Weights, gradients, momentum, and what autograd saves for the backward pass plus the stream it keeps."""
     batch, width, depth = 256, 64, 6
-    shape = Shape(20, 5, layers_per_block=1 if block == "one-layer" else 2, batch=batch, momentum=0.9)
     net, x = nfd.ResNet(20, 5, width, depth, block=block), torch.randn(batch, 20)
     own, saved = {p.data_ptr() for p in net.parameters()}, {}
 
@@ -249,13 +248,14 @@ def test_the_memory_is_roughly_that_of_a_real_network(block: Any) -> None:
     kept = {t.data_ptr(): t for t in [*streams.layers, *streams.inner, x, streams.outputs, *saved.values()]}
     held = sum(t.untyped_storage().nbytes() for t in kept.values())
     held += 3 * sum(p.untyped_storage().nbytes() for p in net.parameters())
-    assert shape.memory(width, depth) == pytest.approx(held, rel=0.2)
-    states = {
-        "sgd": replace(shape, momentum=0.0).memory(width, depth),
-        "momentum": shape.memory(width, depth),
-        "adam": replace(shape, optimizer="adam", momentum=0.0).memory(width, depth),
-    }
-    one = 4 * shape.parameters(width, depth)
+    layers = 1 if block == "one-layer" else 2
+
+    def memory(**options: Any) -> int:
+        return residual_costs(20, 5, layers, batch=batch, **options).cost("memory").at(width, depth)
+
+    assert memory(momentum=0.9) == pytest.approx(held, rel=0.2)
+    states = {"sgd": memory(), "momentum": memory(momentum=0.9), "adam": memory(optimizer="adam")}
+    one = 4 * residual_costs(20, 5, layers).cost("parameters").at(width, depth)
     assert states["adam"] - states["momentum"] == states["momentum"] - states["sgd"] == one
 
 
@@ -286,33 +286,27 @@ def test_bad_budgets_are_named(resource: Any, budget: Any, error: type[Exception
         amount(resource, budget)
 
 
-@pytest.mark.parametrize("given", [{"layers_per_block": 3}, {"batch": 0}, {"optimizer": "sgdd"}])
-def test_bad_shapes_are_named(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(given))):
-        Shape(**({"in_features": 3, "out_features": 2} | given))
-
-
 # ---- the best size -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", ["parameters", "flops", "memory"])
 @pytest.mark.parametrize("terms", [{"a": 7.9, "b": 0.52}, {"a": 0.5, "b": 3.0}, {"a": 60.0, "b": 0.2}])
 def test_the_best_size_is_that_of_brute_force(resource: Any, terms: dict[str, float]) -> None:
-    law, shape = exact(spread=1e-6, **terms), Shape(20, 5, layers_per_block=2, samples=3, batch=4)
-    cost = shape.cost(resource)
+    law, costs = exact(spread=1e-6, **terms), residual_costs(20, 5, 2, samples=3, batch=4)
+    cost = costs.cost(resource)
     for budget in (cost.at(1, 1), cost.at(5, 9), cost.at(30, 7) + 11, cost.at(60, 20)):
         best = min(
             law.a.value / n + law.b.value / L
             for n in range(1, cost.widest(1, budget) + 1)
             for L in range(1, cost.deepest(n, budget) + 1)
         )
-        found = best_size(law, shape, resource, budget)
+        found = best_size(law, costs, resource, budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert law.a.value / found.width + law.b.value / found.depth == pytest.approx(best, rel=1e-12)
 
 
 def test_partners_are_the_largest_that_fit() -> None:
-    cost = Shape(20, 5, batch=3).cost("memory")
+    cost = residual_costs(20, 5, batch=3).cost("memory")
     for budget, size in product((10**4, 12_345, 10**6, 10**18), (1, 2, 17)):
         n, L = cost.widest(size, budget), cost.deepest(size, budget)
         assert n == 0 or cost.at(n, size) <= budget < cost.at(n + 1, size)
@@ -320,7 +314,7 @@ def test_partners_are_the_largest_that_fit() -> None:
 
 
 def test_a_large_budget_is_split_as_calculus_says() -> None:
-    size = best_size(exact(), Shape(64, 10), "parameters", "100B")
+    size = best_size(exact(), residual_costs(64, 10), "parameters", "100B")
     assert 7.9 / size.width == pytest.approx(2 * 0.52 / size.depth, rel=1e-2)
     assert size.cost == pytest.approx(1e11, rel=1e-2)
     assert "outside what was fitted, 64..256" in size.note
@@ -328,18 +322,19 @@ def test_a_large_budget_is_split_as_calculus_says() -> None:
 
 
 def test_an_axis_that_does_not_pay_stays_small() -> None:
-    shape = Shape(64, 10)
-    flat = best_size(exact(b=0.0), shape, "parameters", "1M")
+    costs = residual_costs(64, 10)
+    parameters = costs.cost("parameters").at
+    flat = best_size(exact(b=0.0), costs, "parameters", "1M")
     assert flat.depth == 2
-    assert shape.parameters(flat.width, 2) <= 10**6 < shape.parameters(flat.width + 1, 2)
+    assert parameters(flat.width, 2) <= 10**6 < parameters(flat.width + 1, 2)
     assert "More depth is not seen to pay" in flat.note
-    worse = best_size(exact(a=-1.0), shape, "parameters", "1M")
+    worse = best_size(exact(a=-1.0), costs, "parameters", "1M")
     assert worse.width == 64
-    assert shape.parameters(64, worse.depth) <= 10**6 < shape.parameters(64, worse.depth + 1)
-    neither = best_size(exact(a=0.0, b=0.0), shape, "parameters", "1M")
+    assert parameters(64, worse.depth) <= 10**6 < parameters(64, worse.depth + 1)
+    neither = best_size(exact(a=0.0, b=0.0), costs, "parameters", "1M")
     assert (neither.width, neither.depth) == (64, 2)
     with pytest.raises(ValueError, match="budget must pay for width 64 and depth 2"):
-        best_size(exact(a=0.0, b=0.0), shape, "parameters", "1K")
+        best_size(exact(a=0.0, b=0.0), costs, "parameters", "1K")
 
 
 def test_returns_of_growth() -> None:

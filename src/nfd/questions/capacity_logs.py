@@ -12,7 +12,7 @@ import numpy as np
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, HeldOut, largest_held_out, shorter
-from nfd.questions.costs import CountedCosts, counted
+from nfd.questions.costs import Costs, counted
 from nfd.questions.law_fit import fit_law
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
 from nfd.questions.power_fit import fit_power_law, without_smallest
@@ -129,8 +129,8 @@ def _trusted(variables: tuple[str, ...], losses: Losses) -> tuple[PowerLaw, Held
     return law if kept is losses else replace(law, note=f"{_LEFT_OUT} {law.note}".strip()), held_out
 
 
-def _costs(runs: list[LoggedRun]) -> CountedCosts | None:
+def _costs(runs: list[LoggedRun]) -> Costs | None:
     """The parameters at every width and depth, where the log has them and a polynomial gives them all."""
     counts = {(run.width, run.depth): run.parameters for run in runs if run.width and run.depth and run.parameters}
     cost = counted({size: round(count) for size, count in counts.items()}) if counts else None
-    return None if cost is None else CountedCosts({"parameters": cost})
+    return None if cost is None else Costs({"parameters": cost})

@@ -16,7 +16,7 @@ from nfd.core.errors import check_real
 from nfd.core.names import RuleName
 from nfd.families.family import Family
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
-from nfd.questions.costs import Cost, CountedCosts, Resource, counted
+from nfd.questions.costs import Cost, Costs, Resource, counted
 from nfd.questions.ladder import ladder_of
 from nfd.questions.law_fit import fit_law
 from nfd.runs.executors.executor import Executor
@@ -119,7 +119,7 @@ def capacity(
     )
 
 
-def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> CountedCosts:
+def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Costs:
     """The parameters of every size, and the operations of its training."""
     sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in task.batches)
     members = {size: family.build(*size, 0) for size in sizes}
@@ -128,4 +128,4 @@ def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Coun
         "flops": {size: round(member.operations(sample) * samples) for size, member in members.items()},
     }
     costs: dict[Resource, Cost] = {resource: cost for resource, of in counts.items() if (cost := counted(of))}
-    return CountedCosts(costs, math.gcd(*(n for n, _ in sizes)))
+    return Costs(costs, math.gcd(*(n for n, _ in sizes)))

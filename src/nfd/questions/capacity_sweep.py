@@ -14,7 +14,7 @@ from functools import partial
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, HeldOut, Horizons, mean_of, shorter
-from nfd.questions.costs import Resource, Shape, amount
+from nfd.questions.costs import Costs, Resource, amount, residual_costs
 from nfd.questions.floor import floor_of
 from nfd.questions.law import Law
 from nfd.questions.law_fit import fit_law
@@ -40,7 +40,7 @@ def capacity_of_sweep(config: CapacityConfig, sweep: Sweep) -> Capacity:
         ValueError: when too few sizes train for a fit.
     """
     plan = _Plan(config, sweep)
-    _affordable(config, shape_of(plan.base))
+    _affordable(config, costs_of(plan.base))
     _beyond(config, config.widths[-1], config.depths[-1])
     losses = plan.losses()
     middle = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
@@ -57,7 +57,7 @@ def capacity_of_records(records: Sequence[Record], config: CapacityConfig, sweep
     if config.held_out is not None:
         losses.pop(config.held_out, None)  # what is held out is not fitted
     law = fit_law(losses, paired=paired, trim=True)
-    _affordable(config, shape_of(base))
+    _affordable(config, costs_of(base))
     return _answer(config, sweep, losses, law, Horizons(base, dataset_of(base).title, {base.horizon: law}))
 
 
@@ -67,7 +67,7 @@ def _answer(config: CapacityConfig, sweep: Sweep, losses: Losses, law: Law, hori
         law,
         losses,
         _about(base, law, horizons.data),
-        costs=shape_of(base),
+        costs=costs_of(base),
         held_out=held_out(base, law, _beyond(config, law.widths[-1], law.depths[-1]), sweep),
         shorter=shorter(partial(fit_law, paired=law.paired), losses),
         predicted=floor_of(base, config.limit_width, config.replicates, sweep),
@@ -101,10 +101,10 @@ def _beyond(config: CapacityConfig, width: int, depth: int) -> tuple[int, int] |
     return size
 
 
-def _affordable(config: CapacityConfig, shape: Shape) -> None:
+def _affordable(config: CapacityConfig, costs: Costs) -> None:
     """Read every budget before anything is trained; ValueError for one that buys no network at all."""
     for resource, budget in budgets_of(config).items():
-        least = shape.cost(resource).at(1, 1)
+        least = costs.cost(resource).at(1, 1)
         if amount(resource, budget) < least:
             raise InputError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
 
@@ -157,17 +157,17 @@ def losses_of(records: Sequence[Record]) -> Losses:
     return losses
 
 
-def shape_of(base: RunConfig) -> Shape:
+def costs_of(base: RunConfig) -> Costs:
     """What the networks of this sweep cost."""
     dataset = dataset_of(base)
-    return Shape(
+    return residual_costs(
         dataset.inputs.shape[1],
         len(dataset.classes),
         2 if base.block == "two-layer" else 1,
-        base.steps * base.batch,
-        base.batch,
-        base.optimizer,
-        base.momentum,
+        samples=base.steps * base.batch,
+        batch=base.batch,
+        optimizer=base.optimizer,
+        momentum=base.momentum,
     )
 
 

@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from nfd.core.errors import InputError, check_choice, check_count, check_real
+from nfd.core.errors import InputError, check_choice, check_real
 from nfd.limits.cost import bytes_of
 from nfd.scaling.laws import law_of
 
@@ -23,7 +23,6 @@ Resource = Literal["parameters", "flops", "memory"]
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 _FLOAT = 4
-_UNBOUNDED = 2**62
 _PREFIXES = {"": 0, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18, "Z": 21}
 _UNITS = {"parameters": r"(?:PARAM(?:ETER)?S?)?", "flops": r"(?:FLOPS?)?"}
 _EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
@@ -82,83 +81,50 @@ def counted(counts: Mapping[tuple[int, int], int]) -> Cost | None:
     return cost if all(cost.at(*size) == count for size, count in counts.items()) else None
 
 
-class Costs(Protocol):
-    """What networks of any size cost; their widths are multiples of ``multiple``."""
-
-    @property
-    def multiple(self) -> int: ...
-
-    def cost(self, resource: Resource) -> Cost:
-        """The cost in one resource at every size; ValueError where it is not known."""
-        ...
-
-
 @dataclass(frozen=True)
-class CountedCosts:
-    """Costs that were counted at some sizes, by resource; widths are multiples of ``multiple``."""
+class Costs:
+    """What networks of any size cost, by resource; their widths are multiples of ``multiple``."""
 
-    costs: Mapping[Resource, Cost]
+    by_resource: Mapping[Resource, Cost]
     multiple: int = 1
 
     def cost(self, resource: Resource) -> Cost:
-        if check_choice("resource", resource, RESOURCES) not in self.costs:
-            known = f"only {' and '.join(self.costs)} are" if self.costs else "nothing is"
+        """The cost in one resource at every size; ValueError where it is not known."""
+        if check_choice("resource", resource, RESOURCES) not in self.by_resource:
+            known = f"only {' and '.join(self.by_resource)} are" if self.by_resource else "nothing is"
             raise InputError(f"what these networks cost in {resource} is not known: {known}.")
-        return self.costs[resource]
+        return self.by_resource[resource]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """All of a training run but width and depth.
+def residual_costs(
+    in_features: int,
+    out_features: int,
+    layers_per_block: int = 1,
+    *,
+    samples: int = 1,
+    batch: int = 1,
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+) -> Costs:
+    """What ``nfd.ResNet`` costs at every size, and its training in float32.
+
+    Memory holds parameters, gradients, what the optimizer keeps, and of a batch the stream and the input of each
+    matrix: an estimate of the peak, for ReLU to about a fifth. The rest is exact.
 
     Args:
-        in_features, out_features: d and C.
-        layers_per_block: m, 1 or 2.
+        in_features, out_features, layers_per_block: d, C and m.
         samples: seen in training, every epoch counted. batch: of one step.
         optimizer, momentum: that train, for what they keep per parameter.
     """
-
-    in_features: int
-    out_features: int
-    layers_per_block: int = 1
-    samples: int = 1
-    batch: int = 1
-    optimizer: str = "sgd"
-    momentum: float = 0.0
-
-    multiple: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        for name in ("in_features", "out_features", "layers_per_block", "samples", "batch"):
-            check_count(name, getattr(self, name))
-        if self.layers_per_block > 2:
-            raise ValueError(f"layers_per_block must be 1 or 2; got {self.layers_per_block}.")
-        law_of(self.optimizer)
-
-    def parameters(self, width: int, depth: int) -> int:
-        """Trainable numbers."""
-        return self.cost("parameters").at(width, depth)
-
-    def flops(self, width: int, depth: int) -> int:
-        """Floating-point operations of the matrix products of training."""
-        return self.cost("flops").at(width, depth)
-
-    def memory(self, width: int, depth: int) -> int:
-        """Bytes of training in float32: parameters, gradients, what the optimizer keeps, the activations of a batch.
-
-        Of every block the stream and the input of each matrix; an estimate of the peak, for ReLU to about a fifth.
-        """
-        return self.cost("memory").at(width, depth)
-
-    def cost(self, resource: Resource) -> Cost:
-        """The cost in one resource at every size."""
-        d, C, m = self.in_features, self.out_features, self.layers_per_block
-        if check_choice("resource", resource, RESOURCES) == "parameters":
-            return Cost(0, d + C, 0, m)
-        if resource == "flops":
-            return Cost(0, self.samples * (4 * d + 6 * C), 0, self.samples * 6 * m)
-        copies, row = _FLOAT * (2 + law_of(self.optimizer).states_with(self.momentum)), _FLOAT * self.batch
-        return Cost(row * (d + C), copies * (d + C) + row, row * (m + 1), copies * m)
+    d, C, m = in_features, out_features, layers_per_block
+    copies, row = _FLOAT * (2 + law_of(optimizer).states_with(momentum)), _FLOAT * batch
+    return Costs(
+        {
+            "parameters": Cost(0, d + C, 0, m),
+            "flops": Cost(0, samples * (4 * d + 6 * C), 0, samples * 6 * m),
+            "memory": Cost(row * (d + C), copies * (d + C) + row, row * (m + 1), copies * m),
+        }
+    )
 
 
 def amount(resource: Resource, budget: str | float) -> int:
