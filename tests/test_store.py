@@ -111,7 +111,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
         "scalar": np.ones(1),
     }
     config = {"a": None, "b": [1, 2.5, True], "c": {"d": "é\n\ud800"}, "e": 10**30}
-    record = Record("k", "g", "diverged", config, numbers, curves, "file \udcff\x00", 0.25)
+    record = Record("k", "g", "diverged", config, numbers, curves, "file \udcff\x00", 0.25, "in a file")
     with Store.open(tmp_path / "a ?#%20 é") as runs:
         runs.add([record])
     with Store.read(tmp_path / "a ?#%20 é") as runs:

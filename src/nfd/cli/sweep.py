@@ -10,7 +10,7 @@ import tyro
 
 from nfd.cli.ending import VERDICT
 from nfd.cli.sweeping import SweepOptions
-from nfd.core.errors import UsageError, is_mistake
+from nfd.core.errors import UsageError
 from nfd.runs.config import Config
 
 
@@ -51,6 +51,6 @@ class SweepCommand(SweepOptions, Config):
         if broken:
             print(f"The same command tries them again; nfd runs {directory} --status failed lists them.")
         print(f"Runs: {directory / 'runs.csv'}")
-        if any(is_mistake(record.error) for record in broken):
+        if any(record.trace is not None for record in broken):
             raise failure(broken, f"{len(broken)} of {len(records)} runs failed")
         return VERDICT if broken else 0

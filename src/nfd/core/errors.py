@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
 MAX_SEED = 2**63 - 1
 MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, replicates, steps, classes
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 class UsageError(Exception):
@@ -73,17 +72,16 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "OutOfMemoryError" in names or on_the_cpu
 
 
-def error_text(error: BaseException) -> str:
-    """An error in words that can be stored: its type and message, and below them the traceback of a mistake of ours."""
-    text = f"{type(error).__name__}: {error}"
+def described(error: BaseException) -> str:
+    """An exception in one line: its type and its message."""
+    return f"{type(error).__name__}: {error}"
+
+
+def trace_of(error: BaseException) -> str | None:
+    """The traceback of a mistake of ours; None of an error of the input, and where memory ran out."""
     if isinstance(error, UsageError) or out_of_memory(error):
-        return text
-    return f"{text}\n{_TRACEBACK}\n" + "".join(traceback.format_tb(error.__traceback__))
-
-
-def is_mistake(text: str | None) -> bool:
-    """Whether ``error_text`` wrote it of a mistake of ours."""
-    return text is not None and f"\n{_TRACEBACK}\n" in text
+        return None
+    return "".join(traceback.format_tb(error.__traceback__))
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import error_text
+from nfd.core.errors import described, trace_of
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
@@ -100,7 +100,7 @@ def train_group(settings: Sequence[dict[str, Any]], device: str = "cpu") -> list
         return _trained(runs, group, device)
     except Exception as error:  # of the input or ours: as the record says
         if len(runs) == 1:
-            return [runs[0].failed(group, error_text(error))]
+            return [runs[0].failed(group, described(error), trace_of(error))]
     return [replace(record, group=group) for run in settings for record in train_group([run], device)]
 
 
@@ -124,7 +124,7 @@ def _record(run: ConfiguredRun, group: str, result: Trained, labels: Tensor, sec
         "test_accuracy": 0.0 if diverged else float(right),
     }
     curves: dict[str, Any] = {name: x.cpu().numpy() for name, x in ({"loss": result.losses} | result.curves).items()}
-    return Record(run.key, group, "diverged" if diverged else "done", run.settings, metrics, curves, None, seconds)
+    return Record(run.key, group, "diverged" if diverged else "done", run.settings, metrics, curves, seconds=seconds)
 
 
 @lru_cache(maxsize=4)

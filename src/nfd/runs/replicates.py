@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nfd.core.errors import error_text
+from nfd.core.errors import described, trace_of
 from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.limits.problem import Problem
 from nfd.meters.updates import UPDATES, Baseline
@@ -63,7 +63,7 @@ class ReplicateRun(Run):
         try:
             return self.record(trained(self.replicate))
         except Exception as error:  # of the input or ours: as the record says
-            return self.failed(group_key([self.key]), error_text(error))
+            return self.failed(group_key([self.key]), described(error), trace_of(error))
 
     def record(self, trajectory: Trajectory) -> Record:
         """The record of what it gave."""

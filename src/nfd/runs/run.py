@@ -66,9 +66,9 @@ class Run(ABC):
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
         """Train the runs of a group; a run that cannot be trained is a record with its error."""
 
-    def failed(self, group: str, error: str) -> Record:
-        """The record of a run that could not be trained."""
-        return Record(self.key, group, "failed", self.settings, {}, {}, error)
+    def failed(self, group: str, error: str, trace: str | None = None) -> Record:
+        """The record of a run that could not be trained; ``trace`` where that is a mistake of ours."""
+        return Record(self.key, group, "failed", self.settings, {}, error=error, trace=trace)
 
 
 @dataclass(frozen=True)

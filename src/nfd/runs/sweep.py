@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, StateError, check_device, check_several, is_mistake
+from nfd.core.errors import InputError, StateError, check_device, check_several, described
 from nfd.core.progress import Bar, bar
-from nfd.runs.executors.executor import Executor, Inline, Outcome, described
+from nfd.runs.executors.executor import Executor, Inline, Outcome
 from nfd.runs.records import runs_of
 from nfd.runs.run import Group, Run, groups
 from nfd.runs.settings import RunConfig
@@ -140,14 +140,13 @@ def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
 
 def failure(broken: Sequence[Record], what: str) -> RuntimeError:
     """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
-    errors = [record.error or "no result" for record in broken]
-    ours = [error for error in errors if is_mistake(error)]
-    first, *trace = (ours or errors)[0].splitlines()
-    message = f"{what}: {first}. The rest is kept; start again to try them again."
-    if not ours:
+    mistake = next((record for record in broken if record.trace is not None), None)
+    told = ((mistake or broken[0]).error or "no result").splitlines()
+    message = f"{what}: {told[0]}. The rest is kept; start again to try them again."
+    if mistake is None:
         return StateError(message)
     error = RuntimeError(message)
-    error.add_note("\n".join(["In the process that trained it:", *trace]))
+    error.add_note("\n".join(["In the process that trained it:", *told[1:], mistake.trace or ""]))
     return error
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from nfd.core.errors import InputError, error_text
+from nfd.core.errors import InputError, described, trace_of
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
@@ -74,9 +74,9 @@ class Trial(Run):
                 metrics, losses = self._trained(place)
         except InputError as error:
             where = place_in_code(error)
-            return self.failed(group, error_text(error) + (f" ({where})" if where else ""))
+            return self.failed(group, described(error) + (f" ({where})" if where else ""))
         except Exception as error:  # of the input or ours: as the record says
-            return self.failed(group, error_text(error))
+            return self.failed(group, described(error), trace_of(error))
         return Record(
             self.key,
             group,

@@ -40,6 +40,7 @@ class Record:
 
     ``config`` is plain JSON data, ``metrics`` are any floats (a diverged run has inf and nan), ``curves`` are vectors
     of float32 or float64 by name. A record that was listed has no curves; two records are compared without them.
+    ``error`` says why a run failed, and ``trace`` where, if that was a mistake of ours.
     """
 
     key: Name
@@ -50,6 +51,7 @@ class Record:
     curves: dict[Name, Any] = field(default_factory=dict, compare=False, repr=False)
     error: str | None = None
     seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    trace: str | None = None
 
 
 _RECORD = TypeAdapter(Record)
@@ -67,7 +69,8 @@ def encode(record: Record) -> tuple[Any, ...]:
         ) from None
     # JSON has no infinities: they are texts
     metrics = {name: float(x) if math.isfinite(x) else repr(float(x)) for name, x in record.metrics.items()}
-    texts = (json.dumps(record.config), json.dumps(metrics), json.dumps(record.error))
+    failure = record.error if record.trace is None else [record.error, record.trace]
+    texts = (json.dumps(record.config), json.dumps(metrics), json.dumps(failure))
     row = (record.key, record.group, record.status, *texts, record.seconds)
     return (*row, _checksum(row))
 
@@ -81,7 +84,9 @@ def decode(row: Sequence[Any], file: Path) -> Record:
         )
     key, group, status, config, metrics, error, seconds, _ = row
     numbers = {name: float(x) for name, x in json.loads(metrics).items()}
-    return Record(key, group, status, json.loads(config), numbers, {}, json.loads(error), seconds)
+    failure = json.loads(error)
+    reason, trace = failure if isinstance(failure, list) else (failure, None)
+    return Record(key, group, status, json.loads(config), numbers, {}, reason, seconds, trace)
 
 
 def _checksum(row: Sequence[Any]) -> int:

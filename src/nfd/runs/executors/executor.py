@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from nfd.core import machine
-from nfd.core.errors import check_count
+from nfd.core.errors import check_count, described
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,11 +59,6 @@ def attempt(function: Callable[[T], R], task: T, index: int, threads: int) -> Ou
             return Outcome(index, value=function(task))
     except (Exception, SystemExit) as error:
         return Outcome(index, error=described(error))
-
-
-def described(error: BaseException) -> str:
-    """An exception in one line: its type and its message."""
-    return f"{type(error).__name__}: {error}"
 
 
 class Inline:

@@ -13,8 +13,8 @@ from typing import Any
 import cloudpickle
 import torch
 
-from nfd.core.errors import InputTypeError
-from nfd.runs.executors.executor import Outcome, attempt, described
+from nfd.core.errors import InputTypeError, described
+from nfd.runs.executors.executor import Outcome, attempt
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -19,10 +19,10 @@ from multiprocessing.connection import Connection, wait
 from types import ModuleType
 from typing import TypeVar
 
-from nfd.core.errors import StateError, check_count
+from nfd.core.errors import StateError, check_count, described
 from nfd.core.machine import cores
 from nfd.runs.executors.attempts import Lost, outcomes
-from nfd.runs.executors.executor import Outcome, described, unnoticed
+from nfd.runs.executors.executor import Outcome, unnoticed
 from nfd.runs.executors.messages import answer, packed_function, unpacked
 
 T = TypeVar("T")

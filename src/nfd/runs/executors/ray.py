@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from nfd.core.errors import MissingError, StateError, check_count, check_real
+from nfd.core.errors import MissingError, StateError, check_count, check_real, described
 from nfd.runs.executors.attempts import Lost, outcomes
-from nfd.runs.executors.executor import Outcome, described, unnoticed
+from nfd.runs.executors.executor import Outcome, unnoticed
 from nfd.runs.executors.messages import answer, packed_function, unpacked
 
 T = TypeVar("T")
