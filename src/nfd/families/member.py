@@ -99,9 +99,12 @@ class Member:
         """
         return 1.0
 
-    def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Parameter groups for the plan's optimizer; ``lr`` and ``weight_decay`` are those of the base."""
-        return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay)
+    def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
+        """Parameter groups for the plan's optimizer; rates and decay are those of the base.
+
+        ``adamw_lr`` is the rate of what Muon leaves to AdamW, ``lr`` where None.
+        """
+        return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay, adamw_lr=adamw_lr)
 
     def begin_(self, seed: int) -> None:
         """Draw the start that the rule asks for, in place, and insert its forward multipliers.

@@ -64,12 +64,14 @@ class PaperMember(Member):
             return 0.0
         return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
 
-    def groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         if self.net.weights == "deferred" or self.rule == "ntk":  # which no plan is for
-            if weight_decay:
-                raise InputError("weight_decay of deferred weights, or under rule='ntk', has no plan. Leave it out.")
+            if weight_decay or adamw_lr is not None:
+                raise InputError(
+                    "weight_decay and adamw_lr of deferred weights, or under rule='ntk', have no plan. Leave them out."
+                )
             return self.net.param_groups(lr, self.rule, self.optimizer)
-        return super().groups(lr, weight_decay)
+        return super().groups(lr, weight_decay, adamw_lr)
 
     def begin_(self, seed: int) -> None:
         self.plan.initialize_(self.module, seed)  # its own start is that of its own seed, whatever the rule

@@ -8,12 +8,15 @@ these two rates; how far other seeds would have found other rates is in the inte
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from nfd.core.names import RuleName
+from nfd.questions.against import RateAgainst, SettingAxis, Variation
+from nfd.questions.halving import halved, wider
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.regret import Regret
 from nfd.questions.transfer import TOLERANCE, RuleTransfer, Size, Transfer
@@ -25,7 +28,13 @@ from nfd.store.rows import Record
 SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _ROUNDS = 12  # of extending a grid by two rates
 
-Place = tuple[RuleName, Size]
+
+class Place(NamedTuple):
+    """Where a best rate is asked for."""
+
+    rule: RuleName
+    size: Size
+    variation: Variation | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,8 @@ class Asked:
         rates: to begin with, ascending by one factor. rate_name: what they are called.
         score: the metric that the best rate minimises, of ``SCORES``.
         about: what is trained, in words.
+        axes: settings that vary too, one at a time, at every size.
+        halving: whether short trainings tell which rates to begin with.
     """
 
     rules: Sequence[RuleName]
@@ -45,6 +56,14 @@ class Asked:
     rate_name: str
     score: str
     about: str
+    axes: Sequence[SettingAxis] = ()
+    halving: bool = False
+
+    @property
+    def places(self) -> list[Place]:
+        """Every place, those of the sizes themselves first."""
+        variations = [None, *(variation for axis in self.axes for variation in axis.variations)]
+        return [Place(rule, size, at) for at in variations for rule in self.rules for size in self.sizes]
 
 
 class Networks(ABC):
@@ -53,11 +72,15 @@ class Networks(ABC):
     asked: Asked
 
     @abstractmethod
-    def runs(self, rule: RuleName, size: Size, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
+    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
         """Seeds times rates, the rates varying fastest; a rate may be given twice.
 
         ``new``: twice as many seeds, other than those that best rates are chosen by.
         """
+
+    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[RunConfig | Run]:
+        """One run at each rate that stops after a share of the steps, where rates are halved."""
+        raise NotImplementedError
 
     @abstractmethod
     def reference(self, records: Sequence[Record]) -> tuple[float, float]:
@@ -75,40 +98,64 @@ class _Question:
 
     def answered(self) -> Transfer:
         asked, cells = self.asked, self._cells()
-        regrets = self._regrets(cells)
+        regrets = self._regrets(cells) if len(asked.sizes) > 1 else {}
         rules = [
-            RuleTransfer(rule, {size: cells[rule, size] for size in asked.sizes}, regrets[rule], asked.rate_name)
+            RuleTransfer(
+                rule,
+                {size: cells[Place(rule, size)] for size in asked.sizes},
+                regrets.get(rule),
+                asked.rate_name,
+                {axis.name: self._against(rule, axis, cells) for axis in asked.axes},
+            )
             for rule in asked.rules
         ]
         tolerance = f"A regret under {100 * TOLERANCE:.0f} % of the progress counts as none."
         return Transfer(tuple(rules), f"{asked.about} {tolerance}", SCORES[asked.score])
 
+    def _against(self, rule: RuleName, axis: SettingAxis, cells: Mapping[Place, Scores]) -> RateAgainst:
+        places = [(size, value) for size in self.asked.sizes for value in axis.values]
+        own = {place: cells[Place(rule, place[0], Variation(axis.name, place[1]))] for place in places}
+        return RateAgainst(rule, axis, own, self.asked.rate_name)
+
     def _cells(self) -> dict[Place, Scores]:
         """Scores at every place, on grids that grow until no best rate lies at an end."""
-        rates = {(rule, size): list(self.asked.rates) for rule in self.asked.rules for size in self.asked.sizes}
+        whole, rates = list(self.asked.rates), self._first_rates()
         cells = self._scored(rates)
-        for _ in range(_ROUNDS):
-            edges = {place: cell.edge for place, cell in cells.items() if cell.edge}
-            if not edges:
+        for _ in range(_ROUNDS + (len(whole) if self.asked.halving else 0)):
+            more = {place: wider(rates[place], whole, cell) for place, cell in cells.items()}
+            if not (more := {place: grid for place, grid in more.items() if grid != rates[place]}):
                 break
-            for place, edge in edges.items():
-                rates[place] = _extended(rates[place], edge)
-            cells |= self._scored({place: rates[place] for place in edges})
+            rates |= more
+            cells |= self._scored(more)
         return cells
 
-    def _regrets(self, cells: dict[Place, Scores]) -> dict[RuleName, Regret]:
+    def _first_rates(self) -> dict[Place, list[float]]:
+        """All rates, or those that short trainings leave."""
+        rates = {place: list(self.asked.rates) for place in self.asked.places}
+        if not self.asked.halving:
+            return rates
+        return halved(rates, self._short_losses)
+
+    def _short_losses(self, rates: Mapping[Place, Sequence[float]], share: float) -> dict[Place, list[float]]:
+        plans = {place: self.networks.short_runs(place, of_place, share) for place, of_place in rates.items()}
+        trained = self.sweep.run_all(plans, "short trainings")
+        return {place: [record.metrics["train_loss"] for record in records] for place, records in trained.items()}
+
+    def _regrets(self, cells: Mapping[Place, Scores]) -> dict[RuleName, Regret]:
         small, large = self.asked.sizes[0], self.asked.sizes[-1]
-        rates = {rule: [rounded(cells[rule, size].best()) for size in (small, large)] for rule in self.asked.rules}
-        plans = {rule: self.networks.runs(rule, large, pair, new=True) for rule, pair in rates.items()}
+        rates = {
+            rule: [rounded(cells[Place(rule, size)].best()) for size in (small, large)] for rule in self.asked.rules
+        }
+        plans = {rule: self.networks.runs(Place(rule, large), pair, new=True) for rule, pair in rates.items()}
         regrets = {}
         for rule, records in self.sweep.run_all(plans, "regrets").items():
             pair = rates[rule]
             foreign, own = self._scores(pair, records).scores.unbind(1)
-            regrets[rule] = Regret(pair[0], pair[1], foreign, own, cells[rule, large])
+            regrets[rule] = Regret(pair[0], pair[1], foreign, own, cells[Place(rule, large)])
         return regrets
 
-    def _scored(self, rates: dict[Place, list[float]]) -> dict[Place, Scores]:
-        plans = {place: self.networks.runs(*place, etas) for place, etas in rates.items()}
+    def _scored(self, rates: Mapping[Place, Sequence[float]]) -> dict[Place, Scores]:
+        plans = {place: self.networks.runs(place, etas) for place, etas in rates.items()}
         trained = self.sweep.run_all(plans, "learning rates")
         return {place: self._scores(rates[place], records) for place, records in trained.items()}
 
@@ -119,10 +166,3 @@ class _Question:
         guess, least = self.networks.reference(records)
         log2_rates = torch.tensor(rates, dtype=torch.float64).log2()
         return Scores(log2_rates, losses.view(shape), upset, guess, least=least)
-
-
-def _extended(rates: list[float], edge: int) -> list[float]:
-    """Two more rates beyond the end where the best one lies."""
-    factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
-    more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
-    return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])

@@ -31,6 +31,7 @@ class Ladder:
         sizes: every width with every depth, ascending; the first is the base of each rule.
         seeds: how many starts each size has. weight_decay: of the base.
         device: where they are trained.
+        adamw_lr: of the base, for what Muon leaves to AdamW; the rate itself where None.
     """
 
     recipes: Mapping[RuleName, Recipe]
@@ -38,6 +39,7 @@ class Ladder:
     seeds: int
     weight_decay: float
     device: str
+    adamw_lr: float | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -50,11 +52,16 @@ class Ladder:
         return "test_loss" if self.recipe.task.eval_batches else "train_loss"
 
     def trials(
-        self, rule: RuleName, size: tuple[int, int], rates: Sequence[float], seeds: Iterable[int]
+        self,
+        rule: RuleName,
+        size: tuple[int, int],
+        rates: Sequence[float],
+        seeds: Iterable[int],
+        stop: int | None = None,
     ) -> list[Trial]:
-        """Seeds times rates, the rates varying fastest."""
-        recipe = self.recipes[rule]
-        return [Trial(recipe, *size, seed, lr, self.weight_decay) for seed in seeds for lr in rates]
+        """Seeds times rates, the rates varying fastest; ``stop``: after how many steps, None for all."""
+        recipe, decay = self.recipes[rule], self.weight_decay
+        return [Trial(recipe, *size, seed, lr, decay, self.adamw_lr, stop) for seed in seeds for lr in rates]
 
 
 def ladder_of(

@@ -19,6 +19,7 @@ Source: Efron 2014, "Estimation and accuracy after model selection" (the error o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -82,6 +83,12 @@ class Scores:
         return -1 if best == 0 else 1 if best == len(self.log2_eta) - 1 else 0
 
     @property
+    def near_ends(self) -> tuple[bool, bool]:
+        """Whether the lowest and the highest rate keep so much progress that rates beyond could be of the fit."""
+        lost = _lost(self.typical, self.guess)
+        return bool(lost[0] <= 1), bool(lost[-1] <= 1)
+
+    @property
     def step(self) -> float:
         """The wider of the steps from the best rate of the grid to those beside it."""
         best = int(self.typical.argmin())
@@ -141,8 +148,7 @@ def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
     x, y = log2_eta.double(), typical.double()
     place, E = torch.arange(len(x)), len(x)
     best = y.argmin(-1, keepdim=True)
-    lowest = y.gather(-1, best)
-    lost = (y - lowest) / (_NEAR * (guess - lowest)).clamp(min=_LEAST)
+    lost = _lost(y, guess)
     far = lost > 1
     first = torch.where(far & (place < best), place, -1).amax(-1, keepdim=True)
     last = torch.where(far & (place > best), place, E).amin(-1, keepdim=True)
@@ -157,6 +163,12 @@ def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
     start = x[best.squeeze(-1)]
     resolved = upward & (best - first > 1).squeeze(-1) & (last - best > 1).squeeze(-1)
     return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), curved, resolved)
+
+
+def _lost(typical: Tensor, guess: float) -> Tensor:
+    """The progress that rates ``[..., E]`` lose, over what the rates of the fit may lose."""
+    lowest = typical.amin(-1, keepdim=True)
+    return (typical - lowest) / (_NEAR * (guess - lowest)).clamp(min=_LEAST)
 
 
 def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> Tensor:
@@ -208,6 +220,18 @@ def _noise(values: Tensor, cells: list[Scores]) -> list[tuple[float, float]]:
     if len({(count, cell.seeds) for count, cell in zip(counts, cells, strict=True)}) == 1:
         values, counts = values.sum(-1, keepdim=True), counts[:1]
     return [(of_seeds(v, S), S - 1) for v, S in zip(values.unbind(-1), counts, strict=True) if S > 1]
+
+
+def fitted_exponent(cells: list[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:
+    """p of ``best rate ~ x^p y^q ...`` along the k-th of some variables, by least squares over cells.
+
+    Args:
+        logs: ``[cells, variables]``, to base 2. Where cells have one seed each, the error comes from how far they lie
+            from the power law.
+    """
+    rows = torch.tensor([[1.0, *place] for place in logs], dtype=torch.float64)
+    weights = torch.linalg.pinv(rows)[1 + k]
+    return chosen(cells, weights, scatter(cells, rows, weights))
 
 
 def scatter(cells: list[Scores], rows: Tensor, weights: Tensor) -> tuple[float, float]:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.statistics import UNKNOWN, Interval
 from nfd.core.tables import rows_as_text
-from nfd.questions.optimum import Scores, chosen, rate_of, scatter
+from nfd.questions.optimum import Scores, fitted_exponent, rate_of
 from nfd.questions.regret import Regret
+
+if TYPE_CHECKING:
+    from nfd.questions.against import RateAgainst
 
 Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 Axis = Literal["width", "depth"]
@@ -61,14 +62,16 @@ class RuleTransfer:
     """The scores of one rule by (width, depth), and the regret between the smallest and the largest.
 
     Attributes:
-        regret: None where no new networks were trained at both rates, as in a log.
+        regret: None where no new networks were trained at both rates, as in a log, or there is one size.
         rate: what the learning rate is called.
+        against: the best rate against further settings, by their names.
     """
 
     rule: str
     cells: dict[Size, Scores]
     regret: Regret | None = None
     rate: str = "eta_c"
+    against: Mapping[str, RateAgainst] = field(default_factory=dict)
 
     @cached_property
     def inside(self) -> dict[Size, Scores]:
@@ -153,23 +156,33 @@ class Transfer:
         named = {transfer.rule: transfer for transfer in self.rules}
         return named[check_choice("rule", rule, named)]
 
-    def best(self, rule: str, width: int, depth: int) -> Interval:
+    def best(self, rule: str, width: int, depth: int, **setting: float) -> Interval:
         """The best rate at a size; not-a-number where it lies at an end of the grid.
 
+        Args:
+            setting: a value of one further axis, such as ``batch_size=32``.
+
         Raises:
-            ValueError: for a rule or a size of which there are no runs.
+            ValueError: for a rule, a size or a value of which there are no runs.
         """
         transfer = self.of(rule)
         if (width, depth) not in transfer.cells:
             sizes = "; ".join(map(in_words, transfer.cells))
             raise InputError(f"there are no runs of {in_words((width, depth))}. There are some of {sizes}.")
-        return rate_of(transfer.optimum((width, depth)))
+        if not setting:
+            return rate_of(transfer.optimum((width, depth)))
+        if len(setting) > 1:
+            raise InputError(f"settings vary one at a time; got {', '.join(setting)}. Ask for one of them.")
+        ((name, value),) = setting.items()
+        return transfer.against[check_choice("setting", name, transfer.against)].best((width, depth), value)
 
-    def drift(self, rule: str, axis: Axis) -> Interval:
-        """Doublings of the best rate per doubling of width or depth; not-a-number where it does not vary."""
-        check_choice("axis", axis, AXES)
-        moved = self.of(rule).drift(axis)
-        return UNKNOWN if moved is None else moved
+    def drift(self, rule: str, axis: str) -> Interval:
+        """Doublings of the best rate per doubling of ``"width"``, ``"depth"`` or a further axis, such as
+        ``"batch_size"``; not-a-number where it does not vary."""
+        transfer = self.of(rule)
+        if check_choice("axis", axis, [*AXES, *transfer.against]) in transfer.against:
+            return transfer.against[axis].exponent
+        return transfer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
         """The loss that the largest network pays at the smallest one's best rate, in nats; not-a-number in a log."""
@@ -182,26 +195,25 @@ class Transfer:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row per rule and quantity."""
-        return [row for transfer in self.rules for row in transfer.table]
+        """A row per rule and quantity, below them those of further axes."""
+        sizes = [row for transfer in self.rules for row in transfer.table]
+        return [*sizes, *(row for t in self.rules for against in t.against.values() for row in against.table)]
 
     def __str__(self) -> str:
         doubts = [f"{answer.rule}: {answer.doubt}." for answer in self.rules if answer.doubt]
-        return "\n".join([*map(str, self.rules), *doubts, *self.notes])
+        against = [str(against) for answer in self.rules for against in answer.against.values()]
+        return "\n".join([*map(str, self.rules), *doubts, *against, *self.notes])
 
 
 def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
     """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None where it is one size.
 
-    The exponent of least squares is a weighted sum of the best rates (``nfd.questions.optimum.chosen``). Where sizes
-    have one seed each, its error comes from how far they lie from a power law.
+    The exponent of least squares is a weighted sum of the best rates (``nfd.questions.optimum.fitted_exponent``).
     """
-    sizes = list(cells)
-    if len({size[0 if axis == "width" else 1] for size in sizes}) < 2:
+    k = AXES.index(axis)
+    if len({size[k] for size in cells}) < 2:
         return None
-    rows = torch.tensor([[1.0, math.log2(n), math.log2(L)] for n, L in sizes], dtype=torch.float64)
-    weights = torch.linalg.pinv(rows)[1 if axis == "width" else 2]
-    return chosen(list(cells.values()), weights, scatter(list(cells.values()), rows, weights))
+    return fitted_exponent(list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k)
 
 
 def in_words(size: Size) -> str:

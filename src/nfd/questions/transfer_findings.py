@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nfd.core.statistics import Interval, mean
+from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
@@ -20,18 +21,16 @@ _MEANINGS: dict[Verdict, str] = {
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
-    """The best rate against depth and width, and for every rule the loss against the rate."""
+    """The best rate against depth, width and further settings, and for every rule the loss against the rate."""
     drifts = [_drift(transfer, axis) for axis in reversed(AXES) if any(axis in answer.drifts for answer in transfer)]
-    return [*drifts, *(_losses(transfer, answer) for answer in transfer)]
+    return [*drifts, *(_losses(transfer, answer) for answer in transfer), *against_findings(transfer)]
 
 
 def sentence(answer: RuleTransfer) -> str:
     """The verdict on a rule, with its numbers."""
     sizes = [*answer.cells]
     small, large = sizes[0], sizes[-1]
-    rates = (
-        f"{_rate(answer.optimum(small))} at {in_words(small)} and {_rate(answer.optimum(large))} at {in_words(large)}"
-    )
+    rates = " and ".join(f"{_rate(answer.optimum(size))} at {in_words(size)}" for size in dict.fromkeys((small, large)))
     drifts = [f"{_signed(drift)} doublings per doubling of {axis}" for axis, drift in answer.drifts.items()]
     said = f"{answer.rule}: the best {answer.rate} is {rates}"
     said += f", a drift of {' and '.join(drifts)}" if drifts else ""
@@ -69,6 +68,7 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
             "regret": numbers(None if answer.regret is None else answer.regret.loss),
             "regret_share": numbers(None if answer.regret is None else answer.regret.share),
             "doubt": str(answer.doubt),
+            "against": [against_result(against) for against in answer.against.values()],
             "optima": [
                 {"width": n, "depth": L, f"log2_{answer.rate}": numbers(answer.optimum((n, L)))}
                 for n, L in answer.cells

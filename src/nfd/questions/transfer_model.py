@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, check_choice, check_real, check_several
-from nfd.core.names import RuleName
+from nfd.core.errors import InputError, check_choice, check_flag, check_real, check_several
 from nfd.families.family import Family
-from nfd.questions.best_rates import SCORES, Asked, Networks, best_rates
+from nfd.questions.against import SettingAxis, Variation
+from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
 from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.optimum import LEARNT
-from nfd.questions.transfer import Size, Transfer
+from nfd.questions.transfer import Transfer
+from nfd.questions.variations import axes_of, varied
 from nfd.runs.executors.executor import Executor
 from nfd.runs.fields import rates
 from nfd.runs.run import Run
@@ -52,11 +53,14 @@ def transfer(
     executor: Executor | None = None,
     loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
     weight_decay: float = 0.0,
+    adamw_lr: float | None = None,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     schedule: Schedule | None = None,
     make_optimizer: MakeOptimizer | None = None,
     version: str | None = None,
+    axes: Mapping[str, Sequence[float]] | None = None,
+    halving: bool = False,
     progress: bool = False,
     device: torch.device | str | None = None,
 ) -> Transfer:
@@ -66,17 +70,22 @@ def transfer(
     rate lies at their end. Then the largest network is trained at the smallest one's best rate and at its own, from
     ``2 seeds`` new starts.
 
+    With ``axes`` the best rate is found at every value of further settings too, one setting at a time, at every size:
+    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Its exponent stands beside the one that is
+    usually assumed, and width and depth may make one size.
+
     Progress counts from log C, the loss of equal guesses, for ``loss="cross-entropy"``, and from the mean loss of
     untrained networks for any other, which must not be negative. A network that diverges has made none.
 
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, every pair, ascending; the smallest of each is the base of every plan.
+        widths, depths: of the networks, every pair, ascending; the smallest of each is the base of every plan. Two
+            sizes or more, unless there are ``axes``.
         batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
             a dict of keyword arguments.
         rules: to compare, as in ``nfd.plan``.
         optimizer: the name of a law, or a law; ``"muon"`` steps matrices in blocks, and AdamW the rest at the same
-            rate.
+            rate, or at ``adamw_lr``.
         lr: rates of the base to begin with, three or more that ascend by one factor; by default from an eighth to
             eight times the rate that ``nfd.check`` begins with.
         seeds: starts of every network, at least 2; a verdict needs 3.
@@ -88,17 +97,25 @@ def transfer(
             after the other in this process.
         loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of what the model
             returns and the targets.
-        weight_decay: of the base.
+        weight_decay, adamw_lr: of the base.
         blocks, roles: as in ``nfd.plan``, for a constructor.
-        schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch.
+        schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch;
+            with a second argument ``steps`` it is told how many there are.
         make_optimizer: from parameter groups to an optimizer, in place of PyTorch's.
         version: a text that you change with your code, where it draws random numbers of its own or takes no double
             precision. Elsewhere stored runs are named by what the code computes.
+        axes: values by setting, ascending: ``"weight_decay"``; ``"batch_size"``, of the same samples in batches of
+            another size; ``"steps"``, the first batches; ``"warmup"``, the share of the steps over which rates rise
+            linearly; ``"adamw_lr"``, with Muon. A value of the call itself is trained once. Where the number of steps
+            varies, a ``schedule`` must take ``steps``.
+        halving: train rates to the end only where short trainings or the grid's ends call for them
+            (``nfd.questions.halving``). It takes fewer runs, and more of them after one another.
         progress: show a bar when stderr is a terminal.
         device: where networks are trained; by default where the batches lie.
 
     Returns:
-        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)``, ``verdict(rule)``.
+        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)``, ``verdict(rule)``; with
+        axes also ``best(rule, width, depth, batch_size=32)`` and ``drift(rule, "batch_size")``, the exponent.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -127,16 +144,21 @@ def transfer(
         version=version,
         device=device,
     )
-    if len(ladder.sizes) < 2:
+    if adamw_lr is not None:
+        ladder = varied(ladder, Variation("adamw_lr", adamw_lr))
+    varying = axes_of(axes, ladder)
+    if len(ladder.sizes) < 2 and not varying:
         raise InputError(f"widths and depths must make two sizes or more; got {list(widths)} and {list(depths)}.")
-    networks = _Trials(ladder, _grid(lr, ladder.recipe.family.optimizer))
+    grid = _grid(lr, ladder.recipe.family.optimizer)
+    networks = _Trials(ladder, grid, varying, check_flag("halving", halving))
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
         return best_rates(networks, sweep)
 
 
 class _Trials(Networks):
-    def __init__(self, ladder: Ladder, lr: Sequence[float]) -> None:
-        self.ladder, recipe = ladder, ladder.recipe
+    def __init__(self, ladder: Ladder, lr: Sequence[float], axes: Sequence[SettingAxis], halving: bool) -> None:
+        recipe, self.ladders = ladder.recipe, dict[Variation | None, Ladder]({None: ladder})
+        self.ladders |= {variation: varied(ladder, variation) for axis in axes for variation in axis.variations}
         self.classes = _classes(recipe) if recipe.task.loss == "cross-entropy" else None
         lost = "log C" if self.classes else "an untrained one"
         about = (
@@ -144,11 +166,17 @@ class _Trials(Networks):
             f"by {SCORES[ladder.score]}; a network that diverged counts as {lost}."
         )
         rate_name = recipe.family.rate_name
-        self.asked = Asked(list(ladder.recipes), ladder.sizes, lr, rate_name, ladder.score, about)
+        self.asked = Asked(list(ladder.recipes), ladder.sizes, lr, rate_name, ladder.score, about, axes, halving)
 
-    def runs(self, rule: RuleName, size: Size, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
-        S = self.ladder.seeds
-        return [*self.ladder.trials(rule, size, rates, range(S, 3 * S) if new else range(S))]
+    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
+        ladder = self.ladders[place.variation]
+        S = ladder.seeds
+        return [*ladder.trials(place.rule, place.size, rates, range(S, 3 * S) if new else range(S))]
+
+    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[RunConfig | Run]:
+        ladder = self.ladders[place.variation]
+        stop = max(1, round(share * ladder.recipe.task.steps))
+        return [*ladder.trials(place.rule, place.size, rates, range(1), stop)]
 
     def reference(self, records: Sequence[Record]) -> tuple[float, float]:
         """log C, or the mean loss of the untrained networks; refuses losses that cannot be compared."""

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 from nfd.core.ambient import undisturbed
-from nfd.core.names import RuleName
-from nfd.questions.best_rates import SCORES, Asked, Networks, best_rates
+from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
 from nfd.questions.optimum import LEARNT
 from nfd.questions.sweep_settings import TransferConfig, data_settings
-from nfd.questions.transfer import Size, Transfer
+from nfd.questions.transfer import Transfer
 from nfd.runs.grid import grid
 from nfd.runs.records import dataset_of
 from nfd.runs.run import Run
@@ -35,8 +34,8 @@ class _Configured(Networks):
         about = _about(config, dataset.title)
         self.asked = Asked(config.rules, sizes, config.eta_c, "eta_c", config.score, about)
 
-    def runs(self, rule: RuleName, size: Size, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
-        shared = self.settings | {"rule": rule, "width": size[0], "depth": size[1]}
+    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
+        shared = self.settings | {"rule": place.rule, "width": place.size[0], "depth": place.size[1]}
         points = [{"seed": s, "eta_c": eta} for s in (self.new_seeds if new else shared["seed"]) for eta in rates]
         return [run for point in points for run in grid(**shared | point)]
 

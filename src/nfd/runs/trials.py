@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -30,10 +30,15 @@ class Trial(Run):
     Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth of the steps), and
     ``test_loss`` where the task has ``eval_batches``; and the curve ``loss``, before each update.
 
+    A trial that stops early is a run of its own: its curve is the beginning of the whole trial's, bit for bit, and no
+    evaluation batch judges it.
+
     Args:
         recipe: family, task, optimizer and schedule.
         width, depth, seed: of the network, in the units of its family.
         lr, weight_decay: tuned at the family's base.
+        adamw_lr: the same of what Muon leaves to AdamW; ``lr`` where None.
+        stop: after how many steps to stop; None for all.
     """
 
     recipe: Recipe = field(repr=False)
@@ -42,6 +47,8 @@ class Trial(Run):
     seed: int
     lr: float
     weight_decay: float = 0.0
+    adamw_lr: float | None = None
+    stop: int | None = None
 
     ends_the_sweep: ClassVar[bool] = True
 
@@ -52,12 +59,13 @@ class Trial(Run):
     @cached_property
     def settings(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "weight_decay")}
+        own |= {name: getattr(self, name) for name in ("adamw_lr", "stop") if getattr(self, name) is not None}
         return {**self.recipe.identity, **own, "schedule": self._factors and hashed({"factors": list(self._factors)})}
 
     @property
     def cost(self) -> float:
         """Multiply-adds of the blocks, up to one number."""
-        return float(self.recipe.task.steps * self.depth * self.width**2)
+        return float((self.stop or self.recipe.task.steps) * self.depth * self.width**2)
 
     @classmethod
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
@@ -66,6 +74,12 @@ class Trial(Run):
     @cached_property
     def _factors(self) -> tuple[float, ...] | None:
         return self.recipe.factors(self.lr)
+
+    @property
+    def _task(self) -> Task:
+        """What is trained on and judged by; the whole task unless it stops early."""
+        task = self.recipe.task
+        return task if self.stop is None else replace(task.first(self.stop), eval_batches=())
 
     def _record(self, place: torch.device) -> Record:
         start, group = time.perf_counter(), group_key([self.key])
@@ -88,12 +102,14 @@ class Trial(Run):
         )
 
     def _trained(self, place: torch.device) -> tuple[dict[str, float], torch.Tensor]:
-        task = self.recipe.task.on(place)
+        task = self._task.on(place)
         devices = [] if place.type == "cpu" else [place]
         with global_streams(derive(self.seed, "training", self.width, self.depth), devices):
             member = self.recipe.family.build(self.width, self.depth, self.seed, device=place)
             member.module.train()
-            rows = self.recipe.rows(member, self.lr, self.weight_decay, list(task.batches), self._factors)
+            rows = self.recipe.rows(
+                member, self.lr, self.weight_decay, list(task.batches), self._factors, adamw_lr=self.adamw_lr
+            )
             losses = torch.tensor([row.loss for row in rows], dtype=torch.float64)
             judged = _mean_loss(member, task) if math.isfinite(float(losses[-1])) else math.nan
         metrics = loss_metrics(losses, math.isfinite(judged))

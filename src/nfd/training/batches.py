@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from nfd.core.ambient import plain
 from nfd.core.errors import InputError, check_several
-from nfd.scaling.calls import check_sample, mapped
+from nfd.scaling.calls import batch_size, check_sample, mapped
 
 
 def pairs_of(
@@ -45,3 +46,44 @@ def _as_tensor(part: Any) -> Any:
 
 def _placed(part: Any, place: torch.device | None) -> Any:
     return plain(part if place is None else part.to(place)) if isinstance(part, Tensor) else part
+
+
+def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:
+    """The samples of some batches in the same order, in batches of another size.
+
+    Raises:
+        ValueError: where the size does not divide the samples, or a tensor has no row for every sample of its batch.
+    """
+    counts = [batch_size(inputs) for inputs, _ in pairs]
+    for pair, count in zip(pairs, counts, strict=True):
+        mapped(pair, partial(_check_rows, count=count))
+    if sum(counts) % size:
+        raise InputError(f"batch_size must divide the {sum(counts)} samples of the batches; got {size}.")
+    whole = _joined(pairs)
+    return [mapped(whole, partial(_rows, first=first, size=size)) for first in range(0, sum(counts), size)]
+
+
+def _check_rows(part: Any, count: int) -> None:
+    if isinstance(part, Tensor) and (part.dim() == 0 or len(part) != count):
+        raise InputError(
+            f"batch_size cannot vary where a tensor of the batches has no row for every sample; got {list(part.shape)} "
+            f"in a batch of {count}."
+        )
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The parts of all batches at one place as one."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, Mapping):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if type(first) in (tuple, list):
+        return type(first)(_joined(group) for group in zip(*parts, strict=True))
+    if any(part != first for part in parts):
+        raise InputError(f"batch_size cannot vary where batches differ in more than tensors; got {first!r} and others.")
+    return first
+
+
+def _rows(part: Any, first: int, size: int) -> Any:
+    return part[first : first + size] if isinstance(part, Tensor) else part

@@ -19,7 +19,7 @@ from nfd.scaling.calls import doubled, shape_of
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
 from nfd.training.loop import Around, Rates, Row, train
 from nfd.training.optimizers import TABLE, optimizer_named
-from nfd.training.schedule import Schedule, factors_of
+from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
@@ -37,6 +37,7 @@ class Recipe:
         task: batches and loss.
         make_optimizer: from parameter groups to an optimizer, in place of the one that the family names.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch.
+        warmup: share of the steps over which rates rise linearly, on top of the schedule.
         version: of the loss and the optimizer where they are code of the user's, in place of a fingerprint.
     """
 
@@ -45,6 +46,7 @@ class Recipe:
     make_optimizer: MakeOptimizer | None = None
     schedule: Schedule | None = None
     version: str | None = None
+    warmup: float = 0.0
     laws: tuple[OptimizerLaw, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,23 +72,26 @@ class Recipe:
         pairs: Sequence[Pair],
         rates: Rates | None,
         around: Around | None = None,
+        adamw_lr: float | None = None,
     ) -> Iterator[Row]:
         """Train a member on batches, one row per step.
 
         Args:
-            lr, weight_decay: those of the base. pairs: the batches, where the member is. rates: factors on every rate.
-            around: as in ``nfd.training.loop.train``.
+            lr, weight_decay, adamw_lr: those of the base. pairs: the batches, where the member is. rates: factors on
+                every rate. around: as in ``nfd.training.loop.train``.
         """
-        optimizer = self._optimizer(member.groups(lr, weight_decay))
+        optimizer = self._optimizer(member.groups(lr, weight_decay, adamw_lr))
         return train(member, optimizer, pairs, self._loss, rates=rates, around=around)
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
-        """The schedule as factors on the rates, one per step; None where there is none."""
-        return None if self.schedule is None else factors_of(self.schedule, self.task.steps, lr)
+        """The schedule and the warm-up as factors on the rates, one per step; None where there is neither."""
+        steps = self.task.steps
+        scheduled = None if self.schedule is None else factors_of(self.schedule, steps, lr)
+        return warmed(scheduled, steps, self.warmup)
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names the recipe in a store, but for its schedule, which a rate completes.
+        """Plain data that names the recipe in a store, but for its schedule and warm-up, which a rate completes.
 
         Raises:
             ValueError: where code of the user's cannot be told from another version of itself and has no ``version``.

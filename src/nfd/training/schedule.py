@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,8 @@ import torch
 from nfd.core.errors import InputError, InputTypeError, check_callable, check_real
 from nfd.training.optimizers import optimizer_named
 
-Schedule = Callable[[int], float] | Callable[[torch.optim.Optimizer], Any]
+Schedule = Callable[..., Any]
+"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps`` is told how many."""
 
 
 def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
@@ -27,19 +30,48 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
         ValueError, TypeError: where it is neither, or schedules more than rates.
     """
     check_callable("schedule", schedule, "a function of the step, or from an optimizer to a scheduler")
+    if knows_steps(schedule):
+        schedule = partial(schedule, steps=steps)
     try:
-        factor: Any = schedule(0)  # type: ignore[arg-type]
+        factor: Any = schedule(0)
     except Exception:  # whatever a scheduler's constructor raises where an optimizer should be
         factor = None
     if isinstance(factor, int | float):
-        return tuple(check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps))  # type: ignore[arg-type]
+        return tuple(check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps))
     return tuple(rate / lr for rate in _rates(schedule, steps, lr))
+
+
+def knows_steps(schedule: Schedule) -> bool:
+    """Whether a schedule has an argument ``steps``, how many there are, so that it fits runs of any length."""
+    try:
+        taken = inspect.signature(schedule).parameters
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return False
+    return "steps" in taken and taken["steps"].default is inspect.Parameter.empty
+
+
+def warmed(factors: Sequence[float] | None, steps: int, warmup: float) -> tuple[float, ...] | None:
+    """The factors with a linear warm-up: of its ``w = warmup * steps`` steps, step t has a share ``(t + 1) / (w + 1)``.
+
+    Args:
+        factors: of a schedule, None for ones. warmup: share of the steps.
+
+    Raises:
+        ValueError: where there is a warm-up and it is shorter than a step.
+    """
+    rising = round(warmup * steps)
+    if warmup and not rising:
+        raise InputError(f"warmup must be a step at least; got {warmup:g} of {steps} steps. Take more, or 0.")
+    if not rising:
+        return None if factors is None else tuple(factors)
+    given = [1.0] * steps if factors is None else factors
+    return tuple(factor * min(1.0, (t + 1) / (rising + 1)) for t, factor in enumerate(given))
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
     optimizer = optimizer_named("adamw", [{"params": [torch.zeros(1, requires_grad=True)], "lr": lr}])
     others = _others(optimizer)
-    scheduler = schedule(optimizer)  # type: ignore[arg-type]
+    scheduler = schedule(optimizer)
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) or isinstance(
         scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
     ):

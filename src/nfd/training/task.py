@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputTypeError, check_callable
 from nfd.scaling.calls import tensors_in
-from nfd.training.batches import pairs_of, placed
+from nfd.training.batches import cut, pairs_of, placed
 from nfd.training.losses import loss_named, loss_of
 
 Pair = tuple[Any, Any]
@@ -66,6 +66,18 @@ class Task:
     def value(self) -> Callable[[Any, Any], Tensor]:
         """The loss, from what a network returns and the targets to a batch mean."""
         return loss_of(self.loss)
+
+    def first(self, steps: int) -> Task:
+        """The same with its first batches alone."""
+        return replace(self, batches=self.batches[:steps])
+
+    def in_batches(self, size: int) -> Task:
+        """The same samples in the same order, in batches of another size.
+
+        Raises:
+            ValueError: where the size does not divide the samples, or a tensor has no row for every sample.
+        """
+        return replace(self, batches=cut(self.batches, size))
 
     def on(self, device: torch.device) -> Task:
         """The same with its tensors on a device."""

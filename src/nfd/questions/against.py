@@ -1,0 +1,212 @@
+"""``RateAgainst``: the best learning rate against a setting other than width and depth, under one rule.
+
+At every size and every value of the setting the best rate is known from a grid of rates. ``best rate ~ value^p`` is
+fitted to all of them together, with exponents of width and depth beside ``p``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from nfd.core.errors import InputError
+from nfd.core.statistics import UNKNOWN, Interval, mean
+from nfd.core.tables import rows_as_text
+from nfd.questions.assumed import Assumed
+from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of
+from nfd.questions.transfer import Size, in_words
+
+Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
+
+_IN_WORDS: dict[Agreement, str] = {
+    "AGREES": "these runs agree",
+    "DIFFERS": "these runs differ from it",
+    "UNDECIDED": "these runs leave it open",
+}
+
+
+class Variation(NamedTuple):
+    """A value of one setting, in place of that of the call."""
+
+    setting: str
+    value: float
+
+
+@dataclass(frozen=True)
+class SettingAxis:
+    """A setting that varies beside the rate.
+
+    Attributes:
+        name: of the setting. values: ascending. assumed: what is usually assumed along it, if anything is.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    assumed: Assumed | None = None
+
+    @property
+    def variations(self) -> list[Variation]:
+        """Its values, each with its name."""
+        return [Variation(self.name, value) for value in self.values]
+
+    @property
+    def has_exponent(self) -> bool:
+        """Whether the best rate may follow a power of it; warm-up is a share, whose usual value is 0."""
+        return self.name != "warmup"
+
+    @property
+    def has_optimum(self) -> bool:
+        """Whether losses at different values can be compared: other steps or batches are other trainings."""
+        return self.name not in ("batch_size", "steps")
+
+
+@dataclass(frozen=True)
+class RateAgainst:
+    """The best rate against one setting; it prints as a sentence and a table.
+
+    Attributes:
+        cells: scores by size and value. rate: what the learning rate is called.
+    """
+
+    rule: str
+    axis: SettingAxis
+    cells: Mapping[tuple[Size, float], Scores]
+    rate: str = "lr"
+
+    @cached_property
+    def inside(self) -> dict[tuple[Size, float], Scores]:
+        """The places whose best rate lies inside of its grid: it is fitted there alone."""
+        return {place: cell for place, cell in self.cells.items() if cell.learns and not cell.edge}
+
+    @property
+    def sizes(self) -> list[Size]:
+        """From the smallest to the largest."""
+        return list(dict.fromkeys(size for size, _ in self.cells))
+
+    def optimum(self, size: Size, value: float) -> Interval:
+        """log2 of the best rate; not-a-number where it lies at an end of its grid, or nothing is learnt."""
+        return self.inside[size, value].optimum() if (size, value) in self.inside else UNKNOWN
+
+    def best(self, size: Size, value: float) -> Interval:
+        """The best rate; not-a-number as above. ValueError for a value of which there are no runs."""
+        if value not in self.axis.values:
+            known = ", ".join(f"{x:g}" for x in self.axis.values)
+            raise InputError(f"there are no runs of {self.axis.name} {value:g}. There are some of {known}.")
+        return rate_of(self.optimum(size, value))
+
+    @cached_property
+    def exponent(self) -> Interval:
+        """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
+        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
+        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
+        if not self.axis.has_exponent or not _varies_alone(logs):
+            return UNKNOWN
+        return fitted_exponent(list(known.values()), logs, 0)
+
+    @cached_property
+    def moved(self) -> Interval:
+        """Doublings of the best rate from the first value to the last, over the sizes at which both are known."""
+        first, last = self.axis.values[0], self.axis.values[-1]
+        sizes = [size for size in self.sizes if {(size, first), (size, last)} <= self.inside.keys()]
+        if not sizes or first == last:
+            return UNKNOWN
+        ends = [(self.inside[size, value], sign) for size in sizes for value, sign in ((first, -1.0), (last, 1.0))]
+        weights = torch.tensor([sign / len(sizes) for _, sign in ends], dtype=torch.float64)
+        return chosen([cell for cell, _ in ends], weights)
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Whether the exponent is the assumed one; None where nothing is assumed or the exponent is not known.
+
+        It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it.
+        """
+        if self.axis.assumed is None or math.isnan(self.exponent.low):
+            return None
+        assumed, p = self.axis.assumed.exponent, self.exponent
+        if not p.low <= assumed <= p.high:
+            return "DIFFERS"
+        return "AGREES" if max(p.high - assumed, assumed - p.low) < abs(assumed) else "UNDECIDED"
+
+    def lowest(self, size: Size) -> float | None:
+        """The value at which the loss is lowest, each at its best rate; None where nothing is learnt."""
+        losses = {value: float(self.cells[size, value].typical.min()) for value in self.axis.values}
+        learning = {value: loss for value, loss in losses.items() if self.cells[size, value].learns}
+        return min(learning, key=lambda value: learning[value], default=None)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """A row per quantity: best rates and losses by size and value, with decay their product, and the exponent."""
+        rows = list[dict[str, Any]]()
+        for (n, L), value in self.cells:
+            about = {"rule": self.rule, "width": n, "depth": L, self.axis.name: value}
+            best, cell = rate_of(self.optimum((n, L), value)), self.cells[(n, L), value]
+            rows.append(about | {"quantity": f"best {self.rate}"} | best.limits)
+            rows.append(about | {"quantity": "loss"} | mean(cell.scores[:, int(cell.typical.argmin())]).limits)
+            if self.axis.name == "weight_decay" and value:
+                rows.append(about | {"quantity": f"best {self.rate} x decay"} | best.scaled(value).limits)
+        last = {"rule": self.rule, "width": None, "depth": None, self.axis.name: None}
+        if self.axis.has_exponent:
+            return [*rows, last | {"quantity": f"exponent of {self.axis.name}"} | self.exponent.limits]
+        return [*rows, last | {"quantity": "doublings from first to last"} | self.moved.limits]
+
+    @property
+    def sentence(self) -> str:
+        """How the best rate follows the setting beside what is assumed, and where the loss is lowest."""
+        parts = [self._followed()]
+        if self.axis.has_optimum:
+            parts += [self._optimum(size) for size in self.sizes]
+        unknown = self.cells.keys() - self.inside.keys()
+        if unknown:
+            places = sorted(f"{self.axis.name} {value:g} and {in_words(size)}" for size, value in unknown)
+            parts.append(f"No best rate is known at {'; '.join(places)}, and none is fitted: give other rates.")
+        return f"{self.rule}: {' '.join(parts)}"
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n{rows_as_text(self.table)}"
+
+    def _followed(self) -> str:
+        name, values = self.axis.name, f"{self.axis.values[0]:g} to {self.axis.values[-1]:g}"
+        if not self.axis.has_exponent:
+            return f"from {name} {values} the best {self.rate} moves by {_shown(self.moved)} doublings."
+        if math.isnan(self.exponent.value):
+            return f"the values of {name} do not tell how the best {self.rate} follows it."
+        sentence = f"the best {self.rate} follows {name}^{_shown(self.exponent)} over {values}"
+        if self.axis.assumed is None:
+            return f"{sentence}; nothing is usually assumed."
+        agreement = "" if self.agreement is None else f"; {_IN_WORDS[self.agreement]}"
+        return f"{sentence}; usually assumed: {name}{self.axis.assumed}{agreement}."
+
+    def _optimum(self, size: Size) -> str:
+        """Where the loss is lowest at one size, and whether that is an end of the values."""
+        name, value = self.axis.name, self.lowest(size)
+        if value is None:
+            return f"At {in_words(size)} nothing is learnt."
+        best = rate_of(self.optimum(size, value))
+        rate = "an unknown rate" if math.isnan(best.value) else f"{self.rate} {_rate(best)}"
+        product = f", a product of {_rate(best.scaled(value))}" if name == "weight_decay" and value else ""
+        if value == self.axis.values[-1]:
+            end = f", the largest {name} that was tried: the optimum may lie beyond"
+        elif value == self.axis.values[0] and value > 0:
+            end = f", the smallest {name} that was tried: the optimum may lie below"
+        else:
+            end = ""
+        return f"At {in_words(size)} the loss is lowest at {name} {value:g} and {rate}{product}{end}."
+
+
+def _varies_alone(logs: Sequence[Sequence[float]]) -> bool:
+    """Whether the first of some variables varies otherwise than with the others."""
+    rows = torch.tensor([[1.0, *place] for place in logs], dtype=torch.float64)
+    return len(logs) > 1 and bool(torch.linalg.matrix_rank(rows) > torch.linalg.matrix_rank(rows[:, [0, 2, 3]]))
+
+
+def _shown(number: Interval) -> str:
+    return f"{number.value:+.2f} [{number.low:+.2f}, {number.high:+.2f}]"
+
+
+def _rate(rate: Interval) -> str:
+    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
