@@ -20,11 +20,15 @@ from typing import Any
 import pytest
 import torch
 from tests import tasks
+from tests.models import Residual
 from tests.waiting import FOREVER, INTERRUPTIBLE, PATIENCE, children, wait_for, wait_for_the_end_of
 
+import nfd
+from nfd.questions.study import Study
 from nfd.runs.executors import Executor, Outcome, executor_named
 from nfd.runs.executors.messages import packed, unpacked
 from nfd.runs.executors.processes import Processes
+from nfd.runs.settings import StudyConfig
 
 ROOT = Path(__file__).parents[1]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "src")])
@@ -377,6 +381,20 @@ class TestNames:
             executor_named("ray")
 
 
+def answers(executor: Executor) -> list[Any]:
+    """All outputs of a small study, and all losses of a small transfer."""
+    tiny: Any = {"depths": (2, 4), "limit_width": 32, "replicates": 3, "widths": (8, 9), "seeds": 2, "steps": 2}
+    with nfd.Sweep(None, executor) as sweep:
+        measured = Study(StudyConfig(**tiny, batch=2, block_depths=(2, 4), block_width=8, block_seeds=2)).measure(sweep)
+    stream = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(4, 5, generator=stream), torch.randint(0, 3, (4,), generator=stream))] * 2
+    options: Any = {"rules": ("complete-p",), "lr": (0.001, 0.02, 0.4), "seeds": 2, "executor": executor}
+    (transfer,) = nfd.transfer(Residual, (8, 16), (2,), batches, **options)
+    outputs = [*measured.limits.values(), *measured.narrow.values(), *measured.real.values()]
+    tensors = [*outputs, *(cell.losses for cell in transfer.cells.values())]
+    return [*(tensor.tolist() for tensor in tensors), measured.blocks]
+
+
 @pytest.mark.skipif(not HAS_RAY, reason="needs pip install 'nfd[ray]'")
 class TestRay:
     """Facts about clusters. The last test takes a node away."""
@@ -394,6 +412,11 @@ class TestRay:
     def test_another_cluster_than_the_connected(self, cluster: Any) -> None:
         with pytest.raises(RuntimeError, match=f"connected to the Ray at {cluster.address}"):
             list(executor_named("ray", address="192.0.2.9:6379").run(tasks.square, [1]))
+
+    def test_questions_are_answered_there_as_they_are_here(self, cluster: Any) -> None:
+        """Networks of a study, and trials of anyone's model."""
+        there, here = answers(executor_named("ray", address=cluster.address)), answers(executor_named("inline"))
+        assert there == here
 
     @pytest.mark.slow
     def test_a_node_that_goes_takes_nothing_with_it(self, cluster: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.families.paper import PaperFamily
 from nfd.meters.updates import Baseline
+from nfd.questions.study import Study
+from nfd.runs.settings import StudyConfig
 from nfd.scaling.calls import outputs_of
+from nfd.store.store import Store
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
@@ -68,6 +72,7 @@ class Case:
     family: Callable[[], Family]
     sample: Any
     twin: bool = False  # whether it has a decoupled twin
+    limit: bool = False  # whether nfd.predict knows its limit
     weights: Any = "dense"
     products: Callable[[int, int], int] | None = None  # multiply-adds of a forward pass of one input, by (n, L)
 
@@ -77,10 +82,12 @@ def paper(kind: Any = nfd.ResNet, rule: Any = "depth-mup", **settings: Any) -> C
 
 
 CASES = {
-    "ResNet": Case(paper(activation="tanh"), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
-    "two-layer ResNet": Case(paper(block="two-layer"), VECTORS, twin=True, products=lambda n, L: 8 * n + 2 * L * n * n),
-    "decoupled ResNet": Case(paper(feedback="independent"), VECTORS),
-    "deferred ResNet": Case(paper(activation="erf"), VECTORS, weights="deferred"),
+    "ResNet": Case(paper(activation="tanh"), VECTORS, twin=True, limit=True, products=lambda n, L: 8 * n + L * n * n),
+    "two-layer ResNet": Case(
+        paper(block="two-layer"), VECTORS, twin=True, limit=True, products=lambda n, L: 8 * n + 2 * L * n * n
+    ),
+    "decoupled ResNet": Case(paper(feedback="independent"), VECTORS, limit=True),
+    "deferred ResNet": Case(paper(activation="erf"), VECTORS, limit=True, weights="deferred"),
     "MLP": Case(paper(nfd.MLP, "mup"), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
     "subclass": Case(paper(Doubled), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
     "constructor of a subclass": Case(
@@ -261,6 +268,45 @@ def test_a_capacity_asks_any_family(case: Case) -> None:
     assert answer.losses[16, 4][1] == pytest.approx(last.loss, rel=1e-4)
     with pytest.raises(ValueError, match="parameters is not known"):
         answer.best(parameters=10**6)  # four sizes do not tell what others cost
+
+
+def trained_again(family: Family, network: Any, batches: Any) -> Tensor:
+    """The outputs of a stored network, ``[steps, batch, C]``, when the family's own member is trained."""
+    member = family.build(*(network[name] for name in ("width", "depth", "seed", "weights")))
+    member.reserve(sum(len(x) for x, _ in batches))
+    recipe = Recipe(family, Task.of(batches))
+    return torch.stack([row.outputs for row in recipe.rows(member, network["eta_c"][0], 0.0, batches, None)])
+
+
+def test_a_prediction_asks_a_family(case: Case, tmp_path: Path) -> None:
+    """Its networks are members; so far only networks of nfd have a limit."""
+    family = case.family()
+    if not (case.limit and isinstance(family, PaperFamily)):
+        return
+    batches = batches_of(case)
+    x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
+    options: Any = {"depth": 2, "width": 16, "replicates": 2, "classes": 3, "rule": family.rule, **family.settings}
+    prediction = nfd.predict(x, y, out=tmp_path, **options)
+    with Store.read(tmp_path) as store:
+        networks = [record.config for record in store.records() if record.config["width"] == 16]
+    assert len(networks) == 2
+    outputs = torch.stack([trained_again(family, network, batches) for network in networks]).double()
+    torch.testing.assert_close(prediction.outputs, outputs.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_study_asks_families() -> None:
+    """The same of its networks that stand for infinitely wide ones, and of its real ones."""
+    tiny: Any = {"depths": (2, 4), "limit_width": 32, "replicates": 3, "widths": (8, 9), "seeds": 2, "steps": 2}
+    study = Study(StudyConfig(**tiny, batch=2, block_depths=(2, 4), block_width=8, block_seeds=2))
+    with nfd.Sweep(None) as sweep:
+        measured, networks = study.measure(sweep), [record.config for record in sweep.store.records()]
+    batches = list(zip(study.inputs, study.targets, strict=True))
+    kind, names = ("depth", "width", "feedback", "block"), ("horizon", "activation", "block", "feedback", "coupled")
+    for size, outputs in {(4, 32): measured.limits["shared", 4], (4, 9): measured.real[4, 9]}.items():
+        own = [n for n in networks if tuple(n[name] for name in kind) == (*size, "shared", "one-layer")]
+        family = PaperFamily(nfd.ResNet, 64, 10, own[0]["rule"], settings={name: own[0][name] for name in names})
+        again = torch.stack([trained_again(family, network, batches) for network in own])
+        torch.testing.assert_close(outputs, again.double(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_updates_of_a_member_are_measured(case: Case) -> None:
