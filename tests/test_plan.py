@@ -824,11 +824,14 @@ def test_a_model_on_the_meta_device_is_planned_by_its_base(optimizer: str) -> No
         nfd.plan(unbuilt, **options, base_width=16, base_depth=2)
 
 
-def test_the_heads_of_a_subclass_of_an_attention_are_known() -> None:
+def test_heads_are_known_whose_logits_are_divided_by_the_root_of_their_size() -> None:
     class Ours(nn.MultiheadAttention):
         """PyTorch's, under another name."""
 
     class Theirs(nn.Module):
-        head_dim = 4  # nobody knows by what it divides its logits
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.head_dim, self.num_heads, self.factor = 16, 4, factor
 
-    assert head_sizes(nn.ModuleDict({"a": Ours(8, 2), "b": Theirs()})) == {"a": 4}
+    attentions = {"a": Ours(8, 2), "b": Theirs(16**-0.5), "c": Theirs(1 / 16), "d": Theirs(1.0)}
+    assert head_sizes(nn.ModuleDict(attentions)) == {"a": 4, "b": 16}  # others divide by something else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -43,10 +44,11 @@ def _sample_of(module: nn.Module) -> Any:
     return {name: v.to(place) if isinstance(v, Tensor) else v for name, v in given.items()}
 
 
-def _divides_logits(module: nn.Module) -> bool:
-    """Whether a module is an attention of PyTorch or Hugging Face, or of a subclass: these divide by the root."""
-    packages = {kind.__module__.partition(".")[0] for kind in type(module).mro() if kind not in (nn.Module, object)}
-    return bool(packages & {"torch", "transformers"})
+def _divides_logits(module: nn.Module, size: int) -> bool:
+    """Whether an attention with heads of this size divides logits by its root: PyTorch's do, others keep the factor."""
+    factors = [value for value in vars(module).values() if isinstance(value, float)]
+    by_root = any(math.isclose(factor, root) for factor in factors for root in (size**-0.5, size**0.5))
+    return isinstance(module, nn.MultiheadAttention) or by_root
 
 
 def head_sizes(model: nn.Module) -> dict[str, int]:
@@ -57,7 +59,7 @@ def head_sizes(model: nn.Module) -> dict[str, int]:
     sizes = {}
     for name, module in modules(model).items():
         size = next((s for key in _HEAD_SIZES if isinstance(s := getattr(module, key, None), int)), None)
-        if size is not None and _divides_logits(module):
+        if size is not None and _divides_logits(module, size):
             query = next((key for key in _QUERIES if isinstance(getattr(module, key, None), nn.Module)), None)
             sizes[f"{name}.{query}" if query else name] = size
     return sizes
