@@ -31,7 +31,7 @@ from nfd.meters.updates import Baseline
 from nfd.meters.verdict import seeds_needed, since
 from nfd.questions.findings.check import check_findings
 from nfd.report.check import check_report
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import RULES
 from nfd.training.losses import loss_of

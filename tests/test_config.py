@@ -19,7 +19,8 @@ from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
 from nfd.questions.sweep_settings import data_settings
 from nfd.runs.config import Config
-from nfd.runs.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
+from nfd.runs.model_settings import CheckConfig
+from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.scaling.laws import rate_for
 from nfd.scaling.rules import RULES
 
@@ -143,16 +144,19 @@ OPEN = {
     ("kernel", "device"),
     ("predict", "out"),
     ("predict", "executor"),
+    ("transfer", "device"),
+    ("transfer", "out"),
+    ("transfer", "executor"),
 }
 
 
-OF_MODELS = {"transfer", "capacity"}  # in Python of anyone's model, as commands of the paper's networks
+OF_MODELS = {"capacity"}  # in Python of anyone's model, as commands of the paper's networks
 
 
 def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
-    """Every public function with a command of its name and of the same networks."""
+    """Every public function with a command of its name, in the form that takes a constructor where there is one."""
     names = [name for name in COMMANDS if inspect.isfunction(getattr(nfd, name, None)) and name not in OF_MODELS]
-    return [(getattr(nfd, name), command(name)) for name in names]
+    return [(getattr(nfd, name), command(name).of_models or command(name)) for name in names]
 
 
 def disagreements(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -177,7 +181,7 @@ def test_a_check_of_a_constructor_is_under_the_rule_and_optimizer_of_its_command
 
 
 def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:
-    assert {function.__name__ for function, _ in called_like_commands()} >= {"predict", "check", "kernel"}
+    assert {function.__name__ for function, _ in called_like_commands()} >= {"predict", "check", "transfer", "kernel"}
 
     def predict(x: Any, *, rtol: float = 0.01, depth: float = math.inf, other: int = 1) -> None:
         """As nfd.predict was."""

@@ -30,7 +30,8 @@ from nfd.report.results import read_results
 from nfd.runs.config import Config
 from nfd.runs.export import listing, rows
 from nfd.runs.grid import grid_of
-from nfd.runs.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
+from nfd.runs.model_settings import CheckConfig
+from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
 

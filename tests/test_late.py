@@ -26,7 +26,7 @@ from nfd.meters.matrices import alignment
 from nfd.meters.outcome import Check
 from nfd.questions.findings.late import late_findings
 from nfd.questions.next_steps import next_steps
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.laws import law_of
 from nfd.scaling.tensors import tensors
 

@@ -18,8 +18,9 @@ from tests.models import Residual
 import nfd
 from nfd.nets.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
 from nfd.questions.sweep_settings import TransferConfig
+from nfd.runs.model_settings import CheckConfig
 from nfd.runs.records import dataset_of, train_group
-from nfd.runs.settings import CheckConfig, RunConfig
+from nfd.runs.settings import RunConfig
 from nfd.runs.trained import member
 from nfd.scaling.laws import LAWS, WHOLE_MATRIX
 from nfd.training.losses import cross_entropy

@@ -45,16 +45,17 @@ from nfd.data.load import load
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.making import trained
-from nfd.questions import checking, kernel_fit, prediction, study
+from nfd.questions import checking, kernel_fit, model_sweeps, named, prediction, study
 from nfd.questions.capacity_answers import answers_of
 from nfd.questions.capacity_sweep import capacity_of_sweep
-from nfd.questions.sweep_settings import CapacityConfig, TransferConfig
+from nfd.questions.sweep_settings import CapacityConfig, ModelTransferConfig, TransferConfig
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Outcome, unnoticed
+from nfd.runs.model_settings import CheckConfig
 from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
-from nfd.runs.settings import CheckConfig, DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
+from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.runs.sweep import Sweep
 from nfd.store.rows import Record
 
@@ -175,6 +176,13 @@ def transfer_numbers(config: TransferConfig, place: Path) -> Any:
     with Sweep(place, Lawful()) as sweep:
         found = transfer_of_sweep(config, sweep)
         return found, sorted(sweep.store.keys())
+
+
+def model_transfer_numbers(config: ModelTransferConfig, place: Path) -> Any:
+    """The trials that a constructor's transfer asks for first."""
+    with pytest.raises(_Stopped) as stopped:
+        model_sweeps.transfer_of_model(config, f"{__name__}_models:plain", out=place, executor=Asked(), device="cpu")
+    return sorted(run.key for task in stopped.value.args[0] for run in task.runs)
 
 
 def capacity_numbers(config: CapacityConfig, place: Path) -> Any:
@@ -382,6 +390,23 @@ TRANSFERS = Probe(
     },
 )
 
+MODELS_TRANSFERRED: Settings = {"widths": (4, 8), "depths": (2, 3), "seeds": 2, "steps": 2, "batch": 4}
+MODEL_TRANSFERS = Probe(
+    model_transfer_numbers,
+    [
+        (MODELS_TRANSFERRED, ()),
+        (MODELS_TRANSFERRED | IMAGES, OF_IMAGES),
+        ({"widths": (4, 8), "depths": (2, 3), "batches": f"{__name__}_models:batches"}, (*DATA, "steps", "batch")),
+    ],
+    {name: DATA[name] for name in DATA}
+    | {
+        "optimizer": ["adam"], "weight_decay": [0.5], "seeds": [3], "steps": [3], "batch": [5], "blocks": ["layers.*"],
+        "roles": [("head.weight=hidden",)], "loss": [f"{__name__}_models:loss"], "rules": [("mup",), ("ntk",)],
+        "batches": [{"batches": f"{__name__}_models:batches", "steps": 40, "batch": 32}], "widths": [(4, 9)],
+        "depths": [(2, 4)], "lr": [(0.1, 0.2, 0.4)], "eval_batches": [f"{__name__}_models:batches"], "version": ["2"],
+    },
+)  # fmt: skip
+
 SIZED: Settings = {"widths": (4, 8, 16), "depths": (1, 2, 4), "horizons": (0.5, 1.0), "seeds": 4, "replicates": 0}
 CAPACITIES = Probe(
     capacity_numbers,
@@ -421,6 +446,7 @@ PROBES: dict[type[Config], Probe] = {
     KernelConfig: KERNELS,
     CheckConfig: CHECKS,
     TransferConfig: TRANSFERS,
+    ModelTransferConfig: MODEL_TRANSFERS,
     CapacityConfig: CAPACITIES,
     LogConfig: Probe(log_numbers, [({"log": "runs.csv"}, ())], {"log": ["others.csv"], "columns": [("loss=eval",)]}),
     FigureConfig: Probe(figure_numbers, [(SMOKE, ()), (SMOKE | IMAGES, OF_IMAGES)], DATA | {"size": ["cpu"]}),
@@ -435,7 +461,7 @@ class Fitting(nfd.ResNet):
 
 
 class Plain(nn.Module):
-    """Anyone's module, with two containers of residual blocks."""
+    """Anyone's module, with two containers of residual blocks; it takes images of up to 64 numbers."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -444,7 +470,7 @@ class Plain(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(x)
+        x = self.embed(nn.functional.pad(x, (0, 64 - x.shape[1])))
         for block in (*self.layers, *self.more):
             x = block(x)
         return self.head(x)  # type: ignore[no-any-return]
@@ -479,7 +505,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernel_fit, "gram_matrix", cheap_kernel)
     kept = lru_cache(load)  # reading the digits takes longer than training on them here
-    for module in (checking, kernel_fit, prediction, study):
+    for module in (named, kernel_fit, prediction, study):
         monkeypatch.setattr(module, "load", lambda name, place, *, progress, **options: kept(name, place, **options))
     models = types.ModuleType(f"{__name__}_models")
     models.fitting = lambda width, depth: Fitting(64, 10, width, depth)  # type: ignore[attr-defined]
@@ -559,6 +585,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
     "PredictCommand": dict(PREDICTED),
     "KernelCommand": dict(FITTED),
     "TransferCommand": dict(TRANSFERRED),
+    "ModelTransferCommand": {"model": f"{__name__}_models:plain"} | MODELS_TRANSFERRED,
     "CapacityCommand": dict(SIZED),
     "FigureCommand": {"size": "smoke"},
     "ClaimsCommand": {"size": "smoke"},
@@ -573,6 +600,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "KernelCommand": {"action"},
     "DataCommand": {"action"},
     "CheckCommand": {"model"},
+    "ModelTransferCommand": {"model"},
     "SweepCommand": {"grid"},
 }
 
@@ -599,7 +627,7 @@ def stopped_at(target: str, command: Options) -> Any:
 
 
 def test_no_option_of_a_command_is_forgotten() -> None:
-    assert len(COMMANDS) == 12
+    assert len(COMMANDS) == 13
     for kind in COMMANDS:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()

@@ -11,6 +11,7 @@ from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from nfd.cli.main import main
 from nfd.families.paper import PaperFamily
 from nfd.questions.transfer import Transfer
 from nfd.runs.executors.processes import Processes
@@ -205,3 +206,33 @@ def test_seeds_that_give_one_network_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"the same losses for seeds 0 and 1"):
         asked(None, make_model, rules=("standard",))
+
+
+BATCHES = VECTORS
+
+
+def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "transfer",
+        "tests.models:Residual",
+        "--batches",
+        f"{__name__}:BATCHES",
+        "--widths",
+        "8,16",
+        "--depths",
+        "2",
+    ]
+    line += ["--rules", "complete-p", "--lr", "0.001", "0.02", "0.4", "--seeds", "2", "--executor", "inline"]
+    assert main([*line, "--out", str(tmp_path)]) == 0
+    with Store.read(tmp_path) as store:
+        trained = store.keys()
+    assert {"report.html", "result.json", "transfer.csv", "config.toml"} <= {path.name for path in tmp_path.iterdir()}
+    asked(tmp_path)
+    with Store.read(tmp_path) as store:
+        assert store.keys() == trained
+    capsys.readouterr()
+    for option in (["--eta-c", "0.1"], ["--from", "runs.csv"]):
+        assert main([*line, *option]) == 2
+        assert option[0] in capsys.readouterr().err
+    assert main(["transfer", "--batches", f"{__name__}:BATCHES"]) == 2
+    assert "--batches" in capsys.readouterr().err

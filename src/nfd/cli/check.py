@@ -9,7 +9,7 @@ import tyro
 from nfd.cli.ending import VERDICT
 from nfd.cli.options import PAGE, DeviceOptions, charts
 from nfd.core.errors import UsageError
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 
 
 class CheckCommand(DeviceOptions, CheckConfig):

@@ -58,7 +58,7 @@ def parsed(given: list[str]) -> Options:
         raise UsageError(f"there is no command {name!r}.{nearest(name, COMMANDS)} See nfd --help.")
     import tyro
 
-    kind = command(name)
+    kind = command(name).form(rest)
     return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=separated(kind, rest))
 
 

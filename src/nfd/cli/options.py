@@ -32,6 +32,7 @@ class Options(Config):
     traceback: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """print the traceback of any error"""
 
+    of_models: ClassVar[type[Options] | None] = None  # the form of the command that takes a constructor first
     ready: ClassVar[str] = "-"  # folder of the ready-made configurations that --config takes by name
 
     def run(self, command: str) -> int:
@@ -57,6 +58,13 @@ class Options(Config):
     def answer(self, config: Any, directory: Path, command: str) -> int:
         """Compute, write to ``directory``, print; returns the exit code."""
         raise NotImplementedError
+
+    @classmethod
+    def form(cls, arguments: Sequence[str]) -> type[Options]:
+        """The form of the command for these arguments: a constructor as package.module:name, put first, decides."""
+        first = arguments[0] if arguments else ""
+        is_model = ":" in first and not first.startswith("-") and not os.path.exists(first)
+        return cls.of_models if is_model and cls.of_models is not None else cls
 
     @classmethod
     def settings_type(cls) -> type[Config]:

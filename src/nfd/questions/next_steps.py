@@ -10,7 +10,7 @@ from typing import Any
 from nfd.core.names import RuleName
 from nfd.meters.advice import ADVICE
 from nfd.meters.outcome import Check, is_fault
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 
 _PREFERRED: tuple[RuleName, ...] = ("complete-p", "depth-mup-inner", "depth-mup", "mup")
 _OCTAVES = 2  # doublings to either side of the rate of the check

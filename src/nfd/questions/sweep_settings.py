@@ -11,6 +11,7 @@ from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.names import Activation, Block, RuleName
 from nfd.runs.config import Count, Positive, Rate, Several, Width
 from nfd.runs.fields import Ascending, WholeOptimizer, ascending, different, distinct, holdable, rates
+from nfd.runs.model_settings import ModelConfig, check_planned
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import check_block
@@ -103,6 +104,35 @@ class TransferConfig(SweepConfig):
         for rule in self.rules:
             check_block(rule, self.block)
             check_optimizer(self.optimizer, rule=rule)
+
+
+class ModelSweepConfig(ModelConfig):
+    """What ``nfd transfer`` and ``nfd capacity`` share where they train a constructor's networks."""
+
+    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
+    """widths of the networks, ascending; the smallest is the base"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
+    """depths of the networks, ascending; the smallest is the base"""
+    eval_batches: str | None = None
+    """package.module:name of batches to judge by; by default the mean training loss over the last tenth of the steps"""
+    version: str | None = None
+    """a text that you change with your code, where it draws random numbers of its own or takes no double precision"""
+
+
+class ModelTransferConfig(ModelSweepConfig):
+    """Whether the best learning rate of a constructor's small networks is that of its large ones, rule by rule."""
+
+    rules: Annotated[tuple[RuleName, ...], AfterValidator(different)] = ("mup", "complete-p")
+    """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p"""
+    lr: Annotated[tuple[Positive, ...], AfterValidator(rates)] | None = None
+    """learning rates of the base to begin with, ascending by one factor; by default from an eighth to eight times 0.1
+    for sgd, 0.001 for the others; extended where the best one lies at an end"""
+
+    def check(self) -> None:
+        super().check()
+        for rule in self.rules:
+            check_planned(rule)
+            check_optimizer(self.optimizer, rule=rule, weight_decay=self.weight_decay)
 
 
 class CapacityConfig(SweepConfig):

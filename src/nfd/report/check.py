@@ -11,7 +11,7 @@ from nfd.questions.findings.finding import Finding
 from nfd.questions.next_steps import next_steps
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 
 _NESTED = ("events", "first", "unread", "rows")
 

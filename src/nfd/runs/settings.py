@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL, SEEDS
+from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
 from nfd.core.errors import InputError
 from nfd.core.names import (
     Activation,
@@ -26,14 +26,11 @@ from nfd.core.names import (
 from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width
 from nfd.runs.fields import (
     Ascending,
-    Optimizer,
     WholeOptimizer,
     ascending,
     count_or_auto,
-    distinct,
     doubling,
     holdable,
-    pairs,
     utf8,
     whole_or_infinite,
 )
@@ -226,59 +223,3 @@ class KernelConfig(DataConfig):
     """test images, at most as many as there are"""
     noise: Positive = 0.01
     """variance of the labels' noise, relative to that of the function"""
-
-
-class CheckConfig(DataConfig):
-    """A check of how a constructor's networks scale."""
-
-    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (64, 128, 256)
-    """widths of the networks, ascending; the smallest is the base"""
-    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16, 32)
-    """depths of the networks, ascending; the smallest is the base"""
-    rule: RuleName = "depth-mup"
-    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
-    optimizer: Optimizer = "sgd"
-    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or another registered one"""
-    lr: Rate | None = None
-    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
-    eta_c: Rate | None = None
-    """the same rate by the paper's name, for networks of nfd"""
-    weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
-    """weight decay of the base"""
-    seeds: Several = SEEDS
-    """initialisations of each network"""
-    steps: Count = 10
-    """training steps on the data set, where neither batches nor at decide"""
-    at: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None
-    """steps to look after, ascending, such as 1 10 100; training ends with the last; by default the last step alone"""
-    batch: Count = 64
-    """samples per step"""
-    blocks: str | None = None
-    """pattern of the residual blocks, such as transformer.h.*; found by default"""
-    roles: Annotated[tuple[str, ...], AfterValidator(pairs)] | None = None
-    """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
-    loss: str = "cross-entropy"
-    """cross-entropy, mse, or package.module:name of a function of what the model returns and the targets"""
-    batches: str | None = None
-    """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
-
-    gia: bool = False
-    """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""
-
-    def check(self) -> None:
-        super().check()
-        if self.rule == "ntk":
-            raise InputError(
-                "rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."
-            )
-        check_optimizer(self.optimizer, weight_decay=self.weight_decay)
-        if self.lr is not None and self.eta_c is not None:
-            raise InputError(f"lr and eta_c name one rate; got lr={self.lr:g} and eta_c={self.eta_c:g}. Drop one.")
-        if self.at is not None and self.changed("steps"):
-            raise InputError(f"at decides the steps; got at={list(self.at)} and steps={self.steps}. Drop one.")
-        unused = self.changed("steps", "batch", *DataConfig.model_fields) if self.batches is not None else []
-        if unused:
-            raise InputError(
-                f"batches={self.batches!r} brings its own data and steps; got {', '.join(unused)} beside it. Drop one "
-                "or the other."
-            )

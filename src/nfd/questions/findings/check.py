@@ -11,7 +11,7 @@ from nfd.core.statistics import interval
 from nfd.meters.outcome import Check, meaning_of, slope_of
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
 from nfd.questions.findings.finding import Axes, Finding, Row, columns
-from nfd.runs.settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "

@@ -1,0 +1,70 @@
+"""What a command line names: objects as package.module:name, and the batches of anyone's networks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from nfd.core.errors import InputError, check_several, check_takes, first_line
+from nfd.core.origin import import_users, is_ours
+from nfd.data.load import load
+from nfd.runs.model_settings import ModelConfig
+
+Batches = list[tuple[Any, Any]]
+
+
+def named(path: str, what: str) -> Any:
+    """The object called ``package.module:name``; ValueError that says what is missing."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise InputError(f"{what} must be like package.module:name; got {path!r}.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = import_users(module_name)
+    except ModuleNotFoundError as error:
+        here, plain = os.getcwd(), module_name.removesuffix(".py").replace(os.sep, ".")
+        hint = "" if plain == module_name else f" Name the module, not its file: {plain}:{name}."
+        raise InputError(
+            f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).{hint}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, Exception) and not isinstance(error, SyntaxError) and is_ours(error):
+            raise
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{what}: module {module_name!r} cannot be imported ({said}).") from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise InputError(f"{what}: module {module_name!r} has no {name!r}.") from None
+
+
+def named_batches(path: str, what: str) -> Batches:
+    """The list of (inputs, targets) called ``package.module:name``, or what a function of that name returns."""
+    batches = named(path, what)
+    if callable(batches):
+        check_takes(what, batches)
+        batches = batches()
+    return check_several(what, batches, "(inputs, targets), one per step")
+
+
+def batches_of(config: ModelConfig, steps: int) -> tuple[Batches, str]:
+    """The training batches and what they are: named ones, or flattened images of the data set."""
+    if config.batches is not None:
+        return named_batches(config.batches, "batches"), f"batches of {config.batches}"
+    dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
+    x, y = dataset.batches(config.batch, steps, config.seed)
+    return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
+
+
+def training_of(config: ModelConfig) -> dict[str, Any]:
+    """The arguments that ``nfd.check``, ``nfd.transfer`` and ``nfd.capacity`` share."""
+    return {
+        "optimizer": config.optimizer,
+        "loss": named(config.loss, "loss") if ":" in config.loss else config.loss,
+        "seeds": config.seeds,
+        "blocks": config.blocks,
+        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
+        "weight_decay": config.weight_decay,
+    }

@@ -1,0 +1,87 @@
+"""What can be set where a constructor's networks are trained; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from nfd.core.defaults import SEEDS
+from nfd.core.errors import InputError
+from nfd.core.names import RuleName
+from nfd.runs.config import Count, Rate, Several, Width
+from nfd.runs.fields import Optimizer, distinct, pairs
+from nfd.runs.settings import DataConfig
+from nfd.scaling.laws import check_optimizer
+
+
+class ModelConfig(DataConfig):
+    """How the networks of a constructor are trained, and on what."""
+
+    optimizer: Optimizer = "adamw"
+    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or another registered one"""
+    weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    """weight decay of the base"""
+    seeds: Several = SEEDS
+    """initialisations of each network"""
+    steps: Count = 40
+    """training steps on the data set, where batches do not decide"""
+    batch: Count = 32
+    """samples per step"""
+    blocks: str | None = None
+    """pattern of the residual blocks, such as transformer.h.*; found by default"""
+    roles: Annotated[tuple[str, ...], AfterValidator(pairs)] | None = None
+    """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
+    loss: str = "cross-entropy"
+    """cross-entropy, mse, or package.module:name of a function of what the model returns and the targets"""
+    batches: str | None = None
+    """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
+
+    def check(self) -> None:
+        super().check()
+        check_optimizer(self.optimizer, weight_decay=self.weight_decay)
+        unused = self.changed("steps", "batch", *DataConfig.model_fields) if self.batches is not None else []
+        if unused:
+            raise InputError(
+                f"batches={self.batches!r} brings its own data and steps; got {', '.join(unused)} beside it. Drop one "
+                "or the other."
+            )
+
+
+class CheckConfig(ModelConfig):
+    """A check of how a constructor's networks scale."""
+
+    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (64, 128, 256)
+    """widths of the networks, ascending; the smallest is the base"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16, 32)
+    """depths of the networks, ascending; the smallest is the base"""
+    rule: RuleName = "depth-mup"
+    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
+    optimizer: Optimizer = "sgd"
+    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or another registered one"""
+    lr: Rate | None = None
+    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
+    eta_c: Rate | None = None
+    """the same rate by the paper's name, for networks of nfd"""
+    steps: Count = 10
+    """training steps on the data set, where neither batches nor at decide"""
+    at: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None
+    """steps to look after, ascending, such as 1 10 100; training ends with the last; by default the last step alone"""
+    batch: Count = 64
+    """samples per step"""
+    gia: bool = False
+    """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""
+
+    def check(self) -> None:
+        super().check()
+        check_planned(self.rule)
+        if self.lr is not None and self.eta_c is not None:
+            raise InputError(f"lr and eta_c name one rate; got lr={self.lr:g} and eta_c={self.eta_c:g}. Drop one.")
+        if self.at is not None and self.changed("steps"):
+            raise InputError(f"at decides the steps; got at={list(self.at)} and steps={self.steps}. Drop one.")
+
+
+def check_planned(rule: str) -> None:
+    """Refuse the rule that is no plan's."""
+    if rule == "ntk":
+        raise InputError("rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule.")
