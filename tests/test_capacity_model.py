@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from nfd.cli.main import main
 from nfd.families.paper import PaperFamily
 from nfd.questions.costs import Cost, counted
 from nfd.store.store import Store
@@ -134,3 +136,31 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_cannot_be_asked_is_refused_by_name(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         of_known(Known, **options)
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def the_line(out: Path, *options: str) -> list[str]:
+    words = ["capacity", "tests.models:Residual", "--batches", f"{__name__}:VECTORS", "--widths", "8,16,24"]
+    words += ["--depths", "2,3,4", "--rule", "depth-mup", "--optimizer", "sgd", "--lr", "0.01", "--seeds", "2"]
+    return [*words, "--out", str(out), *options]
+
+
+def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(the_line(tmp_path, "--executor", "inline", "--parameters", "2k"))
+    printed, result = capsys.readouterr().out, json.loads((tmp_path / "result.json").read_text())
+    assert {"report.html", "config.toml", "ceiling.csv"} <= {path.name for path in tmp_path.iterdir()}
+    with Store.read(tmp_path) as store:
+        trained = store.keys()
+    given: dict[str, Any] = {"rule": "depth-mup", "optimizer": "sgd", "lr": 0.01, "seeds": 2, "out": tmp_path}
+    capacity = nfd.capacity(Residual, (8, 16, 24), (2, 3, 4), VECTORS, **given)
+    with Store.read(tmp_path) as store:
+        assert store.keys() == trained
+    assert code == (0 if capacity.law.good else 1)
+    assert result["fit"]["good"] == capacity.law.good
+    assert result["model"] == "tests.models:Residual"
+    assert all(step["purpose"] in printed for step in result["next"])
+    for option in (["--eta-c", "0.1"], ["--memory", "1 GiB"], ["--parameters", "many"]):
+        assert main(the_line(tmp_path, *option)) == 2
+        assert option[0].removeprefix("--") in capsys.readouterr().err

@@ -144,18 +144,16 @@ OPEN = {
     ("kernel", "device"),
     ("predict", "out"),
     ("predict", "executor"),
-    ("transfer", "device"),
     ("transfer", "out"),
     ("transfer", "executor"),
+    ("capacity", "out"),
+    ("capacity", "executor"),
 }
-
-
-OF_MODELS = {"capacity"}  # in Python of anyone's model, as commands of the paper's networks
 
 
 def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
     """Every public function with a command of its name, in the form that takes a constructor where there is one."""
-    names = [name for name in COMMANDS if inspect.isfunction(getattr(nfd, name, None)) and name not in OF_MODELS]
+    names = [name for name in COMMANDS if inspect.isfunction(getattr(nfd, name, None))]
     return [(getattr(nfd, name), command(name).of_models or command(name)) for name in names]
 
 
@@ -181,7 +179,8 @@ def test_a_check_of_a_constructor_is_under_the_rule_and_optimizer_of_its_command
 
 
 def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:
-    assert {function.__name__ for function, _ in called_like_commands()} >= {"predict", "check", "transfer", "kernel"}
+    functions = {function.__name__ for function, _ in called_like_commands()}
+    assert functions >= {"predict", "check", "transfer", "capacity", "kernel"}
 
     def predict(x: Any, *, rtol: float = 0.01, depth: float = math.inf, other: int = 1) -> None:
         """As nfd.predict was."""

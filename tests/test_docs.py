@@ -47,6 +47,8 @@ NOT_RUN = {
     "cd nfd": "goes with the clone",
     "make demo": "installs an environment and then runs nfd study, which tests/test_study.py does",
     "nfd check mypackage.module:make_model": "the module is the reader's; tests/test_check.py runs the command on ours",
+    "nfd transfer mypackage.module:make_model": "as above, tests/test_transfer_model.py",
+    "nfd capacity mypackage.module:make_model": "as above, tests/test_capacity_model.py",
     "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
 }
 
@@ -354,7 +356,7 @@ def test_the_reference_has_every_public_name_and_command() -> None:
     for name in listed:
         module, attribute = name.rsplit(".", 1)
         assert getattr(importlib.import_module(module), attribute).__doc__, name
-    commands = re.findall(r"```\{nfd-help\} (\w+)", (ROOT / "docs/commands.md").read_text())
+    commands = re.findall(r"```\{nfd-help\} (\w+)\n", (ROOT / "docs/commands.md").read_text())
     assert commands == list(COMMANDS)
 
 

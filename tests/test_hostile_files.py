@@ -23,7 +23,7 @@ from nfd.limits.function_space import kernel_facts
 from nfd.paper.claims.page import claims_sections
 from nfd.paper.config import FigureConfig
 from nfd.questions.findings.finding import Axes, Finding
-from nfd.questions.sweep_settings import CapacityConfig, TransferConfig
+from nfd.questions.sweep_settings import CapacityConfig, ModelCapacityConfig, ModelTransferConfig, TransferConfig
 from nfd.report.overview import overview
 from nfd.report.page import page
 from nfd.report.results import read_results
@@ -44,7 +44,7 @@ _HOW: dict[str, Any] = {
 
 CONFIGS = (
     DataConfig, RunConfig, StudyConfig, PredictConfig, KernelConfig, CheckConfig, TransferConfig, CapacityConfig,
-    FigureConfig,
+    ModelTransferConfig, ModelCapacityConfig, FigureConfig,
 )  # fmt: skip
 
 plain = st.recursive(
@@ -139,7 +139,7 @@ def test_toml_of_another_kind_is_refused_with_its_name(tmp_path: Path, content: 
 COMMANDS = {
     "study": StudyConfig, "predict": PredictConfig, "check": CheckConfig, "transfer": TransferConfig,
     "capacity": CapacityConfig, "kernel": KernelConfig, "figure": FigureConfig, "claims": FigureConfig,
-    "data": DataConfig,
+    "data": DataConfig, "transfer nowhere:make": ModelTransferConfig, "capacity nowhere:make": ModelCapacityConfig,
 }  # fmt: skip
 
 words = st.one_of(
@@ -156,7 +156,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     name = draw(st.sampled_from(sorted(COMMANDS)))
     options = draw(st.lists(st.sampled_from(sorted(COMMANDS[name].model_fields)), max_size=3, unique=True))
     given_ = [part for o in options for part in (f"--{o.replace('_', '-')}", draw(words))]
-    return [name, *given_, *draw(st.lists(words, max_size=1)), "--out", "\0"]  # nothing is ever begun
+    return [*name.split(), *given_, *draw(st.lists(words, max_size=1)), "--out", "\0"]  # nothing is ever begun
 
 
 @given(lines())

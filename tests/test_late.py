@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
 import math
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,12 @@ from tests.models import ConvNet, Residual, Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.cli.check import CheckCommand
-from nfd.cli.commands import parsed
 from nfd.cli.main import main
 from nfd.core.errors import InputError
 from nfd.meters.looks import growth
 from nfd.meters.matrices import alignment
 from nfd.meters.outcome import Check
 from nfd.questions.findings.late import late_findings
-from nfd.questions.next_steps import next_steps
 from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.laws import law_of
 from nfd.scaling.tensors import tensors
@@ -314,47 +308,3 @@ def test_the_command_looks_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert len(lines) == len(result["rows"])
     assert main(["check", "latemodels:make_model", *sizes, "--at", "1", "2", "--steps", "4"]) == 2
     assert "at decides the steps" in capsys.readouterr().err
-
-
-# ---- the next commands -------------------------------------------------------------------------------------------
-
-
-def commands_after(check: Check, **settings: Any) -> list[str]:
-    config = CheckConfig(**{"widths": (8, 16), "depths": (2, 4), "rule": check.rule, "seeds": 2} | settings)  # type: ignore[arg-type]
-    return [step.command for step in next_steps(config, "models:make", check)]
-
-
-def judged_as(rule: str, *faults: tuple[str, str, str]) -> Check:
-    """A check of these verdicts: meter, axis and word."""
-    table = [{"meter": meter, "axis": axis, "verdict": word, "step": 3} for meter, axis, word in faults]
-    runs = [{"width": n, "depth": d, "seed": 0, "rows": []} for n in (8, 16) for d in (2, 4)]
-    return Check(table, runs, [], rule, "adamw", "lr", 0.01, (3,), 2)
-
-
-def test_a_fault_with_a_cure_leads_to_a_check_under_it() -> None:
-    grows = judged_as("mup", ("stream_update", "depth", "GROWS"), ("inner_update", "depth", "STABLE"))
-    again, transfer, plan = commands_after(grows, optimizer="adamw", lr=0.01, roles=("head.*=readout",))
-    settings = parsed(shlex.split(again)[1:])
-    assert isinstance(settings, CheckCommand)
-    assert (settings.rule, settings.widths, settings.depths, settings.seeds) == ("complete-p", (8, 16), (2, 4), 2)
-    assert (settings.model, settings.lr, settings.roles) == ("models:make", 0.01, ("head.*=readout",))
-    for call, function in ((transfer, nfd.transfer), (plan, nfd.plan)):
-        (expression,) = ast.parse(call).body
-        assert isinstance(expression, ast.Expr)
-        assert isinstance(expression.value, ast.Call)
-        names = {keyword.arg: None for keyword in expression.value.keywords}
-        inspect.signature(function).bind(*(None for _ in expression.value.args), **names)  # type: ignore[arg-type]
-    assert "rules=['mup', 'complete-p']" in transfer
-    assert "lr=[0.0025, 0.005, 0.01, 0.02, 0.04]" in transfer
-    assert "rule='complete-p'" in plan
-
-
-def test_no_fault_leads_to_later_steps_and_no_other_rule() -> None:
-    sound = judged_as("mup", ("stream_update", "depth", "STABLE"), ("loss", "width", "COLLAPSES"))
-    late, transfer, _ = commands_after(sound, steps=4)
-    settings = parsed(shlex.split(late)[1:])
-    assert isinstance(settings, CheckCommand)
-    assert (settings.rule, settings.at, settings.steps) == ("mup", (1, 4, 40), 10)
-    assert "rules=['mup']" in transfer
-    incurable = judged_as("complete-p", ("stream_update", "depth", "GROWS"))
-    assert not any(command.startswith("nfd check") for command in commands_after(incurable))

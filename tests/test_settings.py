@@ -29,7 +29,7 @@ import nfd
 import nfd.cli
 import nfd.questions
 import nfd.runs
-from nfd.cli.capacity import CapacityCommand
+from nfd.cli.capacity import CapacityCommand, ModelCapacityCommand
 from nfd.cli.check import CheckCommand
 from nfd.cli.claims import ClaimsCommand
 from nfd.cli.figure import FigureCommand
@@ -38,7 +38,7 @@ from nfd.cli.main import main
 from nfd.cli.options import DeviceOptions, Options
 from nfd.cli.sweep import SweepCommand
 from nfd.cli.sweeping import ExecutorOptions, SweepOptions
-from nfd.cli.transfer import TransferCommand
+from nfd.cli.transfer import ModelTransferCommand, TransferCommand
 from nfd.core.errors import UsageError
 from nfd.data.describe import description
 from nfd.data.load import load
@@ -48,7 +48,7 @@ from nfd.paper.figures.making import trained
 from nfd.questions import checking, kernel_fit, model_sweeps, named, prediction, study
 from nfd.questions.capacity_answers import answers_of
 from nfd.questions.capacity_sweep import capacity_of_sweep
-from nfd.questions.sweep_settings import CapacityConfig, ModelTransferConfig, TransferConfig
+from nfd.questions.sweep_settings import CapacityConfig, ModelCapacityConfig, ModelTransferConfig, TransferConfig
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
@@ -117,6 +117,27 @@ class Lawful:
         return Record(key, "together", "done", config.model_dump(), metrics)
 
 
+class LawfulTrials:
+    """Losses of anyone's networks that obey a law of size; every setting of a trial is in its name, and so in them."""
+
+    slots = 1
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def run(
+        self, work: Callable[[Any], Any], tasks: Sequence[Any], started: Callable[[int], None] = unnoticed
+    ) -> Generator[Outcome[Any], None, None]:
+        for index, task in enumerate(tasks):
+            yield Outcome(index, value=[self._record(trial) for trial in task.runs])
+
+    def _record(self, trial: Any) -> Record:
+        self.keys.append(trial.key)
+        loss = 1 + 0.5 / trial.width + 0.2 / trial.depth + 0.01 * (int(trial.key, 16) / 16**20 - 0.5)
+        metrics = {"first_loss": 2.0, "highest_loss": 2.0, "train_loss": loss, "test_loss": loss}
+        return Record(trial.key, "together", "done", trial.settings, metrics)
+
+
 class Asked:
     """An executor that keeps the tasks and stops there."""
 
@@ -183,6 +204,14 @@ def model_transfer_numbers(config: ModelTransferConfig, place: Path) -> Any:
     with pytest.raises(_Stopped) as stopped:
         model_sweeps.transfer_of_model(config, f"{__name__}_models:plain", out=place, executor=Asked(), device="cpu")
     return sorted(run.key for task in stopped.value.args[0] for run in task.runs)
+
+
+def model_capacity_numbers(config: ModelCapacityConfig, place: Path) -> Any:
+    """The trials of a constructor's capacity, and the answers."""
+    trained, model = LawfulTrials(), f"{__name__}_models:plain"
+    capacity, data = model_sweeps.capacity_of_model(config, model, out=place, executor=trained, device="cpu")
+    assert capacity.law.good
+    return sorted(trained.keys), answers_of(config, capacity).result, data
 
 
 def capacity_numbers(config: CapacityConfig, place: Path) -> Any:
@@ -340,7 +369,7 @@ CHECKS = Probe(
         (CHECKED | IMAGES, OF_IMAGES),
         (CHECKED | {"optimizer": "adam"}, ("optimizer", "weight_decay", "lr", "eta_c", "rule")),
         (CHECKED | {"optimizer": "adamw", "weight_decay": 0.1}, ("weight_decay", "optimizer")),
-        (CHECKED | PLAIN, ("blocks", "roles", "loss", "gia", "rule", "batches")),
+        (CHECKED | PLAIN, ("blocks", "roles", "loss", "gia", "rule", "batches", "make_optimizer")),
         (SIZES, ("batches", "at")),
         (SIZES | {"batches": f"{__name__}_models:batches"}, (*DATA, "steps", "batch", "seeds", "eta_c")),
     ],
@@ -362,6 +391,8 @@ CHECKS = Probe(
         "loss": ["hinge", f"{__name__}_models:loss"],
         "batches": [f"{__name__}_models:batches"],
         "gia": [True],
+        "schedule": [f"{__name__}_models:schedule"],
+        "make_optimizer": [f"{__name__}_models:make_optimizer"],
     },
 )
 
@@ -391,6 +422,13 @@ TRANSFERS = Probe(
 )
 
 MODELS_TRANSFERRED: Settings = {"widths": (4, 8), "depths": (2, 3), "seeds": 2, "steps": 2, "batch": 4}
+OF_MODELS: Changes = {name: DATA[name] for name in DATA} | {
+    "optimizer": ["adam", f"{__name__}_models:LAW"], "weight_decay": [0.5], "seeds": [3], "steps": [3], "batch": [5],
+    "blocks": ["layers.*"], "roles": [("head.weight=hidden",)], "loss": [f"{__name__}_models:loss"],
+    "batches": [{"batches": f"{__name__}_models:batches", "steps": 40, "batch": 32}], "version": ["2"],
+    "eval_batches": [f"{__name__}_models:batches"], "schedule": [f"{__name__}_models:schedule"],
+    "make_optimizer": [f"{__name__}_models:make_optimizer"],
+}  # fmt: skip
 MODEL_TRANSFERS = Probe(
     model_transfer_numbers,
     [
@@ -398,12 +436,16 @@ MODEL_TRANSFERS = Probe(
         (MODELS_TRANSFERRED | IMAGES, OF_IMAGES),
         ({"widths": (4, 8), "depths": (2, 3), "batches": f"{__name__}_models:batches"}, (*DATA, "steps", "batch")),
     ],
-    {name: DATA[name] for name in DATA}
+    OF_MODELS | {"rules": [("mup",), ("ntk",)], "widths": [(4, 9)], "depths": [(2, 4)], "lr": [(0.1, 0.2, 0.4)]},
+)
+MODELS_SIZED: Settings = {"widths": (4, 8, 16), "depths": (2, 4, 8), "seeds": 4, "steps": 2, "batch": 4}
+MODEL_CAPACITIES = Probe(
+    model_capacity_numbers,
+    [(MODELS_SIZED, ()), (MODELS_SIZED | IMAGES, OF_IMAGES)],
+    OF_MODELS
     | {
-        "optimizer": ["adam"], "weight_decay": [0.5], "seeds": [3], "steps": [3], "batch": [5], "blocks": ["layers.*"],
-        "roles": [("head.weight=hidden",)], "loss": [f"{__name__}_models:loss"], "rules": [("mup",), ("ntk",)],
-        "batches": [{"batches": f"{__name__}_models:batches", "steps": 40, "batch": 32}], "widths": [(4, 9)],
-        "depths": [(2, 4)], "lr": [(0.1, 0.2, 0.4)], "eval_batches": [f"{__name__}_models:batches"], "version": ["2"],
+        "rule": ["mup", "ntk"], "widths": [(4, 8, 20)], "depths": [(2, 4, 10)], "lr": [0.1], "width": [9], "depth": [9],
+        "parameters": ["2k", "many parameters"], "flops": ["9G"],
     },
 )  # fmt: skip
 
@@ -447,6 +489,7 @@ PROBES: dict[type[Config], Probe] = {
     CheckConfig: CHECKS,
     TransferConfig: TRANSFERS,
     ModelTransferConfig: MODEL_TRANSFERS,
+    ModelCapacityConfig: MODEL_CAPACITIES,
     CapacityConfig: CAPACITIES,
     LogConfig: Probe(log_numbers, [({"log": "runs.csv"}, ())], {"log": ["others.csv"], "columns": [("loss=eval",)]}),
     FigureConfig: Probe(figure_numbers, [(SMOKE, ()), (SMOKE | IMAGES, OF_IMAGES)], DATA | {"size": ["cpu"]}),
@@ -511,6 +554,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     models.fitting = lambda width, depth: Fitting(64, 10, width, depth)  # type: ignore[attr-defined]
     models.plain = Plain  # type: ignore[attr-defined]
     models.loss = lambda outputs, targets: outputs.square().mean()  # type: ignore[attr-defined]
+    models.schedule = lambda step: 1 / (1 + step)  # type: ignore[attr-defined]
+    models.make_optimizer = torch.optim.RMSprop  # type: ignore[attr-defined]
+    models.LAW = nfd.OptimizerLaw("settings-rprop", torch.optim.Rprop, classes=("Rprop",))  # type: ignore[attr-defined]
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(nfd.scaling.laws._TABLE))
     stream = torch.Generator().manual_seed(0)
     models.batches = [(torch.randn(4, 64, generator=stream), torch.zeros(4, dtype=torch.long))] * 2  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, models.__name__, models)
@@ -586,6 +633,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
     "KernelCommand": dict(FITTED),
     "TransferCommand": dict(TRANSFERRED),
     "ModelTransferCommand": {"model": f"{__name__}_models:plain"} | MODELS_TRANSFERRED,
+    "ModelCapacityCommand": {"model": f"{__name__}_models:plain"} | MODELS_SIZED,
     "CapacityCommand": dict(SIZED),
     "FigureCommand": {"size": "smoke"},
     "ClaimsCommand": {"size": "smoke"},
@@ -601,6 +649,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "DataCommand": {"action"},
     "CheckCommand": {"model"},
     "ModelTransferCommand": {"model"},
+    "ModelCapacityCommand": {"model"},
     "SweepCommand": {"grid"},
 }
 
@@ -616,8 +665,8 @@ def made(kind: type[Options], **options: Any) -> Options:
 def stopped_at(target: str, command: Options) -> Any:
     """The arguments with which a command calls a function, where it ends."""
 
-    def stop(*arguments: Any, **_: Any) -> Any:
-        raise _Stopped(*arguments)
+    def stop(*arguments: Any, **options: Any) -> Any:
+        raise _Stopped(*arguments, *options.values())
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(target, stop)
@@ -627,7 +676,7 @@ def stopped_at(target: str, command: Options) -> Any:
 
 
 def test_no_option_of_a_command_is_forgotten() -> None:
-    assert len(COMMANDS) == 13
+    assert len(COMMANDS) == 14
     for kind in COMMANDS:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()
@@ -744,9 +793,13 @@ def test_the_rest_of_what_commands_take_changes_what_they_say(place: Path, capsy
     with pytest.raises(UsageError, match="'nowhere' holds no networks"):
         made(ClaimsCommand, store="nowhere").run("")
     for name in ("fitting", "plain"):
-        command = made(CheckCommand, model=f"{__name__}_models:{name}")
-        model = stopped_at("nfd.questions.checking.check", command)[0]
-        assert model is getattr(sys.modules[f"{__name__}_models"], name)
+        for question, kind in (
+            ("checking.check", CheckCommand),
+            ("model_sweeps.transfer", ModelTransferCommand),
+            ("model_sweeps.capacity", ModelCapacityCommand),
+        ):
+            model = stopped_at(f"nfd.questions.{question}", made(kind, model=f"{__name__}_models:{name}"))[0]
+            assert model is getattr(sys.modules[f"{__name__}_models"], name)
     for where, count in (((), 4), (("width=8",), 2)):
         command = made(CapacityCommand, store="two", where=where, executor="inline", **STORED)
         assert len(stopped_at("nfd.questions.capacity_sweep.capacity_of_records", command)[0]) == count

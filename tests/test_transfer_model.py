@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.models import Residual
+from tests.stopped import start
 from torch import Tensor, nn
 
 import nfd
@@ -208,31 +210,89 @@ def test_seeds_that_give_one_network_are_refused() -> None:
         asked(None, make_model, rules=("standard",))
 
 
-BATCHES = VECTORS
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+BATCHES = "tests.test_transfer_model:VECTORS"  # for other processes, too
+
+
+def the_line(out: Path, *options: str) -> list[str]:
+    """The command that asks what ``asked`` asks."""
+    words = ["transfer", "tests.models:Residual", "--batches", BATCHES, "--widths", "8,16"]
+    words += [
+        "--depths",
+        "2",
+        "--rules",
+        "complete-p",
+        "--lr",
+        "0.001",
+        "0.02",
+        "0.4",
+        "--seeds",
+        "2",
+        "--out",
+        str(out),
+    ]
+    return [*words, *options]
+
+
+def stored(place: Path) -> set[str]:
+    with Store.read(place) as store:
+        return store.keys()
 
 
 def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = [
-        "transfer",
-        "tests.models:Residual",
-        "--batches",
-        f"{__name__}:BATCHES",
-        "--widths",
-        "8,16",
-        "--depths",
-        "2",
-    ]
-    line += ["--rules", "complete-p", "--lr", "0.001", "0.02", "0.4", "--seeds", "2", "--executor", "inline"]
-    assert main([*line, "--out", str(tmp_path)]) == 0
-    with Store.read(tmp_path) as store:
-        trained = store.keys()
+    assert main(the_line(tmp_path, "--executor", "inline")) == 0
+    trained = stored(tmp_path)
     assert {"report.html", "result.json", "transfer.csv", "config.toml"} <= {path.name for path in tmp_path.iterdir()}
     asked(tmp_path)
-    with Store.read(tmp_path) as store:
-        assert store.keys() == trained
-    capsys.readouterr()
+    assert stored(tmp_path) == trained
+    (step, *_) = json.loads((tmp_path / "result.json").read_text())["next"]
+    printed = capsys.readouterr().out
+    assert step["command"] in printed
+    assert step["command"].startswith("nfd ")
+    assert f"--batches {BATCHES}" in step["command"]
     for option in (["--eta-c", "0.1"], ["--from", "runs.csv"]):
-        assert main([*line, *option]) == 2
+        assert main(the_line(tmp_path, *option)) == 2
         assert option[0] in capsys.readouterr().err
-    assert main(["transfer", "--batches", f"{__name__}:BATCHES"]) == 2
+    assert main(["transfer", "--batches", BATCHES]) == 2
     assert "--batches" in capsys.readouterr().err
+
+
+def warm_up(step: int) -> float:
+    return (1 + step) / len(VECTORS)
+
+
+LAW = nfd.OptimizerLaw("transfer-test-sign", Sign, classes=("Sign",))
+
+
+def test_every_argument_of_the_function_has_its_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule, a loss, an optimizer's law, roles, blocks and batches to judge by."""
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(nfd.scaling.laws._TABLE))
+    here = f"{__name__}:"
+    names = {"schedule": "warm_up", "loss": "spread", "optimizer": "LAW", "eval-batches": "VECTORS"}
+    options = [word for option, name in names.items() for word in (f"--{option}", here + name)]
+    options += ["--roles", "head.weight=readout", "--blocks", "blocks.*", "--executor", "inline"]
+    assert main(the_line(tmp_path, *options)) == 0
+    trained = stored(tmp_path)
+    given: dict[str, Any] = {"schedule": warm_up, "loss": spread, "optimizer": LAW, "eval_batches": VECTORS}
+    asked(tmp_path, roles={"head.weight": "readout"}, blocks="blocks.*", **given)
+    assert stored(tmp_path) == trained
+
+
+def spread(out: Tensor, y: Tensor) -> Tensor:
+    return out.square().mean() + 0.1
+
+
+@pytest.mark.parametrize("point", ["handed", "trained", "written"])
+def test_a_transfer_that_is_killed_goes_on_with_workers_and_gives_the_same_bits(point: str, tmp_path: Path) -> None:
+    """kill -9 of the driver of two workers; then to the end, against one that was not killed."""
+    driver = start(point, 3, *the_line(tmp_path / "killed", "--executor", "processes", "--workers", "2"))
+    driver.kill()
+    driver.communicate()
+    before = stored(tmp_path / "killed")
+    again = asked(tmp_path / "killed", executor=Processes(2))
+    whole = asked(tmp_path / "whole")
+    assert again.table == whole.table
+    assert torch.equal(losses_of(again), losses_of(whole))
+    assert before < stored(tmp_path / "killed") == stored(tmp_path / "whole")

@@ -25,7 +25,7 @@ _WIDTH = "80"  # characters of a line of help: what fits the column of the page
 class Help(SphinxDirective):
     """The help of the command named by the argument; of ``nfd`` without one."""
 
-    optional_arguments = 1
+    optional_arguments = 2  # the command, and a constructor for the form that takes one
 
     def run(self) -> list[nodes.Node]:
         """A block of text."""

@@ -6,12 +6,15 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import tyro
 
 from nfd.core.errors import InputError, UsageError, nearest
 from nfd.runs.config import Config
+
+if TYPE_CHECKING:
+    from nfd.questions.next_steps import NextStep
 
 PAGE = ("report.html", "result.json", "config.toml")  # what most commands write beside their charts
 
@@ -104,6 +107,20 @@ class DeviceOptions(Options):
 
     device: str = "cpu"
     """where it computes: cpu, cuda"""
+
+
+class ModelOptions(DeviceOptions):
+    """Options of the commands, or of their forms, that train a constructor's networks."""
+
+    model: tyro.conf.Positional[str] = ""
+    """package.module:make_model, a function of (width, depth) that returns a torch.nn.Module"""
+    device: str | None = None  # type: ignore[assignment]  # data sets lie on the CPU, batches of others anywhere
+    """where it computes: cpu, cuda; by default where the batches lie"""
+
+
+def printed(steps: Sequence[NextStep]) -> list[str]:
+    """What to do next, in lines; none where there is nothing."""
+    return ["Next:", *map(str, steps)] if steps else []
 
 
 def charts(*names: str) -> list[str]:

@@ -38,8 +38,9 @@ class ExecutorOptions(DeviceOptions):
         """The executor that the options describe."""
         from nfd.runs.executors import executor_named
 
-        if self.gpus and self.device == "cpu":
-            raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which --device cpu leaves idle. Add --device cuda.")
+        if self.gpus and self.device in ("cpu", None):
+            idle = "a computation on the CPU" if self.device is None else "--device cpu"
+            raise UsageError(f"--gpus {self.gpus:g} reserves GPUs, which {idle} leaves idle. Add --device cuda.")
         return executor_named(
             self.executor, workers=self.workers, threads=self.threads, address=self.address, gpus=self.gpus
         )

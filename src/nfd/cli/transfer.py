@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import tyro
+from typing import TYPE_CHECKING, ClassVar
 
 from nfd.cli.logs import LogConfig, LogOptions
-from nfd.cli.options import PAGE, Options, charts
+from nfd.cli.options import PAGE, ModelOptions, Options, charts, printed
 from nfd.cli.sweeping import ExecutorOptions, SweepOptions
 from nfd.core.errors import UsageError
 from nfd.questions.sweep_settings import ModelTransferConfig, TransferConfig
@@ -16,6 +16,7 @@ from nfd.runs.config import Config
 
 if TYPE_CHECKING:
     from nfd.questions.transfer import Transfer
+    from nfd.report.report import Report
 
 
 class TransferPage(Options):
@@ -27,44 +28,44 @@ class TransferPage(Options):
     def files(self) -> list[str]:
         return [*PAGE, "transfer.csv", *charts("depth", "width", "loss-*")]
 
-    def advise(
-        self, transfer: Transfer, config: Config, directory: Path, command: str, more: list[str], content: Any
-    ) -> int:
-        """Write the page of trained networks, and print the verdicts and what to do."""
-        from nfd.questions.recommendation import recommended
-        from nfd.questions.transfer_findings import advice, sentence
-
-        advised = recommended(transfer.rules)
-        how = [command, f"Every run: nfd runs {directory}"]
-        content = {"recommendation": advice(advised), **content}
-        page = self.page(transfer, [str(advised), *more], config, directory, how, content)
-        for answer in transfer:
-            print(f"{answer.verdict}  {sentence(answer)}")
-        print(f"Report: {page}", advised, sep="\n")
-        return 0
-
-    def page(
-        self, transfer: Transfer, more: list[str], config: Config, directory: Path, how: list[str], content: Any
-    ) -> Path:
-        """Write the page; ``more`` stands below the sentences on the rules."""
+    def report(self, transfer: Transfer, config: Config, command: str, more: Sequence[str] = ()) -> Report:
+        """The page; ``more`` stands below the sentences on the rules."""
         from nfd.questions.transfer_findings import result, sentence, table, transfer_findings
         from nfd.report.report import Report, made_by
 
         lines = table(transfer.rules)
         return Report(
             "Is the best learning rate of a small network that of a large one?",
-            how[0],
+            command,
             config,
             transfer_findings(transfer),
             [*map(sentence, transfer), *more],
             lines,
-            closing=[made_by(*how)],
-            content={"rules": result(transfer.rules), **content},
+            closing=[made_by(command)],
+            content={"rules": result(transfer.rules)},
             tables={"transfer.csv": lines},
+        )
+
+    def advise(self, report: Report, transfer: Transfer, directory: Path) -> int:
+        """Write the page of networks that were trained here, and print the verdicts and what to do."""
+        from nfd.questions.recommendation import recommended
+        from nfd.questions.transfer_findings import advice, sentence
+        from nfd.report.report import made_by
+
+        advised = recommended(transfer.rules)
+        page = replace(
+            report,
+            answers=[*report.answers, str(advised)],
+            closing=[made_by(report.command, f"Every run: nfd runs {directory}")],
+            content={**report.content, "recommendation": advice(advised)},
         ).write(directory, self.files())
+        for answer in transfer:
+            print(f"{answer.verdict}  {sentence(answer)}")
+        print(f"Report: {page}", advised, *printed(report.next_steps), sep="\n")
+        return 0
 
 
-class ModelTransferCommand(TransferPage, ExecutorOptions, ModelTransferConfig):
+class ModelTransferCommand(TransferPage, ModelOptions, ExecutorOptions, ModelTransferConfig):
     """Find the best learning rate of your own networks at every width and depth, and what it costs to tune small.
 
     Without a constructor the command trains the paper's networks: see nfd transfer --help. Writes report.html,
@@ -72,15 +73,16 @@ class ModelTransferCommand(TransferPage, ExecutorOptions, ModelTransferConfig):
     time: the same command goes on from there.
     """
 
-    model: tyro.conf.Positional[str] = ""
-    """package.module:make_model, a function of (width, depth) that returns a torch.nn.Module"""
-
     def answer(self, config: ModelTransferConfig, directory: Path, command: str) -> int:
         from nfd.questions.model_sweeps import transfer_of_model
+        from nfd.questions.next_steps import NextSteps
 
         executor = self.chosen_executor()
         transfer, data = transfer_of_model(config, self.model, out=directory, executor=executor, device=self.device)
-        return self.advise(transfer, config, directory, command, [f"{self.model}, {data}."], {"model": self.model})
+        steps = NextSteps(self.model, self.device, self.out).after_transfer(config, transfer)
+        report = self.report(transfer, config, command, [f"{self.model}, {data}."])
+        content = {**report.content, "model": self.model}
+        return self.advise(replace(report, next_steps=steps, content=content), transfer, directory)
 
 
 class TransferCommand(TransferPage, SweepOptions, LogOptions, TransferConfig):
@@ -113,7 +115,7 @@ class TransferCommand(TransferPage, SweepOptions, LogOptions, TransferConfig):
 
         with self.sweep(directory) as sweep:
             transfer = transfer_of_sweep(config, sweep)
-        return self.advise(transfer, config, directory, command, [], {})
+        return self.advise(self.report(transfer, config, command), transfer, directory)
 
     def _from_log(self, directory: Path, command: str) -> int:
         from nfd.questions.transfer_findings import sentence
@@ -121,6 +123,7 @@ class TransferCommand(TransferPage, SweepOptions, LogOptions, TransferConfig):
 
         transfer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
         more = [transfer.about, *transfer.notes]
-        page = self.page(transfer, more, LogConfig(log=self.log, columns=self.columns), directory, [command], {})
+        config = LogConfig(log=self.log, columns=self.columns)
+        page = self.report(transfer, config, command, more).write(directory, self.files())
         print(*map(sentence, transfer), *more, f"Report: {page}", sep="\n")
         return 0

@@ -74,6 +74,7 @@ class Capacity:
             that of the limit, whatever the misfit says.
         predicted: the floor by ``nfd.predict``, without a fit.
         horizons: of the paper's networks.
+        lr: the rate of the runs, where they share one, and rate_name: what it is called.
         notes: what was left out of the runs, and why.
     """
 
@@ -86,6 +87,8 @@ class Capacity:
     shorter: Law | PowerLaw | None = None
     predicted: Floor | None = None
     horizons: Horizons | None = None
+    lr: float = math.nan
+    rate_name: str = "eta_c"
     notes: tuple[str, ...] = ()
 
     @property

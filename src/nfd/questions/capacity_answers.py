@@ -12,7 +12,7 @@ from nfd.questions.capacity import Capacity
 from nfd.questions.capacity_sweep import budgets_of
 from nfd.questions.costs import Resource
 from nfd.questions.findings.finding import numbers
-from nfd.questions.sweep_settings import CapacityConfig
+from nfd.questions.sweep_settings import SizeConfig
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,13 @@ class Answers:
         return content
 
 
-def answers_of(config: CapacityConfig, capacity: Capacity) -> Answers:
+def answers_of(config: SizeConfig, capacity: Capacity) -> Answers:
     """The answers to the questions of a configuration; without a budget, that of the largest network of the fit in
     parameters. A law that is not in width and depth says nothing of a network of theirs."""
     budgets: dict[Resource, str | int] = {**budgets_of(config)}
-    shaped = capacity.law.variables == ("width", "depth")
-    if not budgets and capacity.costs is not None and shaped:
-        budgets["parameters"] = capacity.costs.cost("parameters").at(*map(int, capacity.law.largest))
-    return Answers(capacity, (config.width, config.depth) if shaped else None, budgets)
+    if capacity.law.variables != ("width", "depth"):
+        return Answers(capacity, None, budgets)
+    width, depth = map(int, capacity.law.largest)
+    if not budgets and capacity.costs is not None and "parameters" in capacity.costs.by_resource:
+        budgets["parameters"] = capacity.costs.cost("parameters").at(width, depth)
+    return Answers(capacity, (config.width or width, config.depth or depth), budgets)

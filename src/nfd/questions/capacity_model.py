@@ -116,13 +116,15 @@ def capacity(
         costs=_costs(family, sizes, task),
         held_out=largest_held_out(fit, losses),
         shorter=shorter(fit, losses),
+        lr=rate,
+        rate_name=family.rate_name,
     )
 
 
 def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Costs:
     """The parameters of every size, and the operations of its training."""
     sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in task.batches)
-    members = {size: family.build(*size, 0) for size in sizes}
+    members = {size: family.build(*size, 0, device=task.device) for size in sizes}
     counts: dict[Resource, dict[tuple[int, int], int]] = {
         "parameters": {size: member.parameters for size, member in members.items()},
         "flops": {size: round(member.operations(sample) * samples) for size, member in members.items()},

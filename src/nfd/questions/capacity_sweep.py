@@ -14,12 +14,12 @@ from functools import partial
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, HeldOut, Horizons, mean_of, shorter
-from nfd.questions.costs import Costs, Resource, amount, residual_costs
+from nfd.questions.costs import RESOURCES, Costs, Resource, amount, residual_costs
 from nfd.questions.floor import floor_of
 from nfd.questions.law import Law
 from nfd.questions.law_fit import fit_law
 from nfd.questions.stability import stability
-from nfd.questions.sweep_settings import CapacityConfig, data_settings, initial_seed
+from nfd.questions.sweep_settings import CapacityConfig, SizeConfig, data_settings, initial_seed
 from nfd.runs.grid import grid_like
 from nfd.runs.records import dataset_of
 from nfd.runs.settings import RunConfig
@@ -72,6 +72,7 @@ def _answer(config: CapacityConfig, sweep: Sweep, losses: Losses, law: Law, hori
         shorter=shorter(partial(fit_law, paired=law.paired), losses),
         predicted=floor_of(base, config.limit_width, config.replicates, sweep),
         horizons=horizons,
+        lr=base.eta_c,
     )
 
 
@@ -109,14 +110,10 @@ def _affordable(config: CapacityConfig, costs: Costs) -> None:
             raise InputError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
 
 
-def budgets_of(config: CapacityConfig) -> dict[Resource, str]:
+def budgets_of(config: SizeConfig) -> dict[Resource, str]:
     """The budgets that are set."""
-    given: tuple[tuple[Resource, str | None], ...] = (
-        ("parameters", config.parameters),
-        ("memory", config.memory),
-        ("flops", config.flops),
-    )
-    return {resource: budget for resource, budget in given if budget is not None}
+    budgets = {resource: getattr(config, resource, None) for resource in RESOURCES}
+    return {resource: budget for resource, budget in budgets.items() if budget is not None}
 
 
 def from_records(records: Sequence[Record]) -> tuple[RunConfig, Losses, bool]:

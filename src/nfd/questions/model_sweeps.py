@@ -1,40 +1,41 @@
-"""Transfer from the command line of anyone's networks: a constructor and batches by name."""
+"""Transfer and capacity from the command line of anyone's networks: a constructor and batches by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from nfd.core.errors import check_device
-from nfd.questions.named import batches_of, named, named_batches, training_of
-from nfd.questions.sweep_settings import ModelSweepConfig, ModelTransferConfig
+from nfd.questions.capacity import Capacity
+from nfd.questions.capacity_model import capacity
+from nfd.questions.capacity_sweep import budgets_of
+from nfd.questions.costs import amount
+from nfd.questions.named import arguments_of, named_batches
+from nfd.questions.sweep_settings import ModelCapacityConfig, ModelSweepConfig, ModelTransferConfig
 from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_model import transfer
 from nfd.runs.executors.executor import Executor
 
 
 def transfer_of_model(
-    config: ModelTransferConfig, model: str, *, out: Path, executor: Executor, device: str
+    config: ModelTransferConfig, model: str, *, out: Path, executor: Executor, device: str | None
 ) -> tuple[Transfer, str]:
     """The transfer that the settings describe, of the constructor ``model``; and what the data were."""
-    place = check_device(device)  # before the data are read
-    batches, data = batches_of(config, config.steps)
-    answer = transfer(
-        named(model, "model"),
-        config.widths,
-        config.depths,
-        batches,
-        rules=config.rules,
-        lr=config.lr,
-        out=out,
-        executor=executor,
-        device=place,
-        **_training(config),
-    )
-    return answer, data
+    arguments, data = _arguments(config, model, device)
+    return transfer(**arguments, rules=config.rules, lr=config.lr, out=out, executor=executor), data
 
 
-def _training(config: ModelSweepConfig) -> dict[str, Any]:
+def capacity_of_model(
+    config: ModelCapacityConfig, model: str, *, out: Path, executor: Executor, device: str | None
+) -> tuple[Capacity, str]:
+    """The capacity that the settings describe, of the constructor ``model``; and what the data were."""
+    for resource, budget in budgets_of(config).items():
+        amount(resource, budget)  # can be read, before anything is trained
+    arguments, data = _arguments(config, model, device)
+    return capacity(**arguments, rule=config.rule, lr=config.lr, out=out, executor=executor), data
+
+
+def _arguments(config: ModelSweepConfig, model: str, device: str | None) -> tuple[dict[str, Any], str]:
     """What both sweeps share."""
+    arguments, data = arguments_of(config, model, config.steps, device)
     judged = None if config.eval_batches is None else named_batches(config.eval_batches, "eval_batches")
-    return training_of(config) | {"eval_batches": judged, "version": config.version, "progress": True}
+    return arguments | {"eval_batches": judged, "version": config.version}, data

@@ -6,9 +6,10 @@ import os
 import sys
 from typing import Any
 
-from nfd.core.errors import InputError, check_several, check_takes, first_line
+from nfd.core.errors import InputError, check_device, check_several, check_takes, first_line
 from nfd.core.origin import import_users, is_ours
 from nfd.data.load import load
+from nfd.runs.fields import is_path
 from nfd.runs.model_settings import ModelConfig
 
 Batches = list[tuple[Any, Any]]
@@ -49,7 +50,36 @@ def named_batches(path: str, what: str) -> Batches:
     return check_several(what, batches, "(inputs, targets), one per step")
 
 
-def batches_of(config: ModelConfig, steps: int) -> tuple[Batches, str]:
+def arguments_of(config: ModelConfig, model: str, steps: int, device: str | None) -> tuple[dict[str, Any], str]:
+    """The arguments that ``nfd.check``, ``nfd.transfer`` and ``nfd.capacity`` share, and what the data are.
+
+    Args:
+        model: the constructor, as package.module:name. steps: on the data set, where batches do not decide.
+        device: None leaves its choice to the question.
+    """
+    place = None if device is None else check_device(device)  # before the data are read
+    make_model = named(model, "model")
+    batches, data = _batches(config, steps)
+    arguments = {
+        "make_model": make_model,
+        "widths": config.widths,
+        "depths": config.depths,
+        "batches": batches,
+        "optimizer": _perhaps_named(config.optimizer, "optimizer"),
+        "make_optimizer": _perhaps_named(config.make_optimizer, "make_optimizer"),
+        "schedule": _perhaps_named(config.schedule, "schedule"),
+        "loss": _perhaps_named(config.loss, "loss"),
+        "seeds": config.seeds,
+        "blocks": config.blocks,
+        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
+        "weight_decay": config.weight_decay,
+        "device": place,
+        "progress": True,
+    }
+    return arguments, data
+
+
+def _batches(config: ModelConfig, steps: int) -> tuple[Batches, str]:
     """The training batches and what they are: named ones, or flattened images of the data set."""
     if config.batches is not None:
         return named_batches(config.batches, "batches"), f"batches of {config.batches}"
@@ -58,13 +88,6 @@ def batches_of(config: ModelConfig, steps: int) -> tuple[Batches, str]:
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 
-def training_of(config: ModelConfig) -> dict[str, Any]:
-    """The arguments that ``nfd.check``, ``nfd.transfer`` and ``nfd.capacity`` share."""
-    return {
-        "optimizer": config.optimizer,
-        "loss": named(config.loss, "loss") if ":" in config.loss else config.loss,
-        "seeds": config.seeds,
-        "blocks": config.blocks,
-        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
-        "weight_decay": config.weight_decay,
-    }
+def _perhaps_named(text: str | None, what: str) -> Any:
+    """The object at a path; another text, or None, as it is."""
+    return named(text, what) if text is not None and is_path(text) else text

@@ -1,45 +1,128 @@
-"""What to do after a check: the next commands, filled in."""
+"""What to do after an answer about a constructor's networks: the next commands, with the names of who asked.
+
+``nfd check`` says what is wrong, ``nfd transfer`` what that costs, ``nfd.plan`` repairs it, and ``nfd capacity`` says
+how large to build.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from textwrap import indent
+from typing import Any, TypeVar
 
 from nfd.core.names import RuleName
 from nfd.meters.advice import ADVICE
 from nfd.meters.outcome import Check, is_fault
-from nfd.runs.model_settings import CheckConfig
+from nfd.questions.budget import BestSize
+from nfd.questions.capacity_answers import Answers
+from nfd.questions.plan_lines import plan_lines
+from nfd.questions.recommendation import recommended
+from nfd.questions.sweep_settings import ModelCapacityConfig, ModelTransferConfig
+from nfd.questions.transfer import FEWEST_SEEDS, Transfer
+from nfd.runs.model_settings import CheckConfig, ModelConfig
+
+C = TypeVar("C", bound=ModelConfig)
 
 _PREFERRED: tuple[RuleName, ...] = ("complete-p", "depth-mup-inner", "depth-mup", "mup")
-_OCTAVES = 2  # doublings to either side of the rate of the check
+_OCTAVES = 2  # doublings to either side of a rate that is known
+_OF_A_LAW = 3  # sizes of an axis, for a law that may be extrapolated
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """What a command is for, and the command: of the shell, or of Python."""
+    """What a command is for, and the command: a line of the shell, or lines of Python."""
 
     purpose: str
     command: str
 
     def __str__(self) -> str:
-        return f"{self.purpose}: {self.command}"
+        return f"{self.purpose}:\n{indent(self.command, '    ')}"
 
 
-def next_steps(config: CheckConfig, model: str, check: Check) -> list[NextStep]:
-    """The commands that go on from a check of ``model``, with its settings."""
-    cure = cure_of(check)
-    steps = []
-    if cure is not None:
-        again = _check(model, config.model_copy(update={"rule": cure}))
-        steps.append(NextStep(f"Rule {cure!r} has a remedy built in. Check the same networks under it", again))
-    elif check.ok and len(check.at) == 1 and config.batches is None:
-        steps.append(NextStep("See whether this still holds late", _check(model, _later(config))))
-    rules = list(dict.fromkeys((check.rule, cure or check.rule)))
-    transfer = NextStep("In Python, see whether the best rate transfers, and what it costs", _transfer(check, rules))
-    plan = NextStep("In Python, train at any size by the rate of the smallest", _plan(check, rules[-1]))
-    return [*steps, transfer, *([plan] if check.rate_name == "lr" else [])]
+@dataclass(frozen=True)
+class NextSteps:
+    """The next commands about the constructor that was asked about.
+
+    Args:
+        model: its package.module:name. device, out: as they were given to the command that was answered.
+    """
+
+    model: str
+    device: str | None = None
+    out: str | None = None
+
+    def after_check(self, config: CheckConfig, check: Check) -> list[NextStep]:
+        """Where a rule has a remedy, a check under it; what the rates cost; the plan."""
+        cure, steps = cure_of(check), []
+        if cure is not None:
+            again = config.model_copy(update={"rule": cure})
+            purpose = f"Rule {cure!r} has a remedy built in. Check the same networks under it"
+            steps.append(NextStep(purpose, self._line("check", again)))
+        elif check.ok and len(check.at) == 1 and config.batches is None:
+            steps.append(NextStep("See whether this still holds late", self._line("check", _later(config))))
+        rules = list(dict.fromkeys((check.rule, cure or check.rule)))
+        steps.append(self._transfer("See whether the best rate transfers, and what it costs", config, rules, check.lr))
+        if check.rate_name == "lr":
+            lines = plan_lines(self.model, config, rules[-1], check.lr)
+            steps.append(NextStep("Train at any size by the rate of the smallest, in Python", lines))
+        return steps
+
+    def after_transfer(self, config: ModelTransferConfig, transfer: Transfer) -> list[NextStep]:
+        """Where a rule transfers, the capacity under it and the plan; else more seeds, or what is wrong."""
+        advised = recommended(transfer.rules)
+        if advised.kind == "more seeds":
+            again = config.model_copy(update={"seeds": 2 * config.seeds})
+            purpose = "Ask again with more seeds; what is trained already is kept"
+            return [NextStep(purpose, self._line("transfer", again, out=self.out))]
+        rule = advised.rule or transfer.rules[0].rule
+        rate = None if advised.rate is None else float(f"{advised.rate.value:.2g}")
+        if advised.kind != "use" or rate is None:
+            check = _for(CheckConfig, config, rule=rule, lr=rate)
+            return [NextStep(f"See what scales wrongly under {rule!r}", self._line("check", check))]
+        sizes = {"widths": _enough(config.widths), "depths": _enough(config.depths)}
+        capacity = _for(ModelCapacityConfig, config, rule=rule, lr=rate, **sizes)
+        steps = [NextStep("Ask how big it should be, at this rate", self._line("capacity", capacity))]
+        if advised.name == "lr":
+            lines = plan_lines(self.model, config, rule, rate)
+            steps.append(NextStep("Train at any size by this rate, in Python", lines))
+        return steps
+
+    def after_capacity(self, config: ModelCapacityConfig, answers: Answers) -> list[NextStep]:
+        """Where the law holds, whether the rate is the best and the plan of the best size; else larger sizes."""
+        capacity = answers.capacity
+        if not capacity.law.good:
+            larger = {"widths": _larger(config.widths), "depths": _larger(config.depths)}
+            line = self._line("capacity", config.model_copy(update=larger), out=self.out)
+            return [NextStep("Fit the law to larger sizes; what is trained already is kept", line)]
+        steps = []
+        if config.lr is None:
+            purpose = f"The rate {capacity.lr:g} was not tuned. See whether another is better"
+            steps.append(self._transfer(purpose, config, [config.rule], capacity.lr))
+        best = next((size for size in answers.sizes.values() if isinstance(size, BestSize)), None)
+        if best is not None and capacity.rate_name == "lr":
+            lines = plan_lines(self.model, config, config.rule, capacity.lr, (best.width, best.depth))
+            steps.append(NextStep("Train the best size by the rate of the smallest, in Python", lines))
+        return steps
+
+    def _transfer(self, purpose: str, config: ModelConfig, rules: Sequence[str], lr: float) -> NextStep:
+        """A transfer at the rates around one."""
+        rates = tuple(float(f"{lr * 2.0**octave:g}") for octave in range(-_OCTAVES, _OCTAVES + 1))
+        seeds = max(config.seeds, FEWEST_SEEDS)
+        asked = _for(ModelTransferConfig, config, rules=tuple(rules), lr=rates, seeds=seeds)
+        return NextStep(purpose, self._line("transfer", asked))
+
+    def _line(self, name: str, config: ModelConfig, **options: str | None) -> str:
+        """A command line with the settings that differ from their defaults, and the sizes."""
+        words = ["nfd", name, self.model]
+        for field, info in type(config).model_fields.items():
+            value = getattr(config, field)
+            if field in ("widths", "depths") or value != info.default:
+                words += [_option(field), *_words(value)]
+        for option, text in {"device": self.device, **options}.items():
+            words += [] if text is None else [_option(option), text]
+        return shlex.join(words)
 
 
 def cure_of(check: Check) -> RuleName | None:
@@ -57,32 +140,29 @@ def _later(config: CheckConfig) -> CheckConfig:
     return config.model_copy(update={"at": tuple(at), "steps": CheckConfig.model_fields["steps"].default})
 
 
-def _check(model: str, config: CheckConfig) -> str:
-    """A command line with the settings that differ from their defaults, and the sizes."""
-    words = ["nfd", "check", model]
-    for name, field in CheckConfig.model_fields.items():
-        value = getattr(config, name)
-        if name in ("widths", "depths") or value != field.default:
-            words += [f"--{name.replace('_', '-')}", *_words(value)]
-    return shlex.join(words)
+def _for(kind: type[C], config: ModelConfig, **settings: Any) -> C:
+    """The settings of another question about the same networks: the sizes, the optimizer, and what was set."""
+    shared = (kind.model_fields.keys() & type(config).model_fields.keys()) - {"rule", "lr"}
+    kept = [name for name in shared if name in ("widths", "depths", "optimizer") or config.changed(name)]
+    return kind(**{name: getattr(config, name) for name in kept} | settings)
+
+
+def _enough(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes that are enough for a law: these, and doubled ones where they are too few."""
+    while len(sizes) < _OF_A_LAW:
+        sizes = _larger(sizes)
+    return tuple(sizes)
+
+
+def _larger(sizes: Sequence[int]) -> tuple[int, ...]:
+    return (*sizes, 2 * sizes[-1])
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _words(value: Any) -> list[str]:
     if value is True:
         return []
     return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
-
-
-def _transfer(check: Check, rules: Sequence[str]) -> str:
-    rates = ", ".join(f"{check.lr * 2.0**octave:g}" for octave in range(-_OCTAVES, _OCTAVES + 1))
-    about = f"rules={list(rules)}, optimizer={check.optimizer!r}, lr=[{rates}]"
-    return f"nfd.transfer(make_model, {_sizes(check, 'width')}, {_sizes(check, 'depth')}, batches, {about})"
-
-
-def _plan(check: Check, rule: str) -> str:
-    base = f"base_width={_sizes(check, 'width')[0]}, base_depth={_sizes(check, 'depth')[0]}"
-    return f"nfd.plan(model, rule={rule!r}, make_model=make_model, {base}, optimizer={check.optimizer!r})"
-
-
-def _sizes(check: Check, axis: str) -> list[int]:
-    return sorted({run[axis] for run in check.runs})

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from nfd.core.defaults import ETA_C
 from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.names import Activation, Block, RuleName
-from nfd.runs.config import Count, Positive, Rate, Several, Width
+from nfd.runs.config import Config, Count, Positive, Rate, Several, Width
 from nfd.runs.fields import Ascending, WholeOptimizer, ascending, different, distinct, holdable, rates
 from nfd.runs.model_settings import ModelConfig, check_planned
 from nfd.runs.settings import DataConfig
@@ -106,13 +106,22 @@ class TransferConfig(SweepConfig):
             check_optimizer(self.optimizer, rule=rule)
 
 
+class SizeConfig(Config):
+    """What is asked of a law of size: about a network, and about budgets."""
+
+    width: Count | None = None
+    """width of your network; by default the largest of the fit"""
+    depth: Count | None = None
+    """depth of your network; by default the largest of the fit"""
+    parameters: str | None = None
+    """budget of parameters, such as 1M; by default that of the largest network of the fit"""
+    flops: str | None = None
+    """budget of floating-point operations of the training, such as 1T"""
+
+
 class ModelSweepConfig(ModelConfig):
     """What ``nfd transfer`` and ``nfd capacity`` share where they train a constructor's networks."""
 
-    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
-    """widths of the networks, ascending; the smallest is the base"""
-    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
-    """depths of the networks, ascending; the smallest is the base"""
     eval_batches: str | None = None
     """package.module:name of batches to judge by; by default the mean training loss over the last tenth of the steps"""
     version: str | None = None
@@ -131,11 +140,23 @@ class ModelTransferConfig(ModelSweepConfig):
     def check(self) -> None:
         super().check()
         for rule in self.rules:
-            check_planned(rule)
-            check_optimizer(self.optimizer, rule=rule, weight_decay=self.weight_decay)
+            check_planned(self, rule)
 
 
-class CapacityConfig(SweepConfig):
+class ModelCapacityConfig(SizeConfig, ModelSweepConfig):
+    """The law of size of a constructor's networks, and the best size for a budget."""
+
+    rule: RuleName = "complete-p"
+    """scaling rule, under which one learning rate serves every size: mup, depth-mup, depth-mup-inner or complete-p"""
+    lr: Rate | None = None
+    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
+
+    def check(self) -> None:
+        super().check()
+        check_planned(self, self.rule)
+
+
+class CapacityConfig(SizeConfig, SweepConfig):
     """The law of size: how far networks are from the loss of the infinite one, and what growing them buys."""
 
     widths: Annotated[Ascending, AfterValidator(holdable)] = (64, 128, 256, 512)
@@ -154,12 +175,8 @@ class CapacityConfig(SweepConfig):
     """width of your network"""
     depth: Count = 8
     """depth of your network"""
-    parameters: str | None = None
-    """budget of parameters, such as 1M; by default that of the largest network of the fit"""
     memory: str | None = None
     """budget of memory for training, such as 64 MiB"""
-    flops: str | None = None
-    """budget of floating-point operations of the training, such as 1T"""
     held_out: tuple[Count, Count] | None = None
     """width and depth of a network that the law predicts before it is trained; by default twice as wide as any of the
     fit, which has four times the parameters"""

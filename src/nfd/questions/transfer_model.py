@@ -213,7 +213,7 @@ def _classes(recipe: Recipe) -> int:
     """C: how many outputs the networks have."""
     family, (x, y) = recipe.family, recipe.task.batches[0]
     with blaming_the_model(*family.base, (x, y)):
-        member = family.build(*family.base, 0)
+        member = family.build(*family.base, 0, device=recipe.task.device)
         with torch.no_grad(), evaluating(member.module):
             return classes_last(member(x), y).shape[-1]
 

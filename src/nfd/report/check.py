@@ -8,7 +8,7 @@ from dataclasses import asdict
 from nfd.meters.job import Run
 from nfd.meters.outcome import MEANINGS, Check
 from nfd.questions.findings.finding import Finding
-from nfd.questions.next_steps import next_steps
+from nfd.questions.next_steps import NextStep
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 from nfd.runs.model_settings import CheckConfig
@@ -16,20 +16,26 @@ from nfd.runs.model_settings import CheckConfig
 _NESTED = ("events", "first", "unread", "rows")
 
 
-def check_report(config: CheckConfig, model: str, check: Check, findings: Sequence[Finding], command: str) -> Report:
-    """The report of a check of ``model``, with ``runs.csv`` and ``meters.csv``."""
+def check_report(
+    config: CheckConfig,
+    model: str,
+    check: Check,
+    findings: Sequence[Finding],
+    command: str,
+    steps: Sequence[NextStep] = (),
+) -> Report:
+    """The report of a check of ``model``, with what to do next, ``runs.csv`` and ``meters.csv``."""
     broken = [Section("What went wrong", [], points=check.events)] if check.events else []
     meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in MEANINGS.items()]
     runs = [_flat(run) for run in check.runs]
-    steps = next_steps(config, model, check)
     return Report(
         f"How {model} scales",
         command,
         config,
         findings,
         opening=broken,
+        next_steps=steps,
         closing=[
-            Section("What to do next", [], points=[str(step) for step in steps]),
             Section("What the meters are", [], points=meanings, folded=True),
             made_by(command),
         ],
@@ -42,7 +48,6 @@ def check_report(config: CheckConfig, model: str, check: Check, findings: Sequen
             "growth": check.growth,
             "runs": runs,
             "rows": check.rows,
-            "next": [asdict(step) for step in steps],
         },
         tables={"runs.csv": runs, "meters.csv": check.rows},
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.questions.findings.finding import Finding, plain
+from nfd.questions.next_steps import NextStep
 from nfd.report.charts import Chart, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import page
@@ -25,7 +26,8 @@ class Report:
         config: settings that repeat the command.
         findings: each becomes a section with a chart.
         answers: sentences that open the page, with the rows of ``lines`` below them.
-        opening, closing: sections before the answers, and after the findings.
+        opening, closing: sections before the answers, and after all others.
+        next_steps: commands that go on from here, after the findings.
         content: what ``result.json`` holds beside title, settings, command and findings.
         tables: rows of CSV files, texts: content of other files; by file name.
     """
@@ -38,6 +40,7 @@ class Report:
     lines: Sequence[Mapping[str, Any]] = ()
     opening: Sequence[Section] = ()
     closing: Sequence[Section] = ()
+    next_steps: Sequence[NextStep] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -57,13 +60,16 @@ class Report:
             write_text(folder / "report.html", page(self.title, self._sections(drawn)))
             head = {"title": self.title, "config": self.config.model_dump(), "command": self.command}
             numbers = {"answers": list(self.answers), "findings": plain(self.findings), **self.content}
-            write_json(folder / "result.json", head | numbers)
+            steps = {"next": [asdict(step) for step in self.next_steps]} if self.next_steps else {}
+            write_json(folder / "result.json", head | numbers | steps)
         return directory / "report.html"
 
     def _sections(self, drawn: Mapping[str, Chart]) -> list[Section]:
         answers = [Section("In short", [], points=self.answers, table=self.lines)] if self.answers else []
         findings = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
-        return [*self.opening, *answers, *findings, *self.closing]
+        snippets = [(step.purpose, step.command) for step in self.next_steps]
+        following = [Section("What to do next", [], snippets=snippets)] if snippets else []
+        return [*self.opening, *answers, *findings, *following, *self.closing]
 
 
 def made_by(command: str, *more: str) -> Section:

@@ -30,6 +30,7 @@ class Panel:
 class Section:
     """A heading, its reading in words, and optionally points, a chart or panels, a caption and a table; folded or not.
 
+    ``snippets`` are commands or code to copy, each with what it is for.
     A cell of the table may be a ``Label``, or a list of paragraphs. ``level`` 3 stands under the last of level 2;
     ``cards`` turns the rows of a wide table into cards where the page is narrow.
     """
@@ -40,6 +41,7 @@ class Section:
     table: Sequence[Mapping[str, Any]] = ()
     caption: str = ""
     points: Sequence[str] = ()
+    snippets: Sequence[tuple[str, str]] = ()
     folded: bool = False
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2

@@ -62,8 +62,13 @@ count_or_auto = must_be("a whole number of at least 1, or 'auto'", lambda value:
 utf8 = must_be("a name in UTF-8", lambda name: name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name))
 
 
-def made(name: str) -> str:
-    return _registered(name, laws_where(lambda law: law.make is not None))
+def is_path(name: str) -> bool:
+    """Whether a setting is the package.module:name of an object rather than the name of one of ours."""
+    return ":" in name
+
+
+def known(name: str) -> str:
+    return name if is_path(name) else _registered(name, laws_where(lambda law: True))
 
 
 def whole(name: str) -> str:
@@ -76,6 +81,6 @@ def _registered(name: str, names: list[str]) -> str:
     return name
 
 
-Optimizer = Annotated[str, AfterValidator(made)]
+Optimizer = Annotated[str, AfterValidator(known)]  # or the path of one
 WholeOptimizer = Annotated[str, AfterValidator(whole)]  # of every tensor of a network
 Ascending = Annotated[tuple[Count, ...], AfterValidator(ascending)]

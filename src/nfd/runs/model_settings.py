@@ -10,16 +10,26 @@ from nfd.core.defaults import SEEDS
 from nfd.core.errors import InputError
 from nfd.core.names import RuleName
 from nfd.runs.config import Count, Rate, Several, Width
-from nfd.runs.fields import Optimizer, distinct, pairs
+from nfd.runs.fields import Optimizer, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
-from nfd.scaling.laws import check_optimizer
+from nfd.scaling.laws import check_optimizer, law_of
 
 
 class ModelConfig(DataConfig):
     """How the networks of a constructor are trained, and on what."""
 
+    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
+    """widths of the networks, ascending; the smallest is the base"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
+    """depths of the networks, ascending; the smallest is the base"""
     optimizer: Optimizer = "adamw"
-    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or another registered one"""
+    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or package.module:name of an
+    nfd.OptimizerLaw"""
+    make_optimizer: str | None = None
+    """package.module:name of a function from parameter groups to an optimizer; by default PyTorch's"""
+    schedule: str | None = None
+    """package.module:name of a function from the step to a factor on every rate, or from an optimizer to a scheduler of
+    PyTorch; by default rates stay as they are"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base"""
     seeds: Several = SEEDS
@@ -39,7 +49,8 @@ class ModelConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        check_optimizer(self.optimizer, weight_decay=self.weight_decay)
+        if self.make_optimizer is None and not is_path(self.optimizer):
+            law_of(self.optimizer).check_made()
         unused = self.changed("steps", "batch", *DataConfig.model_fields) if self.batches is not None else []
         if unused:
             raise InputError(
@@ -58,7 +69,8 @@ class CheckConfig(ModelConfig):
     rule: RuleName = "depth-mup"
     """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
     optimizer: Optimizer = "sgd"
-    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or another registered one"""
+    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or package.module:name of an
+    nfd.OptimizerLaw"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     eta_c: Rate | None = None
@@ -74,14 +86,16 @@ class CheckConfig(ModelConfig):
 
     def check(self) -> None:
         super().check()
-        check_planned(self.rule)
+        check_planned(self, self.rule)
         if self.lr is not None and self.eta_c is not None:
             raise InputError(f"lr and eta_c name one rate; got lr={self.lr:g} and eta_c={self.eta_c:g}. Drop one.")
         if self.at is not None and self.changed("steps"):
             raise InputError(f"at decides the steps; got at={list(self.at)} and steps={self.steps}. Drop one.")
 
 
-def check_planned(rule: str) -> None:
-    """Refuse the rule that is no plan's."""
+def check_planned(config: ModelConfig, rule: str) -> None:
+    """Refuse the rule that is no plan's, and what the optimizer does not take under it."""
     if rule == "ntk":
         raise InputError("rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule.")
+    if not is_path(config.optimizer):  # of one that is still to be imported, the question itself asks
+        check_optimizer(config.optimizer, rule=rule, weight_decay=config.weight_decay)
