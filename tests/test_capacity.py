@@ -79,7 +79,7 @@ def test_the_law_the_horizon_and_the_edge_of_stability_are_found() -> None:
     numbers = answers.result
     assert set(numbers["fit"]["floor"]) == {"value", "low", "high"}
     assert numbers["network"]["excess"]["value"] == pytest.approx(8 / 128 + 0.5 / 8, rel=0.2)
-    assert numbers["best"]["parameters"]["cost"] <= done.costs.parameters(512, 64)
+    assert numbers["best"]["parameters"]["cost"] <= done.costs.cost("parameters").at(512, 64)
     assert len(capacity_findings(answers)) == 4
 
 

@@ -342,10 +342,8 @@ def test_returns_of_growth() -> None:
     assert found.width.value == pytest.approx(0.0395, abs=1e-9)
     assert found.depth.value == pytest.approx(0.026, abs=1e-9)
     assert found.left.value == pytest.approx(2 * (0.0395 + 0.026), abs=1e-9)
-    assert not found.reached
     assert found.enough is not None
     n, L = found.enough  # two thirds of 0.0735 from width, one third from depth
     assert (n, L) == (math.ceil(7.9 / 0.049), math.ceil(0.52 / 0.0245))
-    assert returns(exact(), 4 * n, 4 * L).reached
     assert returns(exact(floor=-1.0), 100, 10).enough is None
     assert returns(exact(b=0.0), 100, 10).enough == (math.ceil(7.9 / 0.0735), 2)

@@ -183,14 +183,12 @@ class Returns:
         width, depth: loss that doubling it takes away; to first order ``a / (2 n)`` and ``b / (2 L)``.
         left: the loss above the floor, all that growing without end takes away.
         enough: the size beyond which growing does not pay (see ``returns``); None where it is not resolved.
-        reached: whether ``left``, at the upper end of its interval, is below the share already.
     """
 
     width: Interval
     depth: Interval
     left: Interval
     enough: tuple[int, int] | None
-    reached: bool
 
 
 def returns(law: SizeLaw, width: int, depth: int, *, share: float = 0.1) -> Returns:
@@ -202,9 +200,8 @@ def returns(law: SizeLaw, width: int, depth: int, *, share: float = 0.1) -> Retu
     """
     n, L = check_count("width", width), check_count("depth", depth)
     share = check_real("share", share, above=0.0)
-    left, limit = law.excess(n, L), share * law.floor.value
     wider, deeper = law.bought(n, L, 2 * n, L), law.bought(n, L, n, 2 * L)
-    return Returns(wider, deeper, left, _enough(law, limit), left.high < limit)
+    return Returns(wider, deeper, law.excess(n, L), _enough(law, share * law.floor.value))
 
 
 def _enough(law: SizeLaw, limit: float) -> tuple[int, int] | None:

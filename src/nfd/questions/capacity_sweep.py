@@ -39,14 +39,14 @@ def capacity_of_sweep(config: CapacityConfig, sweep: Sweep) -> Capacity:
     Raises:
         ValueError: when too few sizes train for a fit.
     """
-    plan = _Plan(config, sweep)
-    _affordable(config, costs_of(plan.base))
+    base = _base(config)
+    _affordable(config, costs_of(base))
     _beyond(config, config.widths[-1], config.depths[-1])
-    losses = plan.losses()
+    losses = _losses(config, base, sweep)
     middle = config.widths[len(config.widths) // 2], config.depths[len(config.depths) // 2]
     law = fit_law(losses[config.horizon], paired=False, trim=True)
-    rates = stability(plan.base, middle, plan.horizons, config.seed, sweep)
-    horizons = Horizons(plan.base, dataset_of(plan.base).title, _laws(losses), rates, middle)
+    rates = stability(base, middle, list(losses), config.seed, sweep)
+    horizons = Horizons(base, dataset_of(base).title, _laws(losses), rates, middle)
     return _answer(config, sweep, losses[config.horizon], law, horizons)
 
 
@@ -180,27 +180,22 @@ def held_out(base: RunConfig, law: Law, size: tuple[int, int] | None, sweep: Swe
     return HeldOut(size, len(losses), predicted, mean_of(losses))
 
 
-class _Plan:
-    """The runs of a configuration, asked for together so that every core has work to the end."""
+def _losses(config: CapacityConfig, base: RunConfig, sweep: Sweep) -> dict[float, Losses]:
+    """By horizon and size, asked for together so that every core has work to the end; at other horizons than the
+    configured one without the widest networks."""
+    fewer = config.widths[:-1] if len(config.widths) > 3 else config.widths
+    widths = dict.fromkeys(config.horizons, fewer) | {config.horizon: config.widths}
+    plans = {T: _sizes(config, base, widths[T], T) for T in sorted(widths)}
+    return {T: losses_of(records) for T, records in sweep.run_all(plans, "sizes").items()}
 
-    def __init__(self, config: CapacityConfig, sweep: Sweep) -> None:
-        self.config, self.sweep, self.base = config, sweep, _base(config)
-        self.horizons = sorted({*config.horizons, config.horizon})
 
-    def losses(self) -> dict[float, Losses]:
-        """By horizon and size; at other horizons than the configured one without the widest networks."""
-        c = self.config
-        fewer = c.widths[:-1] if len(c.widths) > 3 else c.widths
-        plans = {T: self._sizes(c.widths if c.horizon == T else fewer, T) for T in self.horizons}
-        return {T: losses_of(records) for T, records in self.sweep.run_all(plans, "sizes").items()}
-
-    def _sizes(self, widths: Sequence[int], horizon: float) -> list[RunConfig]:
-        """Every size with seeds of its own: networks that share one have correlated losses (``law_fit``)."""
-        sizes, runs = [(n, L) for n in widths for L in self.config.depths], list[RunConfig]()
-        for index, (n, L) in enumerate(sizes):
-            seeds = [_own_seed(self.config.seed, index, replicate) for replicate in range(self.config.seeds)]
-            runs += grid_like(self.base, width=n, depth=L, horizon=horizon, seed=seeds)
-        return runs
+def _sizes(config: CapacityConfig, base: RunConfig, widths: Sequence[int], horizon: float) -> list[RunConfig]:
+    """Every size with seeds of its own: networks that share one have correlated losses (``law_fit``)."""
+    runs = list[RunConfig]()
+    for index, (n, L) in enumerate((n, L) for n in widths for L in config.depths):
+        seeds = [_own_seed(config.seed, index, replicate) for replicate in range(config.seeds)]
+        runs += grid_like(base, width=n, depth=L, horizon=horizon, seed=seeds)
+    return runs
 
 
 def _laws(losses: dict[float, Losses]) -> dict[float, Law]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 from nfd.core.statistics import Interval
@@ -20,21 +20,13 @@ from nfd.scaling.laws import law_of
 _ACCURACY = 0.1  # rtol: how little the outputs may still move with the depth
 
 
-class NoLimit(StrEnum):
-    """What runs have that the networks of ``nfd.predict`` have not."""
+class NoLimit(Enum):
+    """What runs have that the networks of ``nfd.predict`` have not, in words about a run ``base``."""
 
-    VANILLA = "vanilla"
-    KERNEL = "kernel"
-    ORDER = "order"
-    OPTIMIZER = "optimizer"
-
-
-_SENTENCES = {
-    NoLimit.VANILLA: "the runs are of the vanilla network (nfd.MLP); nfd.predict knows residual networks alone.",
-    NoLimit.KERNEL: "the runs are in the kernel regime (rule='ntk'); nfd.predict knows the feature regime alone.",
-    NoLimit.ORDER: "the runs have order={base.order!r}; nfd.predict knows pre-activation alone.",
-    NoLimit.OPTIMIZER: "the runs are trained by {base.optimizer}; nfd.predict trains by SGD alone.",
-}
+    VANILLA = "the runs are of the vanilla network (nfd.MLP); nfd.predict knows residual networks alone."
+    KERNEL = "the runs are in the kernel regime (rule='ntk'); nfd.predict knows the feature regime alone."
+    ORDER = "the runs have order={base.order!r}; nfd.predict knows pre-activation alone."
+    OPTIMIZER = "the runs are trained by {base.optimizer}; nfd.predict trains by SGD alone."
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ class Floor:
 
     def numbers(self) -> dict[str, Any]:
         """The same as numbers, for ``result.json``."""
-        loss = None if self.loss is None else numbers(self.loss)
+        loss = numbers(self.loss)
         return {"floor_predicted": loss, "floor_predicted_bias": self.width_bias, "floor_predicted_note": self.note}
 
 
@@ -86,7 +78,7 @@ def floor_of(base: RunConfig, width: int, replicates: int, sweep: Sweep) -> Floo
         return None
     reason = no_limit(base)
     if reason:
-        return Floor(None, width, replicates, None, _SENTENCES[reason].format(base=base), reason)
+        return Floor(None, width, replicates, None, reason.value.format(base=base), reason)
     out = None if sweep.directory is None else sweep.directory / "floor"
     options: dict[str, Any] = {"width": width, "replicates": replicates, "rtol": _ACCURACY, "progress": sweep.progress}
     return floor_in(predict(**settings_of(base), **options, out=out, executor=sweep.executor))

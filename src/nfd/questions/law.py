@@ -34,7 +34,6 @@ class Cell:
     Attributes:
         losses: of its seeds.
         deviation: standard deviation of one network there, smoothed over the grid.
-        fitted: loss of the law.
         pull: change of every coefficient per change of the mean loss here.
     """
 
@@ -42,7 +41,6 @@ class Cell:
     depth: int
     losses: tuple[float, ...]
     deviation: float
-    fitted: float
     pull: Vector
 
     @cached_property

@@ -147,13 +147,12 @@ def _law(sizes: Sizes, paired: bool, note: str) -> Law:
     mean, count = np.array([s.mean() for s in sizes.values()]), np.array([len(s) for s in sizes.values()])
     root = np.sqrt(count / variance)
     pull, doubts, allowed = _pulls(sizes, root, mean)
-    fitted = np.hstack([_design(sizes), _second(sizes)]) @ pull @ mean
     (n0, *_), (L0, *_) = _axes(sizes)
     units = np.array([1, n0, L0, n0**2, L0**2, n0 * L0])
     changes = tuple(tuple(change.tolist()) for change in (doubts * units[:, None]).T)
     cells = tuple(
-        Cell(n, L, tuple(s.tolist()), math.sqrt(v), float(f), tuple((p * units).tolist()))
-        for ((n, L), s), v, f, p in zip(sizes.items(), variance, fitted, pull.T, strict=True)
+        Cell(n, L, tuple(s.tolist()), math.sqrt(v), tuple((p * units).tolist()))
+        for ((n, L), s), v, p in zip(sizes.items(), variance, pull.T, strict=True)
     )
     seen = Paired(root[:, None] * np.stack(list(sizes.values()))) if paired else Independent(root * mean, count)
     X, Z = root[:, None] * _design(sizes), root[:, None] * _second(sizes)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
 from nfd.questions.findings.finding import (
     INFINITE,
     Axes,
@@ -24,6 +24,7 @@ from nfd.questions.findings.finding import (
     fitted,
     listed,
     power,
+    slope_row,
     slope_table,
 )
 from nfd.questions.findings.outputs import divergence, real, wide
@@ -31,7 +32,6 @@ from nfd.questions.study import Study
 
 _WIDE = "infinitely wide"
 _TITLE = "RMS distance of outputs to the limit"
-_UNRESOLVED = {"slope": math.nan, "stderr": math.nan, "low": math.nan, "high": math.nan, "verdict": "UNCERTAIN"}
 
 Squares = Callable[..., Tensor]
 
@@ -124,7 +124,7 @@ def _slope(series: str, points: Sequence[int], squares: Squares, *samples: Tenso
     """The exponent of the distance, where every point is resolved from zero."""
     resolved = all(_squared(k, squares, *samples).low > 0 for k in range(len(points)))
     if len(points) < 2 or not resolved:
-        return {"series": series, **_UNRESOLVED}
+        return slope_row(series, UNKNOWN)
     return fitted(series, lambda *s: log_slope(points, squares(*s).clamp_min(1e-300).sqrt()), *samples)
 
 
