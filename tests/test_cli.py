@@ -206,8 +206,8 @@ def test_report_is_one_offline_page(study: Path) -> None:
 
 
 def test_predict_writes_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 3 --feedback independent --executor inline"
-    assert main([*arguments.split(), "--out", str(tmp_path)]) == 0
+    arguments = shlex.split("predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 3 --feedback independent")
+    assert main([*arguments, "--executor", "inline", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["width"] == 32
     assert result["depths"] == [2]
