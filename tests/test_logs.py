@@ -104,6 +104,42 @@ def test_runs_that_did_not_end_are_left_out_and_those_that_diverged_count() -> N
     assert "1 rows that lack" in lacking.notes[0]
 
 
+class Gap(float):
+    """What pandas has where a cell is empty: it is not equal to itself, and neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    def __str__(self) -> str:
+        return "<NA>"
+
+
+def history(name: str, losses: Sequence[float], every: int = 1) -> Rows:
+    """A run of a frame: its loss after every so many steps, and nothing after the others."""
+    about = {"width": 64, "lr": 0.1, "seed": name}
+    cells = {every * k: loss for k, loss in enumerate(losses)}
+    return [about | {"_step": step, "loss": cells.get(step, math.nan)} for step in range(every * len(losses))]
+
+
+def test_empty_cells_of_a_frame_are_no_numbers() -> None:
+    gap = Gap(math.nan)
+    rows = [PLAIN[0] | {"seed": gap}, PLAIN[1] | {"width": gap}, PLAIN[0] | {"lr": math.nan}]
+    log = read_log(Frame(rows), None, ("lr", "loss"), ("width", "seed"))
+    assert [(run.width, run.seed, run.lr) for run in log.runs] == [(64, None, 0.1), (None, "4", 0.2)]
+    assert log.notes == ("1 rows that lack one of lr, loss were left out.",)
+
+
+def test_steps_without_a_loss_are_told_from_divergence() -> None:
+    """A frame has not-a-number for both: gaps stand between losses, and where other runs have none either."""
+    sound, lost = history("sound", (3.0, 2.0, 1.5), every=4), history("lost", (3.0, 2.5, math.nan), every=4)
+    always = history("every step", (3.0, 2.0, math.nan, math.nan))
+    log = read_log(Frame([*sound, *lost, *always]), None, ("lr", "loss"), ("width", "seed"))
+    assert {run.seed: run.loss for run in log.runs} == {"sound": 1.5, "lost": math.inf, "every step": math.inf}
+    short = history("stopped", (3.0, 2.0), every=4)  # no more was asked of it
+    log = read_log(Frame([*sound, *short]), None, ("lr", "loss"), ("width", "seed"))
+    assert {run.seed: run.loss for run in log.runs} == {"sound": 1.5, "stopped": 2.0}
+
+
 BAD: list[tuple[Any, Any, type[Exception], str]] = [
     ([], None, ValueError, "has no rows"),
     (3, None, TypeError, "dicts, or a DataFrame, or the path of a CSV"),

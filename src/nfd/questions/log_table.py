@@ -13,6 +13,7 @@ from nfd.core.errors import FileError, InputError, InputTypeError, NoFileError, 
 
 Line = dict[str, Any]
 
+_NONE = ("", "<NA>", "NaT")  # as texts: nothing, and what pandas has for it beside not-a-number
 _SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
 _SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
 
@@ -28,6 +29,11 @@ def table_of_log(rows: Any) -> list[Line]:
         raise InputError("the log has no rows. Give one row for each run.")
     scalars = set(_SCALARS) <= {name.lower() for name in table[0]}
     return _pivoted(table) if scalars else table
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing."""
+    return value is None or str(value).strip() in _NONE
 
 
 def number_of(value: Any, name: str, number: int) -> float:

@@ -4,18 +4,21 @@ A log is a list of dicts, a DataFrame (of pandas or polars; neither is needed he
 known by their usual names (``NAMES``), also below a prefix such as ``config.`` or ``summary/``, as Weights & Biases and
 TensorBoard export them; where two columns may be meant, the caller says which. Histories, many rows of one run, count
 with their last step.
+
+A loss that is not a number diverged. A DataFrame has the same for a step without a loss: where a run has such rows
+between its losses they are gaps, but for steps at which another run has a loss.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, nearest
-from nfd.questions.log_table import Line, number_of, table_of_log
+from nfd.questions.log_table import Line, is_missing, number_of, table_of_log
 
 Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
 FIELDS: tuple[Field, ...] = get_args(Field)
@@ -182,21 +185,36 @@ def _last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     """Of every run the row of its last step, where rows are steps."""
     if all(run.step is None for run in runs):
         return list(runs)
-    last = dict[LoggedRun, LoggedRun]()
-    for run in runs:
-        name = replace(run, loss=None, step=None)
-        if None not in (run.step, run.loss) and (name not in last or run.step >= last[name].step):  # type: ignore[operator]
-            last[name] = run
+    histories = dict[LoggedRun, list[LoggedRun]]()
+    for run in sorted((run for run in runs if run.step is not None), key=lambda run: run.step or 0.0):
+        histories.setdefault(replace(run, loss=None, step=None), []).append(run)
+    logged = {run.step for run in runs if run.loss is not None and math.isfinite(run.loss)}
+    ended = [_without_gaps(history, logged) for history in histories.values()]
+    last = [history[-1] for history in ended if history]
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
-    return list(last.values())
+    return last
+
+
+def _without_gaps(history: Sequence[LoggedRun], logged: Set[float | None]) -> list[LoggedRun]:
+    """The rows of a run that hold a loss, an infinite one where it diverged.
+
+    Args:
+        history: its rows by step. logged: the steps at which any run has a loss.
+    """
+    losses = [run for run in history if run.loss is not None]
+    finite = [math.isfinite(run.loss or 0.0) for run in losses]
+    last = max((place for place, known in enumerate(finite) if known), default=-1)
+    if all(finite[: last + 1]):
+        return losses
+    return [run for run, known in zip(losses, finite, strict=True) if known or run.step in logged]
 
 
 def _run(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
     def read(field: Field) -> Any:
         name = chosen.get(field)
         value = None if name is None else line.get(name)
-        if value is None or not str(value).strip() or (field != "loss" and value != value):  # pandas has nan for none
+        if is_missing(value) or (field != "loss" and value != value):  # pandas has nan for none
             return None
         reader: Callable[[Any, str, int], Any] = _READERS.get(field, _text)
         return reader(value, name or "", number)
