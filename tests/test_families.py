@@ -325,6 +325,31 @@ def test_the_updates_of_a_member_are_measured(case: Case) -> None:
 # ---- what tells one version of a code from another -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rule", ["standard", "mup", "complete-p"])
+@pytest.mark.parametrize(("make", "sample"), [(Residual, VECTORS), (Transformer, TOKENS)])
+def test_a_plan_is_made_once_for_a_size_and_is_that_of_every_seed(make: Any, sample: Tensor, rule: Any) -> None:
+    built = []
+
+    def make_model(width: int, depth: int) -> nn.Module:
+        built.append((width, depth))
+        return make(width, depth)  # type: ignore[no-any-return]
+
+    family = ConstructedFamily(make_model, (8, 2), rule, sample=sample)
+    family.build(16, 3, seed=0)
+    built.clear()
+    later, alone = (
+        family.build(16, 3, seed=1),
+        ConstructedFamily(make, (8, 2), rule, sample=sample).build(16, 3, seed=1),
+    )
+    assert built == [(16, 3)]
+    rates = [
+        [{k: v for k, v in group.items() if k != "params"} for group in m.groups(0.1, 0.2)] for m in (later, alone)
+    ]
+    assert rates[0] == rates[1]
+    for ours, own in zip(later.module.parameters(), alone.module.parameters(), strict=True):
+        assert torch.equal(ours, own)
+
+
 class Tuned(Residual):
     """A model whose code has a number in it."""
 

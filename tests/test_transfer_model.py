@@ -296,3 +296,43 @@ def test_a_transfer_that_is_killed_goes_on_with_workers_and_gives_the_same_bits(
     assert again.table == whole.table
     assert torch.equal(losses_of(again), losses_of(whole))
     assert before < stored(tmp_path / "killed") == stored(tmp_path / "whole")
+
+
+class Breaking(Residual):
+    """A model with a mistake that shows in the second step of its larger size alone."""
+
+    seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += self.training
+        if self.embed.out_features == 16 and self.seen == 2:
+            raise RuntimeError("a mistake of the user's")
+        return super().forward(x)
+
+
+def test_a_mistake_in_a_worker_is_shown_once_with_its_line_and_ends_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = the_line(tmp_path, "--executor", "processes", "--workers", "1")
+    line[1] = "tests.test_transfer_model:Breaking"
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert said.count("a mistake of the user's") == 1
+    assert "test_transfer_model.py, line" in said
+    assert "Traceback" not in said
+    with Store.read(tmp_path) as store:
+        assert len(store) == 1  # the others would fail alike
+
+
+def test_a_mistake_that_a_loss_makes_is_shown_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(the_line(tmp_path, "--loss", f"{__name__}:mistaken", "--executor", "inline")) == 2
+    said = capsys.readouterr().err
+    assert "Mend it" in said
+    assert "in mistaken" in said
+    assert not stored(tmp_path)
+
+
+def mistaken(out: Tensor, y: Tensor) -> Tensor:
+    return out[len(out)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,7 @@ class ConstructedFamily(Family):
     roles: Mapping[str, str] | None = None
     sample: Any = None
     version: str | None = None
+    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,7 +97,9 @@ class ConstructedFamily(Family):
         module = instance(self.make_model, width, depth, seed)
         if device is not None:
             module.to(device)
-        member = member_of(module, self._plan(module, device), width, depth)
+        if (width, depth) not in self._plans:  # it holds no numbers of the module, and takes a while to make
+            self._plans[width, depth] = self._plan(module, device)
+        member = member_of(module, self._plans[width, depth], width, depth)
         member.begin_(seed)
         return member
 

@@ -41,11 +41,17 @@ def fingerprint_of(name: str, trace: Callable[[], str]) -> str:
     """
     try:
         first, second = trace(), trace()
-    except Exception as error:  # whatever the user's code raises in double precision
-        reason = f"it raised {type(error).__name__}: {first_line(error)}"
-        raise InputError(_without(name, reason)) from error
+    except Exception as error:  # whatever the user's code raises, perhaps in double precision alone
+        raise InputError(
+            f"{name} raised {type(error).__name__}, tried in double precision on the first batch: {first_line(error)}. "
+            "Mend it; if it only takes no double precision, pass version=, a text that you change with the code."
+        ) from error
     if first != second:
-        raise InputError(_without(name, "it computes otherwise each time, from the same seed"))
+        raise InputError(
+            f"{name} computes otherwise each time, from the same seed, so that one version of its code cannot be told "
+            "from another and a stored result could be a stale one. Pass version=, a text that you change with the "
+            "code."
+        )
     return blake2b(first.encode(), digest_size=10).hexdigest()
 
 
@@ -53,13 +59,6 @@ def check_version(version: object) -> None:
     """Raise TypeError unless it is a text or None."""
     if not isinstance(version, str | None):
         raise InputTypeError(f"version must be a text that changes with the code; got {version!r}.")
-
-
-def _without(name: str, reason: str) -> str:
-    return (
-        f"{name} cannot be told from another version of its code ({reason}), so that a stored result could be a stale "
-        "one. Pass version=, a text that you change with the code."
-    )
 
 
 def _trace(build: Build, size: tuple[int, int], sample: Any) -> str:

@@ -6,7 +6,7 @@ from nfd.questions.named import named
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import ModelConfig
 
-_INPUTS = "inputs"  # of a data set: a name that is left to fill in
+_INPUTS = "inputs,  # a batch of yours"  # of a data set: a name that is left to fill in
 
 
 def plan_lines(
@@ -17,36 +17,46 @@ def plan_lines(
     Args:
         model: package.module:name. size: width and depth: numbers, or names to fill in.
     """
-    lines, (make_model, loaded) = ["import nfd"], _imported(model)
-    optimizer, of_optimizer = _imported(config.optimizer) if is_path(config.optimizer) else (repr(config.optimizer), "")
-    inputs, of_inputs = (_INPUTS, "") if config.batches is None else _sample(config.batches)
-    make, of_make = ("", "") if config.make_optimizer is None else _imported(config.make_optimizer)
-    lines += dict.fromkeys(line for line in (loaded, of_inputs, of_optimizer, of_make) if line)
-    settings = [f"rule={rule!r}", f"make_model={make_model}", f"base_width={config.widths[0]}"]
-    settings += [f"base_depth={config.depths[0]}", f"optimizer={optimizer}"]
-    settings += [] if config.blocks is None else [f"blocks={config.blocks!r}"]
-    settings += [] if config.roles is None else [f"roles={dict(role.split('=', 1) for role in config.roles)!r}"]
+    make_model, make_optimizer = _name(model), config.make_optimizer
+    settings = {
+        "rule": repr(rule),
+        "make_model": make_model,
+        "base_width": config.widths[0],
+        "base_depth": config.depths[0],
+        "optimizer": _name(config.optimizer) if is_path(config.optimizer) else repr(config.optimizer),
+        "blocks": None if config.blocks is None else repr(config.blocks),
+        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
+    }
     rates = f"lr={lr:g}" + (f", weight_decay={config.weight_decay:g}" if config.weight_decay else "")
-    stepped = f"{make}(plan.param_groups(model, {rates}))" if make else f"plan.make_optimizer(model, {rates})"
-    comment = "  # inputs: a batch of yours" if inputs == _INPUTS else ""
-    return "\n".join(
-        [
-            *lines,
-            f"model = {make_model}({size[0]}, {size[1]})",
-            f"plan = nfd.plan(model, {', '.join(settings)}, sample={inputs}){comment}",
-            "plan.apply_(model)",
-            f"optimizer = {stepped}",
-        ]
-    )
+    lines = [
+        *_imports([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),
+        "",
+        f"model = {make_model}({size[0]}, {size[1]})",
+        "plan = nfd.plan(",
+        "    model,",
+        *(f"    {name}={value}," for name, value in settings.items() if value is not None),
+        f"    sample={_INPUTS if config.batches is None else _first_inputs(config.batches)}",
+        ")",
+        "plan.apply_(model)",
+    ]
+    if make_optimizer is None:
+        return "\n".join([*lines, f"optimizer = plan.make_optimizer(model, {rates})"])
+    return "\n".join([*lines, f"optimizer = {_name(make_optimizer)}(plan.param_groups(model, {rates}))"])
 
 
-def _imported(path: str) -> tuple[str, str]:
-    """The name of an object in Python, and the line that imports it."""
-    module, _, name = path.partition(":")
-    return name, f"from {module} import {name}"
+def _imports(paths: list[str]) -> list[str]:
+    """The lines that import what stands at these paths."""
+    modules: dict[str, list[str]] = {}
+    for path in filter(is_path, paths):
+        modules.setdefault(path.partition(":")[0], []).append(_name(path))
+    return ["import nfd", *(f"from {module} import {', '.join(names)}" for module, names in modules.items())]
 
 
-def _sample(batches: str) -> tuple[str, str]:
-    """The inputs of the first of the batches, and the line that imports these."""
-    name, line = _imported(batches)
-    return f"{name}{'()' if callable(named(batches, 'batches')) else ''}[0][0]", line
+def _name(path: str) -> str:
+    """What stands behind the colon."""
+    return path.partition(":")[2]
+
+
+def _first_inputs(batches: str) -> str:
+    """The inputs of the first of the batches."""
+    return f"{_name(batches)}{'()' if callable(named(batches, 'batches')) else ''}[0][0],"
