@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import nfd
 
-BATCH, LENGTH, HEAD = 8, 32, 64
+BATCH, LENGTH, HEAD, BYTES = 8, 32, 64, 256
 
 
 class Block(nn.Module):
@@ -45,19 +45,21 @@ class GPT(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(256, width), nn.Embedding(LENGTH, width)
+        self.tokens, self.positions = nn.Embedding(BYTES, width), nn.Embedding(LENGTH, width)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, BYTES, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.positions.weight)))
 
 
-def batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Bytes and the bytes that follow, [batch, length] each."""
+def batches(
+    steps: int, files: tuple[str, ...] = ("typing.py", "inspect.py"), seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Bytes of modules of Python's own library, and the bytes that follow, [batch, length] each."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    text = torch.tensor(list((folder / "typing.py").read_bytes() + (folder / "inspect.py").read_bytes()))
-    stream = torch.Generator().manual_seed(0)
+    text = torch.tensor(list(b"".join((folder / name).read_bytes() for name in files)))
+    stream = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         starts = torch.randint(len(text) - LENGTH, (BATCH, 1), generator=stream)
         rows = text[starts + torch.arange(LENGTH + 1)]

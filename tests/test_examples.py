@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jupytext
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from tests.waiting import PATIENCE
+
+import nfd
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -143,6 +148,53 @@ def test_a_plan_rides_in_torchrun(shard: str) -> None:
     done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"{shard}, 2 processes" in done.stdout
+
+
+def transfer_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module, as it is beside the others."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("transfer_gpt")
+
+
+def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rules that are one along an axis are trained once; what was done is read, and what is missing is named."""
+    example = transfer_gpt(monkeypatch)
+    monkeypatch.setattr(example, "EVALUATED", 1)
+    ladder = example.Ladder("adamw", "mup", (64, 128), (1,), (0.004, 0.032, 0.256), 2, seeds=2)
+    ladders = example.under(("mup", "complete-p"), ladder)
+    jobs = [*ladders, example.Check(ladder, (1, 2), 2), example.Larger(ladder, 192)]
+    assert len(example.distinct([*jobs, *example.under(("standard",), ladder)])[0]) == 4
+    page_file = tmp_path / "transformers.md"
+    example.main(jobs, tmp_path, page_file)
+    page = page_file.read_text()
+    assert page.count("| AdamW, mup, complete-p |") == 2  # best rates and the larger network
+    assert "step 1 | step 2" in page
+    assert "Not run" not in page
+    assert "{" not in page
+    assert (tmp_path / "transformers-width-adamw.png").stat().st_size > 5000
+    monkeypatch.setattr(nfd, "transfer", None)
+    example.main(jobs[:1], tmp_path, page_file)
+    assert page_file.read_text().count("| AdamW, mup |") == 1
+    done = json.loads((tmp_path / "adamw-width-mup.json").read_text())
+    results = example.transfer_gpt_page.Results({"adamw-width-mup": done}, {}, ["muon-width-mup"])
+    assert "Not run: `muon-width-mup`" in example.transfer_gpt_page.limits(results)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "faults", "meaning"),
+    [
+        (-1.2, -0.7, True, "yes: a fault, and a drift"),
+        (0.2, 0.7, False, "no: a drift without a fault"),
+        (-0.1, 0.2, True, "no: a fault without a drift"),
+        (-0.1, 0.2, False, "yes: no fault"),
+        (None, None, True, "the drift is not known"),
+    ],
+)
+def test_whether_a_check_foresaw_a_drift(
+    low: float | None, high: float | None, faults: bool, meaning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = transfer_gpt(monkeypatch).transfer_gpt_page
+    assert page.foresight({"low": low, "high": high}, faults).startswith(meaning)
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here

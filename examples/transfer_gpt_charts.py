@@ -1,0 +1,53 @@
+"""The charts of ``transfer_gpt.py``: loss against the rate, a panel for every ladder, a line for every size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from nfd.report.series import ORDERED
+
+Row = Mapping[str, Any]
+
+TALLEST = 1.2  # nats above the least loss that are drawn
+ACROSS, UP = "learning rate of the base", "loss on unseen text (nats per byte)"
+
+
+def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) -> alt.HConcatChart:
+    """Panels by title: curves, rows with ``axis``, ``lr``, ``value``, ``low`` and ``high``, and best rates below."""
+    every = [row for curves, _ in panels.values() for row in curves]
+    sizes, rates = (sorted({row[column] for row in every}) for column in (axis, "lr"))
+    least = min(row["value"] for row in every)
+    step = min(max(row["value"] for row in every) - least, TALLEST) / 18
+    top = least + 19 * step
+    bottom = least - (3 + len(sizes)) * step
+    heights = {size: least - (2 + k) * step for k, size in enumerate(sizes)}
+    shades = [ORDERED[round(k * (len(ORDERED) - 2) / max(1, len(sizes) - 1))] for k in range(len(sizes))]
+    scale = alt.Scale(domain=sizes, range=shades)
+    colour = alt.Color(f"{axis}:O", title=axis, scale=scale, legend=alt.Legend(symbolOpacity=1))
+    reach = alt.Scale(type="log", domain=[rates[0] / 1.2, rates[-1] * 1.2])
+    ticks = alt.Axis(values=rates, format="~g", grid=False, labelOverlap=True)
+
+    def across(column: str) -> alt.X:
+        return alt.X(f"{column}:Q", title=ACROSS, axis=ticks, scale=reach)
+
+    def up(column: str) -> alt.Y:
+        domain = alt.Scale(domain=[bottom, top], nice=False)
+        return alt.Y(f"{column}:Q", title=UP, axis=alt.Axis(grid=False), scale=domain)
+
+    def panel(title: str, curves: Sequence[Row], best: Sequence[Row]) -> alt.LayerChart:
+        drawn = [{**row, "low": max(bottom, row["low"]), "high": min(top, row["high"])} for row in curves]
+        optima = [{**row, "height": heights[row[axis]]} for row in best if row["value"] is not None]
+        lines = alt.Chart(alt.Data(values=drawn)).encode(x=across("lr"), color=colour)
+        below = alt.Chart(alt.Data(values=optima)).encode(y=up("height"), color=colour)
+        layers = (
+            lines.mark_area(opacity=0.18, clip=True).encode(y=up("low"), y2="high:Q"),
+            lines.mark_line(point=True, clip=True).encode(y=up("value")),
+            below.mark_rule(strokeWidth=2, clip=True).encode(x=across("low"), x2="high:Q"),
+            below.mark_point(shape="diamond", filled=True, size=70, opacity=1, clip=True).encode(x=across("value")),
+        )
+        return alt.layer(*layers).properties(title=title, width=250, height=260)
+
+    return alt.hconcat(*(panel(title, *rows) for title, rows in panels.items())).resolve_scale(color="shared")
