@@ -13,6 +13,9 @@ from rich.table import Column, Table
 
 from nfd.core.text import short
 
+Row = dict[str, Any]
+"""A row of a table: values by the names of its columns."""
+
 
 def table_of(*columns: Column | str) -> Table:
     """An empty table with these columns."""

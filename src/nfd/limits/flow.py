@@ -25,10 +25,10 @@ from torch import Tensor
 
 from nfd.core.activations import Activation
 from nfd.core.errors import RangeError
-from nfd.core.names import Kind
+from nfd.core.names import KernelKind
 from nfd.core.quadrature import hermite_functions
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 _RTOL, _ATOL = 1e-12, 1e-15
 _MOST_DEGREES = 2048
 _SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold

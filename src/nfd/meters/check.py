@@ -23,13 +23,14 @@ from nfd.core.errors import (
     check_several,
 )
 from nfd.core.progress import bar
+from nfd.core.tables import Row
 from nfd.families.constructed import family_of
 from nfd.families.family import Family
-from nfd.meters.job import Job, Run
+from nfd.meters.job import Job
 from nfd.meters.looks import after, growth
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
-from nfd.meters.table import METERS, Row, rows
+from nfd.meters.table import METERS, rows
 from nfd.meters.verdict import AXES, Axis
 from nfd.scaling.laws import check_optimizer, rate_for
 from nfd.scaling.rules import MAX_RATE
@@ -134,7 +135,7 @@ def check(
     return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, growth(runs, job.looks))
 
 
-def _table(runs: list[Run], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:
+def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:
     """The rows of one axis, the steps of every meter below each other."""
     rule, seen = job.recipe.family.rule, {step: runs if job.at is None else after(runs, step) for step in job.looks}
     table = [row | {"step": step} for step in seen for row in rows(seen[step], sizes, axis, seeds, rule)]

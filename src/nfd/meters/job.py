@@ -12,18 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nfd.core.tables import Row
 from nfd.families.member import Member, StreamEnds
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.scaling.calls import outputs_of
-from nfd.training.loop import Around, Row
+from nfd.training.loop import Around, Step
 from nfd.training.recipe import Recipe
 from nfd.training.task import Pair
 
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
-
-Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ class Job:
         member.module.train()
         return Built(member, seed, member.twin() if self.gia else None)
 
-    def run(self, built: Built) -> Run:
+    def run(self, built: Built) -> Row:
         """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``first`` step,
         and ``rows``, the meters of the network and of its matrices after every step that is looked at."""
-        trial = _Trial(self, built.member)
+        trial = _Measurement(self, built.member)
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
             twin = built.twin
@@ -82,7 +81,7 @@ class Job:
         rows = [size | row for row in trial.rows]
         return size | {"events": trial.events, "unread": trial.unread, "rows": rows} | first | trial.meters
 
-    def rows(self, member: Member, around: Around | None = None) -> Iterator[Row]:
+    def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
         """Train a member: one row per step."""
         return self.recipe.rows(member, self.lr, self.weight_decay, self.batches, self.rates, around)
 
@@ -96,7 +95,7 @@ class Job:
         return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
 
 
-class _Trial:
+class _Measurement:
     """The training of one member, and what was read of it so far."""
 
     def __init__(self, job: Job, member: Member) -> None:
@@ -139,7 +138,7 @@ class _Trial:
             self._break(steps, x)
         return finite
 
-    def _look(self, row: Row) -> None:
+    def _look(self, row: Step) -> None:
         """Read the network after a step, or name the layer that broke it."""
         steps, x = len(self.job.batches), self.job.batches[row.step][0]
         if not math.isfinite(row.loss):

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from nfd.core.statistics import UNKNOWN, Interval, log_slope, mean
-from nfd.meters.job import Run
-from nfd.meters.table import METERS, Row, change
+from nfd.core.tables import Row
+from nfd.meters.table import METERS, change
 
 _SIZE = ("width", "depth", "seed")
 
 
-def after(runs: Sequence[Run], step: int) -> list[Run]:
+def after(runs: Sequence[Row], step: int) -> list[Row]:
     """The networks as they were after a step: their size, their meters, those of the first step, and what is unread."""
     seen = []
     for run in runs:
@@ -24,7 +24,7 @@ def after(runs: Sequence[Run], step: int) -> list[Run]:
     return seen
 
 
-def growth(runs: Sequence[Run], steps: Sequence[int]) -> list[Row]:
+def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
     """One row per meter: the exponent p of ``meter ~ step^p``, the mean over networks of their slopes in logarithms.
 
     The steps of one network depend on each other, so that each network gives one slope; the interval comes from how
@@ -36,11 +36,11 @@ def growth(runs: Sequence[Run], steps: Sequence[int]) -> list[Row]:
     return [_row(meter, steps, mean(torch.tensor(own))) for meter, own in slopes.items() if len(own) > 1]
 
 
-def _meters(run: Run, step: int) -> dict[str, Any]:
+def _meters(run: Row, step: int) -> dict[str, Any]:
     return next((row for row in run["rows"] if row["step"] == step and not row["matrix"]), {})
 
 
-def _slopes(runs: Sequence[Run], steps: Sequence[int], meter: str) -> Iterator[float]:
+def _slopes(runs: Sequence[Row], steps: Sequence[int], meter: str) -> Iterator[float]:
     for run in runs:
         values = [_meters(run, step).get(meter, math.nan) for step in steps]
         if all(math.isfinite(value) and value > 0 for value in values):

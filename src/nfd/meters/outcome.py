@@ -9,9 +9,8 @@ from typing import Any
 
 from rich.table import Column
 
-from nfd.core.tables import as_text, table_of
+from nfd.core.tables import Row, as_text, table_of
 from nfd.meters.event import Event, EventKind, Failure
-from nfd.meters.job import Run
 from nfd.meters.verdict import LIMITS, THRESHOLDS
 
 MEANINGS = {
@@ -48,7 +47,7 @@ class Check:
     """
 
     table: list[dict[str, Any]]
-    runs: list[Run] = field(repr=False)
+    runs: list[Row] = field(repr=False)
     failures: list[Failure]
     rule: str
     optimizer: str
@@ -102,9 +101,9 @@ class Check:
         return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS, LIMITS])
 
 
-def failures_of(runs: Sequence[Run]) -> list[Failure]:
+def failures_of(runs: Sequence[Row]) -> list[Failure]:
     """What went wrong, once per kind of event: its earliest case, and in how many networks."""
-    cases: dict[EventKind, list[tuple[Event, Run]]] = {}
+    cases: dict[EventKind, list[tuple[Event, Row]]] = {}
     for run in runs:
         for event in run["events"]:
             cases.setdefault(event.kind, []).append((event, run))

@@ -15,7 +15,8 @@ from nfd.core.errors import InputError
 from nfd.core.machine import threads
 from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
-from nfd.meters.job import Built, Job, Run
+from nfd.core.tables import Row
+from nfd.meters.job import Built, Job
 from nfd.training.blame import blaming_the_model
 
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
@@ -23,7 +24,7 @@ _MOST_AT_A_TIME = 8  # networks; each is in memory three times
 Which = tuple[int, int, int]  # width, depth, seed
 
 
-def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
+def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Row]:
     """Every network, the largest first; several at a time, one thread each, as long as none draws random numbers.
 
     The global random streams are shared by threads. Networks that were trained together while one moved because a
@@ -31,9 +32,9 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
     """
     shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
     *rest, smallest = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
-    runs, starts, most = dict[Which, Run](), _Starts(), torch.get_num_threads()
+    runs, starts, most = dict[Which, Row](), _Starts(), torch.get_num_threads()
 
-    def kept(trained: Mapping[Which, Run]) -> None:
+    def kept(trained: Mapping[Which, Row]) -> None:
         runs.update(trained)
         for width, depth, _ in trained:
             shown.advance(width * depth)
@@ -55,7 +56,7 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Run]:
     return [runs[which] for which in wanted]
 
 
-def _run(job: Job, which: Which, built: Built) -> Run:
+def _run(job: Job, which: Which, built: Built) -> Row:
     with blaming_the_model(*which[:2], job.batches[0]):
         return job.run(built)
 
@@ -65,7 +66,7 @@ def _built(job: Job, which: Which) -> Built:
         return job.built(*which)
 
 
-def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
+def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Row, bool]:
     """A network by itself, on streams of its own, and whether others may not be trained beside it."""
     built = _built(job, which)
     starts.add(which, built.member.module)
@@ -75,7 +76,7 @@ def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Run, bool]:
         return run, global_state() != before or _accelerated(built.member.module)
 
 
-def _together(job: Job, batch: Sequence[Which], starts: _Starts) -> dict[Which, Run] | None:
+def _together(job: Job, batch: Sequence[Which], starts: _Starts) -> dict[Which, Row] | None:
     """Networks at the same time; None if one of them drew random numbers."""
     built = [_built(job, which) for which in batch]  # one after another: that moves the streams
     for which, network in zip(batch, built, strict=True):

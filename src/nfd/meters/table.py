@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ from torch import Tensor
 from nfd.core.ambient import undisturbed
 from nfd.core.names import RuleName
 from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
+from nfd.core.tables import Row
 from nfd.meters.advice import ADVICE, cause
-from nfd.meters.job import Run
 from nfd.meters.trend import Trend, trend
 from nfd.meters.updates import ALIGNMENT, UPDATES
 from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict
@@ -23,11 +23,9 @@ _OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "gia_gap": "depth", ALIGNM
 _MOST = 20.0  # |log| of a factor that is worth a number
 _SAME = 1e-6  # of a number: rounding in float32
 
-Row = dict[str, Any]
-
 
 @undisturbed()
-def rows(runs: Sequence[Run], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
+def rows(runs: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds: int, rule: RuleName) -> list[Row]:
     """One row per meter: its trend along one axis, with a factor for every size of the other; all runs begin
     independently."""
     if len(sizes[axis]) < 2:
@@ -56,7 +54,7 @@ class _Points:
         self.usable = value.isfinite() & (value > 0)
 
     @classmethod
-    def of(cls, runs: Sequence[Run], meter: str, axis: Axis, other: Axis) -> _Points | None:
+    def of(cls, runs: Sequence[Row], meter: str, axis: Axis, other: Axis) -> _Points | None:
         points = [(r[axis], r[other], r[meter]) for r in runs if meter in r]
         return cls(*torch.tensor(points, dtype=torch.float64).T) if points else None
 

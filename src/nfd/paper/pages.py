@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path
 
 
 def write_claims(
-    config: FigureConfig, rows: Sequence[Mapping[str, Any]], data: str, directory: Path, command: str
+    config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
 ) -> Path:
     """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
     intro = _intro(config, data, command)

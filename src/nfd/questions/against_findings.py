@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from nfd.core.statistics import mean
+from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
-from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
+from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.transfer import Transfer, in_words
 

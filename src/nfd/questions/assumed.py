@@ -7,7 +7,7 @@ from typing import Literal
 
 from nfd.scaling.laws import OptimizerLaw
 
-Kind = Literal["theorem", "empirical law", "assumption"]
+Support = Literal["theorem", "empirical law", "assumption"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Assumed:
 
     exponent: float
     name: str
-    kind: Kind
+    kind: Support
     source: str
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ predicted, then compared with the runs there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +21,10 @@ from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, best_size, best_split
 from nfd.questions.costs import Costs, Resource
 from nfd.questions.floor import Floor
-from nfd.questions.law import Law
+from nfd.questions.law import Law, Losses
 from nfd.questions.power_law import PowerLaw, Sizes
 from nfd.questions.stability import Stability
 from nfd.runs.settings import RunConfig
-
-Losses = Mapping[Any, Sequence[float]]  # by the sizes of a rung
 
 
 @dataclass(frozen=True)

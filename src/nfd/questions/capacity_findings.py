@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from nfd.core.tables import Row
 from nfd.questions.budget import BestSize, SizeLaw
 from nfd.questions.capacity import Horizons, mean_of
 from nfd.questions.capacity_answers import Answers
 from nfd.questions.costs import Cost, Costs
-from nfd.questions.findings.finding import Axes, Finding, Role, Row, columns
+from nfd.questions.findings.finding import Axes, Finding, SeriesRole, columns
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map
@@ -72,7 +73,7 @@ def _map(answers: Answers, costs: Costs) -> Finding:
     for share in _LEVELS:
         excess = share * law.floor.value
         level = _line(f"{excess:.2g} nats above the floor", spans, partial(_depth_for, law, excess))
-        rows += [row | {"role": Role.LEVEL} for row in level]
+        rows += [row | {"role": SeriesRole.LEVEL} for row in level]
     for resource, size in sizes.items():
         name = f"budget of {size.cost:.2g} {_UNITS[resource]}"
         rows += _line(name, spans, partial(_depth_within, costs.cost(resource), size.cost))

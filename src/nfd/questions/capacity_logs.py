@@ -13,6 +13,7 @@ from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, HeldOut, largest_held_out, shorter
 from nfd.questions.costs import Costs, counted
+from nfd.questions.law import Losses
 from nfd.questions.law_fit import fit_law
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
 from nfd.questions.power_fit import fit_power_law, without_smallest
@@ -23,7 +24,6 @@ _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 _FAILS = "From the others the law does not predict the largest size."
 _LEFT_OUT = "Smaller sizes were left out until the law held and predicted the largest size from the others."
 
-Losses = Mapping[Sizes, Sequence[float]]
 Fit = Callable[[Any], Any]  # Law or PowerLaw
 
 

@@ -16,7 +16,7 @@ from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, HeldOut, Horizons, mean_of, shorter
 from nfd.questions.costs import RESOURCES, Costs, Resource, amount, residual_costs
 from nfd.questions.floor import floor_of
-from nfd.questions.law import Law
+from nfd.questions.law import Law, Losses
 from nfd.questions.law_fit import fit_law
 from nfd.questions.stability import stability
 from nfd.questions.sweep_settings import CapacityConfig, SizeConfig, data_settings, initial_seed
@@ -28,8 +28,6 @@ from nfd.runs.trained import TESTED
 from nfd.store.rows import Record
 
 _HELD_OUT_SEEDS = 3
-
-Losses = dict[tuple[int, int], list[float]]
 
 
 @undisturbed()
@@ -54,8 +52,7 @@ def capacity_of_sweep(config: CapacityConfig, sweep: Sweep) -> Capacity:
 def capacity_of_records(records: Sequence[Record], config: CapacityConfig, sweep: Sweep) -> Capacity:
     """The same from runs that are there already: the law, its floor and a held-out size, at one horizon."""
     base, losses, paired = from_records(records)
-    if config.held_out is not None:
-        losses.pop(config.held_out, None)  # what is held out is not fitted
+    losses = {size: runs for size, runs in losses.items() if size != config.held_out}  # which is predicted
     law = fit_law(losses, paired=paired, trim=True)
     _affordable(config, costs_of(base))
     return _answer(config, sweep, losses, law, Horizons(base, dataset_of(base).title, {base.horizon: law}))
@@ -147,7 +144,7 @@ def _place(record: Record) -> tuple[int, int, int, str]:
 def losses_of(records: Sequence[Record]) -> Losses:
     """Test losses by (width, depth), in one order whatever that of the records, so that sums agree to the last bit;
     those of runs that diverged or failed are infinite."""
-    losses: Losses = {}
+    losses: dict[tuple[int, int], list[float]] = {}
     for record in sorted(records, key=_place):
         loss = record.metrics.get("test_loss", math.inf)
         losses.setdefault((record.config["width"], record.config["depth"]), []).append(loss)

@@ -9,7 +9,7 @@ reckons with them (``nfd.questions.law_fit``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ import numpy as np
 from nfd.core.errors import InputError, check_count
 from nfd.core.statistics import Interval, combined, satterthwaite
 
+Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 Vector = tuple[float, ...]  # of the law's coefficients: floor, a, b, c, d, e
 
 

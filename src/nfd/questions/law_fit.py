@@ -22,7 +22,6 @@ Whether the law holds is tested by ``nfd.questions.law_test``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,12 +29,11 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError, check_count
 from nfd.core.statistics import combined
-from nfd.questions.law import Cell, Law, Noise, doubt, spread
+from nfd.questions.law import Cell, Law, Losses, Noise, doubt, spread
 from nfd.questions.law_test import Independent, Paired, Tested, tested
 
-Losses = Mapping[tuple[int, int], Sequence[float]]
 Array = NDArray[np.float64]
-Sizes = dict[tuple[int, int], Array]
+Grid = dict[tuple[int, int], Array]
 
 GOOD = 0.01  # the p-value below which the law does not hold
 _FEWEST = 3  # widths, and depths, that can tell 1/n from another power
@@ -88,7 +86,7 @@ def fit_law(losses: Losses, *, paired: bool = True, trim: bool = False) -> Law:
 # ---- what was given ------------------------------------------------------------------------------------------
 
 
-def _checked(losses: Losses) -> tuple[Sizes, str]:
+def _checked(losses: Losses) -> tuple[Grid, str]:
     sizes, lost = {}, []
     for (n, L), values in sorted(losses.items()):
         key = check_count("width", n), check_count("depth", L)
@@ -106,7 +104,7 @@ def _checked(losses: Losses) -> tuple[Sizes, str]:
     return sizes, note
 
 
-def _require(sizes: Sizes, note: str) -> None:
+def _require(sizes: Grid, note: str) -> None:
     widths, depths = _axes(sizes)
     if len(widths) < 2 or len(depths) < 2 or len(sizes) < 4:
         raise InputError(
@@ -121,17 +119,17 @@ def _require(sizes: Sizes, note: str) -> None:
         raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
 
 
-def _axes(sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _axes(sizes: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(sorted({n for n, _ in sizes})), tuple(sorted({L for _, L in sizes}))
 
 
-def _design(sizes: Sizes) -> Array:
+def _design(sizes: Grid) -> Array:
     """First order in units of the smallest size ``n0 x L0``: rows ``(1, n0/n, L0/L)``."""
     (n0, *_), (L0, *_) = _axes(sizes)
     return np.array([[1.0, n0 / n, L0 / L] for n, L in sizes])
 
 
-def _second(sizes: Sizes) -> Array:
+def _second(sizes: Grid) -> Array:
     """Second order in the same units: rows ``((n0/n)^2, (L0/L)^2, n0 L0 / (n L))``."""
     _, wide, deep = _design(sizes).T
     return np.stack([wide**2, deep**2, wide * deep], axis=1)
@@ -140,7 +138,7 @@ def _second(sizes: Sizes) -> Array:
 # ---- the fit -------------------------------------------------------------------------------------------------
 
 
-def _law(sizes: Sizes, paired: bool, note: str) -> Law:
+def _law(sizes: Grid, paired: bool, note: str) -> Law:
     correlation, told = _correlation(sizes)
     noise = _noise(sizes, correlation if paired else 0.0)
     variance = np.array([noise.at(n, L)[0] for n, L in sizes])
@@ -187,7 +185,7 @@ def _law(sizes: Sizes, paired: bool, note: str) -> Law:
     )
 
 
-def _pulls(sizes: Sizes, root: Array, mean: Array) -> tuple[Array, Array, Array]:
+def _pulls(sizes: Grid, root: Array, mean: Array) -> tuple[Array, Array, Array]:
     """Weighted least squares of second order, in units of the smallest size.
 
     Three rows stand below the sizes: each term of second order is 0, with the standard error ``allowed``. That is half
@@ -212,7 +210,7 @@ def _pulls(sizes: Sizes, root: Array, mean: Array) -> tuple[Array, Array, Array]
     return inverse[:, :K] * root, inverse[:, K:], allowed
 
 
-def _correlation(sizes: Sizes) -> tuple[float, bool]:
+def _correlation(sizes: Grid) -> tuple[float, bool]:
     """Mean correlation over pairs of sizes of losses with the same place, and whether it is told from zero."""
     if len({len(s) for s in sizes.values()}) > 1:
         return math.nan, False
@@ -224,7 +222,7 @@ def _correlation(sizes: Sizes) -> tuple[float, bool]:
     return mean, mean * math.sqrt(freedom * K * (K - 1) / 2) > _CORRELATED
 
 
-def _noise(sizes: Sizes, correlation: float) -> Noise:
+def _noise(sizes: Grid, correlation: float) -> Noise:
     """Most likely variances ``exp(Z c)``: each sample variance is ``var chi2_f / f``, with f = seeds - 1.
 
     Fisher scoring. The covariance counts correlated sizes for as many as they are worth, ``K / (1 + (K - 1) r^2)``.
@@ -258,7 +256,7 @@ def _reason(test: Tested, widths: tuple[int, ...], depths: tuple[int, ...]) -> s
     return f"{' and '.join(few)} cannot tell 1/n or 1/L from other powers; take {_FEWEST} or more." if few else ""
 
 
-def _trimmed(sizes: Sizes, paired: bool) -> Law | None:
+def _trimmed(sizes: Grid, paired: bool) -> Law | None:
     """The law without the smallest widths or depths, one at a time, whichever helps more, until it holds."""
     while True:
         tried = []

@@ -16,7 +16,6 @@ where it is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -25,9 +24,8 @@ from scipy import stats
 
 from nfd.core.errors import InputError
 from nfd.core.random import generator
-from nfd.questions.power_law import Array, Form, PowerLaw, Sizes, interval_of
-
-Rungs = Mapping[Sizes, Sequence[float]]
+from nfd.questions.law import Losses
+from nfd.questions.power_law import Array, Form, PowerLaw, interval_of
 
 GOOD = 0.01  # the p-value below which the law does not hold
 _FEWEST, _FEWEST_FREE = 3, 4  # sizes of a variable that can tell its law, by whether its power is known
@@ -40,7 +38,7 @@ _HALF = 0.5  # standard error of a term of second order at the smallest size, ov
 _NONE = 1e-6  # standard error of a term of second order where there shall be none
 
 
-def fit_power_law(variables: tuple[str, ...], losses: Rungs) -> PowerLaw:
+def fit_power_law(variables: tuple[str, ...], losses: Losses) -> PowerLaw:
     """Fit the law to final losses.
 
     Args:
@@ -84,7 +82,7 @@ def fit_power_law(variables: tuple[str, ...], losses: Rungs) -> PowerLaw:
     )
 
 
-def without_smallest(variables: tuple[str, ...], losses: Rungs) -> Rungs | None:
+def without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
     """The rungs without the smallest size of the variable that has most sizes; None where too few are left to tell
     another power by."""
     axes = [sorted({size[k] for size in losses}) for k in range(len(variables))]

@@ -13,7 +13,7 @@ from nfd.core.statistics import Interval
 from nfd.questions.optimum import rate_of
 from nfd.questions.transfer import RuleTransfer, Size, in_words
 
-Kind = Literal["use", "more seeds", "tune large", "other rates"]
+Advice = Literal["use", "more seeds", "tune large", "other rates"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Recommendation:
         seeds: of each size. name: what the learning rate is called.
     """
 
-    kind: Kind
+    kind: Advice
     rule: str | None
     rate: Interval | None
     small: Size
@@ -70,7 +70,7 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
     uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
 
-    def of(kind: Kind, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]) -> Recommendation:
+    def of(kind: Advice, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]) -> Recommendation:
         best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
         rate, share = rate_of(best.optimum(tuned)), regrets[best.rule].share
         return Recommendation(kind, best.rule, rate, small, large, share, seeds, best.rate)

@@ -12,20 +12,19 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.statistics import UNKNOWN, Interval
 from nfd.core.tables import rows_as_text
+from nfd.meters.verdict import AXES, Axis
 from nfd.questions.optimum import Scores, fitted_exponent, rate_of
 from nfd.questions.regret import Regret
 
 if TYPE_CHECKING:
     from nfd.questions.against import RateAgainst
 
-Verdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
-Axis = Literal["width", "depth"]
-AXES: tuple[Axis, ...] = get_args(Axis)
+TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
 FEWEST_SEEDS = 3  # for a verdict
@@ -121,7 +120,7 @@ class RuleTransfer:
         return Doubt(unlearnt, {size: cell.edge for size, cell in self.cells.items() if cell.edge})
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TransferVerdict:
         """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it, or neither.
 
         A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
@@ -189,7 +188,7 @@ class Transfer:
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
-    def verdict(self, rule: str) -> Verdict:
+    def verdict(self, rule: str) -> TransferVerdict:
         """Whether the best rate transfers under a rule."""
         return self.of(rule).verdict
 

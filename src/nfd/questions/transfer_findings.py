@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from nfd.core.statistics import Interval, mean
+from nfd.meters.verdict import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
-from nfd.questions.transfer import AXES, Axis, RuleTransfer, Transfer, Verdict, in_words
+from nfd.questions.transfer import RuleTransfer, Transfer, TransferVerdict, in_words
 
-_MEANINGS: dict[Verdict, str] = {
+_MEANINGS: dict[TransferVerdict, str] = {
     "TRANSFERS": "it transfers",
     "COSTS": "it does not transfer",
     "UNCERTAIN": "the seeds leave open whether it transfers",

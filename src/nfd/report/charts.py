@@ -15,11 +15,12 @@ import altair as alt
 import vl_convert
 
 from nfd.core.files import write_bytes, write_csv
+from nfd.core.tables import Row
 from nfd.core.text import visible
 from nfd.questions.findings.finding import Axes, Finding
 from nfd.report.series import Series, references, styled
 from nfd.report.thinning import thinned
-from nfd.report.tidy import LOG_X, LOG_Y, Point, Row, across_span, linear_span, log_span, series_of, tidy
+from nfd.report.tidy import LOG_X, LOG_Y, Point, across_span, linear_span, log_span, series_of, tidy
 
 Chart = alt.LayerChart
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nfd.meters.job import Run
+from nfd.core.tables import Row
 from nfd.meters.outcome import MEANINGS, Check
 from nfd.questions.findings.finding import Finding
 from nfd.questions.next_steps import NextStep
@@ -53,7 +53,7 @@ def check_report(
     )
 
 
-def _flat(run: Run) -> Run:
+def _flat(run: Row) -> Row:
     """A network as a row: its meters, those after the first step, and why others were not measured."""
     first = {f"first_{name}": value for name, value in run.get("first", {}).items()}
     unread = "; ".join(f"{name}: not measured, {why}" for name, why in run["unread"].items())

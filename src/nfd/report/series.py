@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nfd.questions.findings.finding import Axes, Role
-from nfd.report.tidy import Row, drawable, series_of
+from nfd.core.tables import Row
+from nfd.questions.findings.finding import Axes, SeriesRole
+from nfd.report.tidy import drawable, series_of
 
 _SOLID, _DASHED = (1, 0), (6, 4)
 _DASHES = (_SOLID, _DASHED, (2, 3))
@@ -54,14 +55,16 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
     firsts: dict[str, Row] = {}
     for row in rows:
         firsts.setdefault(series_of(row), row)
-    names: dict[Any, list[str]] = {role: [n for n, row in firsts.items() if row.get("role") == role] for role in Role}
+    names: dict[Any, list[str]] = {
+        role: [name for name, row in firsts.items() if row.get("role") == role] for role in SeriesRole
+    }
     equals = {name: row for name, row in firsts.items() if not any(name in own for own in names.values())}
-    predictions = names[Role.PREDICTION]
+    predictions = names[SeriesRole.PREDICTION]
     return [
-        *_greys(names[Role.LEVEL]),
+        *_greys(names[SeriesRole.LEVEL]),
         *_greys(predictions[:-1]),
         *(Series(name, INK) for name in predictions[-1:]),
-        *(Series(name, COLOURS[k % len(COLOURS)], _DASHED) for k, name in enumerate(names[Role.REAL])),
+        *(Series(name, COLOURS[k % len(COLOURS)], _DASHED) for k, name in enumerate(names[SeriesRole.REAL])),
         *_equals(equals, axes),
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nfd.questions.findings.finding import Axes, Finding, Row
+from nfd.core.tables import Row
+from nfd.questions.findings.finding import Axes, Finding
 from nfd.report.tidy import drawable, series_of
 
 MOST_ROWS = 5000

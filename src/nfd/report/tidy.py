@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from nfd.core.tables import Row
 from nfd.core.text import visible
 from nfd.questions.findings.finding import Axes
 
-Row = Mapping[str, Any]
 Point = dict[str, Any]
 Span = tuple[float, float]
 

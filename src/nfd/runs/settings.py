@@ -17,7 +17,7 @@ from nfd.core.names import (
     Block,
     Data,
     Feedback,
-    Kind,
+    KernelKind,
     Order,
     RuleName,
     RunMeter,
@@ -209,7 +209,7 @@ class PredictConfig(TrainingConfig):
 class KernelConfig(DataConfig):
     """Gaussian-process regression with the kernel of an infinitely wide and deep network."""
 
-    kind: Kind = "nngp"
+    kind: KernelKind = "nngp"
     """nngp, ntk or independent-feedback, which is twice nngp and so gives the same fit, its scale being fitted"""
     activation: Activation = "relu"
     """relu, tanh, erf, gelu or identity"""

@@ -20,7 +20,7 @@ from nfd.scaling.trace import Trace, trace
 Scaling = Mapping[str, tuple[bool, ...]]  # which dimensions of a tensor grow with width
 
 
-class Reason(Enum):
+class RoleReason(Enum):
     """What decided a role, or what would decide it."""
 
     USER = auto()
@@ -35,10 +35,10 @@ class Decision:
 
     role: Role | None
     why: str
-    reason: Reason = Reason.OTHER
+    reason: RoleReason = RoleReason.OTHER
 
 
-_NO_SAMPLE = Decision(None, "no sample= to trace", Reason.NEEDS_SAMPLE)
+_NO_SAMPLE = Decision(None, "no sample= to trace", RoleReason.NEEDS_SAMPLE)
 _NO_SKIP = Decision(None, "its block does not pass its input on: no skip, or a matrix on it")
 
 
@@ -157,8 +157,9 @@ def _traced(t: TensorInfo, traced: Trace) -> Decision:
 
 def _unscaled(traced: Trace, blocks: Sequence[str], decisions: Mapping[str, Decision]) -> tuple[str, ...]:
     """Without those in blocks of which the user said what writes the stream."""
-    said = {block_of(name, blocks) for name, d in decisions.items() if d.reason is Reason.USER and d.role == "outer"}
-    return tuple(name for name in sorted(traced.unscaled) if block_of(name, blocks) not in {None, *said})
+    writers = [name for name, d in decisions.items() if d.reason is RoleReason.USER and d.role == "outer"]
+    decided = {block_of(name, blocks) for name in writers}
+    return tuple(name for name in sorted(traced.unscaled) if block_of(name, blocks) not in {None, *decided})
 
 
 def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
@@ -172,7 +173,7 @@ def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) ->
                 f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )
         for name in fitting:
-            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]", Reason.USER))
+            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]", RoleReason.USER))
     return decided
 
 
@@ -196,12 +197,12 @@ def _outside(t: TensorInfo, scaling: Scaling | None, width: int | None) -> Decis
         return Decision(role, f"{grown[role]} with width")
     if width is None or t.ins is None or t.outs is None:
         return Decision(
-            None, "outside blocks, and no second size tells which of its dimensions grow", Reason.NEEDS_SECOND_SIZE
+            None, "outside blocks, and no second size tells which of its dimensions grow", RoleReason.NEEDS_SECOND_SIZE
         )
     into, out_of = (t.shape[axes[0]] == width for axes in (t.ins, t.outs))
     if into == out_of:
         sides = "both sides are" if into else "no side is"
-        return Decision(None, f"outside blocks, {sides} the stream's {width}", Reason.NEEDS_SECOND_SIZE)
+        return Decision(None, f"outside blocks, {sides} the stream's {width}", RoleReason.NEEDS_SECOND_SIZE)
     return Decision("readout", f"reads the stream of {width}") if into else Decision("input", f"writes into {width}")
 
 
@@ -220,7 +221,7 @@ def _like_its_matrix(
     """A bias has the role of the matrix beside it, its width factors those of a vector."""
     own = decisions[t.name]
     beside = f"{t.owner_name}.weight".lstrip(".")
-    if not t.is_vector or t.name == beside or own.reason is Reason.USER:
+    if not t.is_vector or t.name == beside or own.reason is RoleReason.USER:
         return own
     matrix = all_tensors.get(beside)
     if matrix is None or matrix.is_vector or decisions[beside].role is None or decisions[beside].role == "tied":

@@ -9,12 +9,12 @@ from torch import nn
 from nfd.core.errors import InputError
 from nfd.scaling.blocks import block_of, single_blocks
 from nfd.scaling.names import numberless
-from nfd.scaling.roles import Anatomy, Decision, Reason
+from nfd.scaling.roles import Anatomy, Decision, RoleReason
 from nfd.scaling.rules import Role, Rule
 
 _WAYS = {
-    Reason.NEEDS_SAMPLE: "sample=, an input to trace",
-    Reason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
+    RoleReason.NEEDS_SAMPLE: "sample=, an input to trace",
+    RoleReason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
 }
 
 

@@ -26,7 +26,7 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Row:
+class Step:
     """What one step saw before its update: the outputs and the batch-mean loss, ``[b, C]`` and ``[]``.
 
     Those of a stack of R networks are ``[R, b, C]`` and ``[R]``.
@@ -52,7 +52,7 @@ def train(
     *,
     rates: Rates | None = None,
     around: Around | None = None,
-) -> Iterator[Row]:
+) -> Iterator[Step]:
     """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
     What the caller does with a row happens after its update and before the next step. One network of a stack that
@@ -74,7 +74,7 @@ def train(
                 outputs = net(inputs)
                 value = loss(outputs, targets)
                 losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
-                row = Row(step, losses, seen, diverged=not bool(losses.isfinite().any()))  # the one wait for a device
+                row = Step(step, losses, seen, diverged=not bool(losses.isfinite().any()))  # the one wait for a device
                 if not row.diverged:
                     value.sum().backward()  # type: ignore[no-untyped-call]
             if not row.diverged:

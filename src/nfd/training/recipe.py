@@ -17,7 +17,7 @@ from nfd.families.fingerprint import digits, fingerprint_of
 from nfd.families.member import Member
 from nfd.scaling.calls import doubled, shape_of
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
-from nfd.training.loop import Around, Rates, Row, train
+from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.optimizers import TABLE, optimizer_named
 from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
@@ -73,7 +73,7 @@ class Recipe:
         rates: Rates | None,
         around: Around | None = None,
         adamw_lr: float | None = None,
-    ) -> Iterator[Row]:
+    ) -> Iterator[Step]:
         """Train a member on batches, one row per step.
 
         Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nfd import ResNet
 from nfd.core import Activation, Feedback, Interval, activation, interval, mean, stream_variances
 from nfd.limits import extrapolated
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
 from nfd.paper.claims.measuring import exponent, listed, rows, seeds, unit
@@ -101,7 +101,7 @@ def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
     """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear activations."""
     verdict = together(near(value, 1.0) for value in nonlinear.values())
     reading = f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}."
-    if near(linear, 1.0) == Verdict.HOLDS != verdict:
+    if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
     return Judged(next(iter(nonlinear.values())), verdict, reading, (*nonlinear, "identity"))
 

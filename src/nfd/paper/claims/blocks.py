@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import (
     EVEN,
@@ -114,10 +114,12 @@ def _better(evidence: Evidence, metric: str) -> Judged:
     if ends:
         return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {gained}.")
     verdict = together(inside(apart, -math.inf, 0.0) for apart in gains.values())
-    worst = max(gains.values(), key=lambda apart: apart.low if verdict == Verdict.FAILS else apart.high)
+    worst = max(gains.values(), key=lambda apart: apart.low if verdict == ClaimVerdict.FAILS else apart.high)
     better = sum(apart.high < 0 for apart in gains.values())
     reading = f"Eq. 8 minus uniform in nats, each at its best rate: {gained}. Better at {better} of {len(gains)} sizes."
-    tried = () if verdict == Verdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
+    tried = (
+        () if verdict == ClaimVerdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
+    )
     return Judged(worst, verdict, reading, tried)
 
 
@@ -137,9 +139,11 @@ def _deep(evidence: Evidence, metric: str) -> Judged:
     judge = above if metric == "test_accuracy" else below
     grid = f"each rule at its best of the rates {', '.join(f'{eta:g}' for eta in sorted(deep.values('eta_c')))}"
     judged, tuned = (judge(gain, 0.0, reading, grid) for gain in (at_one_rate, each_tuned))
-    if tuned.verdict == Verdict.HOLDS:
+    if tuned.verdict == ClaimVerdict.HOLDS:
         return judged
-    lost = "not resolved when each is tuned" if tuned.verdict == Verdict.UNDECIDED else "and not when each is tuned"
+    lost = (
+        "not resolved when each is tuned" if tuned.verdict == ClaimVerdict.UNDECIDED else "and not when each is tuned"
+    )
     return conditional(judged, f"At one rate for both, {lost}:")
 
 

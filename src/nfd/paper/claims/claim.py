@@ -11,7 +11,7 @@ from nfd.core import Interval
 from nfd.paper.claims.evidence import Evidence
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """Whether a statement holds, by the measurement that tests it."""
 
     HOLDS = "holds"
@@ -21,14 +21,14 @@ class Verdict(StrEnum):
     UNTESTABLE = "not testable here"
 
     @classmethod
-    def of(cls, holds: bool) -> Verdict:
+    def of(cls, holds: bool) -> ClaimVerdict:
         """The verdict where the answer is known: a number without randomness, on one side of its bound."""
         return cls.HOLDS if holds else cls.FAILS
 
     @property
-    def opposite(self) -> Verdict:
+    def opposite(self) -> ClaimVerdict:
         """The verdict on the negation of the statement."""
-        return {Verdict.HOLDS: Verdict.FAILS, Verdict.FAILS: Verdict.HOLDS}.get(self, self)
+        return {ClaimVerdict.HOLDS: ClaimVerdict.FAILS, ClaimVerdict.FAILS: ClaimVerdict.HOLDS}.get(self, self)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Judged:
     """
 
     value: Interval
-    verdict: Verdict
+    verdict: ClaimVerdict
     reading: str
     tried: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from nfd import SGD, ResNet
 from nfd.core import Activation
 from nfd.nets import Streams
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import rows, seeds, signed, span
 from nfd.paper.claims.rules import rescued, together
@@ -66,7 +66,7 @@ def recursion(x: Tensor, width: int, seed: int, name: Activation) -> float:
 def judge_recursion(deviations: dict[str, Tensor]) -> Judged:
     """Whether the recursion is the gradient, for every activation."""
     largest = {name: float(deviation.max()) for name, deviation in deviations.items()}
-    verdict = together(Verdict.of(deviation < EXACT) for deviation in largest.values())
+    verdict = together(ClaimVerdict.of(deviation < EXACT) for deviation in largest.values())
     parts = ", ".join(f"{name} {deviation:.1e}" for name, deviation in largest.items())
     return Judged(span(torch.cat(list(deviations.values()))), verdict, f"Largest deviations: {parts}.", tuple(largest))
 
@@ -124,8 +124,8 @@ def judge_learned(cases: list[Residuals]) -> Judged:
     reading = f"With g_(l-1) the residual is {by_depth}; with g_l, as Appendix E derives, {derived:.1e}."
     value = span(torch.cat([r.printed for r in cases]))
     if printed < EXACT:
-        return Judged(value, Verdict.HOLDS, reading)
-    verdict, condition = rescued(Verdict.FAILS, {"to read g_l": Verdict.of(derived < EXACT)})
+        return Judged(value, ClaimVerdict.HOLDS, reading)
+    verdict, condition = rescued(ClaimVerdict.FAILS, {"to read g_l": ClaimVerdict.of(derived < EXACT)})
     return Judged(value, verdict, reading + condition, ("g_l in place of g_(l-1)", *_depths(cases)))
 
 
@@ -135,11 +135,11 @@ def judge_factor(cases: list[Residuals]) -> Judged:
     by_depth = ", ".join(f"{float(r.factor.mean()):.3g} at L = {r.depth}" for r in cases)
     reading = f"The stream learns as much as b says times {by_depth}, T = {HORIZON:g}"
     if all(float((r.factor - 1).abs().max()) < EXACT for r in cases):
-        return Judged(value, Verdict.HOLDS, f"{reading}.")
+        return Judged(value, ClaimVerdict.HOLDS, f"{reading}.")
     tried = ("one factor T/L less", *_depths(cases))
     if all(float((r.factor * HORIZON / r.depth - 1).abs().max()) < EXACT for r in cases):
-        return Judged(value, Verdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
-    return Judged(value, Verdict.FAILS, f"{reading}.", tried)
+        return Judged(value, ClaimVerdict.CONDITIONAL, f"{reading}: exactly L/T. One factor T/L has to go.", tried)
+    return Judged(value, ClaimVerdict.FAILS, f"{reading}.", tried)
 
 
 def _depths(cases: list[Residuals]) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nfd.core import UNKNOWN, Interval, interval
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided
 from nfd.paper.figures import figure4
@@ -52,7 +52,7 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
     if rest:
         reading += f" {_none_learns(rest)}"
     verdict = inside(gap, -ALIGNED, ALIGNED).opposite
-    tried = () if verdict == Verdict.HOLDS else ("every depth of the figure",)
+    tried = () if verdict == ClaimVerdict.HOLDS else ("every depth of the figure",)
     return Judged(gap, verdict, reading, tried)
 
 
@@ -97,7 +97,7 @@ def _mup_overfits(evidence: Evidence) -> Judged:
     seen, images = config.steps * config.batch, len(evidence.dataset.train)
     if seen <= images:
         reading = f"These runs see {seen:,} of {images:,} images, each once: what is learnt cannot be overfitted."
-        return Judged(UNKNOWN, Verdict.UNTESTABLE, reading)
+        return Judged(UNKNOWN, ClaimVerdict.UNTESTABLE, reading)
     depths = [L for L, some in sorted(runs.by("depth").items()) if bool(some.metric("test_loss").isfinite().all())]
     if len(depths) < 2:
         return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")

@@ -8,7 +8,7 @@ import torch
 
 from nfd.core import Activation, activation
 from nfd.limits import KernelFacts, kernel_facts
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import within
 from nfd.paper.claims.rules import some_of
@@ -36,7 +36,7 @@ def facts(evidence: Evidence) -> list[KernelFacts]:
 
 def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: dict[str, str]) -> Judged:
     """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are told besides."""
-    verdicts = [Verdict.of(value > NUMERICAL) for value in smallest.values()]
+    verdicts = [ClaimVerdict.of(value > NUMERICAL) for value in smallest.values()]
     numbers = ", ".join(f"{name} {value:.1e}" for name, value in smallest.items())
     singular = [name for name, value in smallest.items() if value <= NUMERICAL]
     at_start = [name for name, value in start.items() if value <= NUMERICAL]
@@ -48,7 +48,7 @@ def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: 
     }
     reading += "".join(f" Singular {reason}: {', '.join(names)}." for reason, names in why.items() if names)
     verdict = some_of(verdicts)
-    if verdict == Verdict.CONDITIONAL:
+    if verdict == ClaimVerdict.CONDITIONAL:
         reading += f" Condition: phi is {'not odd' if singular == odd else 'none of these'}."
     if at_start:
         reading += f" k_0 of Lemma 6 is singular for {', '.join(at_start)}."
@@ -58,7 +58,7 @@ def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: 
 def judge_hermite(coefficients: dict[str, list[float]]) -> Judged:
     """Whether no Hermite coefficient vanishes."""
     zero = {name: [k for k, c in enumerate(cs) if abs(c) < ZERO] for name, cs in coefficients.items()}
-    verdicts = [Verdict.of(not degrees) for degrees in zero.values()]
+    verdicts = [ClaimVerdict.of(not degrees) for degrees in zero.values()]
     vanish = "; ".join(f"{name} at {', '.join(map(str, degrees))}" for name, degrees in zero.items() if degrees)
     smallest = min(abs(c) for cs in coefficients.values() for c in cs)
     reading = f"Coefficients vanish for {vanish}." if vanish else f"The smallest is {smallest:.1e}."
@@ -75,7 +75,7 @@ def series_error(name: Activation) -> float:
 
 def judge_series(errors: dict[str, float]) -> Judged:
     """Whether the series is the dual activation to rounding."""
-    verdicts = [Verdict.of(error < ZERO) for error in errors.values()]
+    verdicts = [ClaimVerdict.of(error < ZERO) for error in errors.values()]
     reading = "Largest difference: " + ", ".join(f"{name} {error:.1e}" for name, error in errors.items()) + "."
     return Judged(within(max(errors.values()), ZERO), some_of(verdicts), reading, tuple(errors))
 
@@ -86,7 +86,7 @@ def judge_nesting(smallest: dict[str, float], rounding: dict[str, float]) -> Jud
     reading = (
         f"Smallest eigenvalue of all differences: {smallest[worst]:.1e} ({worst}), rounding {rounding[worst]:.1e}."
     )
-    verdicts = [Verdict.of(value >= -rounding[name]) for name, value in smallest.items()]
+    verdicts = [ClaimVerdict.of(value >= -rounding[name]) for name, value in smallest.items()]
     return Judged(within(smallest[worst], rounding[worst]), some_of(verdicts), reading, tuple(smallest))
 
 

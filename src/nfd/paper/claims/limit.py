@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nfd.core import UNKNOWN, Activation, Feedback, Interval, derive, interval, log_slope
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, signed
 from nfd.paper.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
@@ -130,8 +130,8 @@ def judge_convergence(
     reading = f"Relative distance: {numbers}; it goes as L^{fall}. At the largest depth: {listed(variants)}; "
     reading += f"decoupled networks {control}."
     verdict = near(last)
-    if verdict == Verdict.FAILS and fall.low < RATE + FASTER:
-        verdict = Verdict.UNDECIDED
+    if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
+        verdict = ClaimVerdict.UNDECIDED
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
 
@@ -167,7 +167,7 @@ def _program(evidence: Evidence) -> Judged:
         "Deferred layers carry out such a program exactly (docs/mathematics/deferred-decisions.md) and are tested "
         "against dense networks."
     )
-    return Judged(UNKNOWN, Verdict.UNTESTABLE, reading)
+    return Judged(UNKNOWN, ClaimVerdict.UNTESTABLE, reading)
 
 
 _DISTANCE = (

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeGuard
 
 from nfd.core import visible
-from nfd.paper.claims.claim import Verdict
+from nfd.paper.claims.claim import ClaimVerdict
+from nfd.questions import Row
 from nfd.report import Label, Result, Section
-
-Row = Mapping[str, Any]
 
 _KEYS = {"id", "source", "statement", "verdict"}
 _TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
-    Verdict.HOLDS: "good",
-    Verdict.CONDITIONAL: "partly",
-    Verdict.FAILS: "bad",
+    ClaimVerdict.HOLDS: "good",
+    ClaimVerdict.CONDITIONAL: "partly",
+    ClaimVerdict.FAILS: "bad",
 }
 
 
@@ -66,7 +65,7 @@ def claims_markdown(rows: Sequence[Row], intro: str) -> str:
 def _count(rows: Sequence[Row]) -> str:
     """``5 statements: 3 holds, 2 undecided.``"""
     counts = Counter(str(row["verdict"]) for row in rows)
-    known = [verdict for verdict in Verdict if verdict in counts]
+    known = [verdict for verdict in ClaimVerdict if verdict in counts]
     shares = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*known, *counts]))
     return f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {shares[:1].upper()}{shares[1:]}."
 

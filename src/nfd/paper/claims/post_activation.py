@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd import ResNet
 from nfd.core import Activation, Interval, Order, activation, gaussian_mean, mean
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, flat, inside, rescued, together, undecided
@@ -76,7 +76,7 @@ def _bound(evidence: Evidence) -> Judged:
 def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interval, Interval]]) -> Judged:
     """Whether post-activation features grow with depth and pre-activation ones do not, or do in a variant."""
 
-    def differ(post: Interval, pre: Interval) -> Verdict:
+    def differ(post: Interval, pre: Interval) -> ClaimVerdict:
         return together((grows(post), flat(pre)))
 
     numbers = "".join(f"; {name}: {first} and {second}" for name, (first, second) in variants.items())
@@ -93,13 +93,13 @@ def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
         return undecided(f"None of these meets the condition of Prop. 1: {listed(exponents)}.")
     reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {listed(within)}."
     if others:
-        growing = [name for name, value in others.items() if grows(value) == Verdict.HOLDS]
+        growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
         reading += f" Beyond it: {listed(others)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(within.values(), key=lambda value: value.low)
     return Judged(lowest, together(grows(value) for value in within.values()), reading, tuple(exponents))
 
 
-def grows(power: Interval) -> Verdict:
+def grows(power: Interval) -> ClaimVerdict:
     """Whether an exponent is above ``FLAT``."""
     return inside(power, FLAT, math.inf)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from nfd.core import UNKNOWN, Interval
-from nfd.paper.claims.claim import Judged, Verdict
+from nfd.paper.claims.claim import ClaimVerdict, Judged
 from nfd.paper.figures.panels import diverged
 from nfd.paper.figures.selection import Runs
 
@@ -15,33 +15,33 @@ FLAT = 0.1  # exponents of measured sizes that count as the expected one
 EVEN = 0.15  # exponents that count as none
 FASTER = 0.25  # how much slower than claimed a rate may be: tells 1/size from its root
 
-_WORST_FIRST: tuple[Verdict, ...] = (
-    Verdict.FAILS,
-    Verdict.UNDECIDED,
-    Verdict.UNTESTABLE,
-    Verdict.CONDITIONAL,
-    Verdict.HOLDS,
+_WORST_FIRST: tuple[ClaimVerdict, ...] = (
+    ClaimVerdict.FAILS,
+    ClaimVerdict.UNDECIDED,
+    ClaimVerdict.UNTESTABLE,
+    ClaimVerdict.CONDITIONAL,
+    ClaimVerdict.HOLDS,
 )
 
 
-def inside(measured: Interval, low: float, high: float) -> Verdict:
+def inside(measured: Interval, low: float, high: float) -> ClaimVerdict:
     """Whether a 95 % interval lies within bounds, outside of them, or across one; no difference is not above zero."""
     if (low < measured.low or low == -math.inf) and (measured.high < high or high == math.inf):
-        return Verdict.HOLDS if measured.low <= measured.high else Verdict.UNDECIDED
-    return Verdict.FAILS if measured.high <= low or measured.low >= high else Verdict.UNDECIDED
+        return ClaimVerdict.HOLDS if measured.low <= measured.high else ClaimVerdict.UNDECIDED
+    return ClaimVerdict.FAILS if measured.high <= low or measured.low >= high else ClaimVerdict.UNDECIDED
 
 
-def near(measured: Interval, expected: float = 0.0) -> Verdict:
+def near(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
     """Whether an interval is the expected number within ``NEAR``."""
     return inside(measured, expected - NEAR, expected + NEAR)
 
 
-def flat(measured: Interval, expected: float = 0.0) -> Verdict:
+def flat(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
     """Whether an exponent is the expected one within ``FLAT``."""
     return inside(measured, expected - FLAT, expected + FLAT)
 
 
-def fast(measured: Interval, exponent: float) -> Verdict:
+def fast(measured: Interval, exponent: float) -> ClaimVerdict:
     """Whether an exponent is at most ``FASTER`` above the claimed one; faster than claimed is fast enough."""
     return inside(measured, -math.inf, exponent + FASTER)
 
@@ -67,36 +67,36 @@ def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -
     return _judged(measured, fast(measured, exponent), reading, tried)
 
 
-def _judged(measured: Interval, verdict: Verdict, reading: str, tried: tuple[str, ...]) -> Judged:
+def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]) -> Judged:
     """With what was tried, where the statement does not simply hold."""
-    return Judged(measured, verdict, reading, () if verdict == Verdict.HOLDS else tried)
+    return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried)
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
+def together(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
     """The worst of several verdicts, all of which a statement needs; of none, nothing can be said."""
     given = set(verdicts)
-    return next((verdict for verdict in _WORST_FIRST if verdict in given), Verdict.UNDECIDED)
+    return next((verdict for verdict in _WORST_FIRST if verdict in given), ClaimVerdict.UNDECIDED)
 
 
-def some_of(verdicts: Iterable[Verdict]) -> Verdict:
+def some_of(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
     """The verdict on a statement for every case: with a condition where it holds in some cases and not in others."""
     given = set(verdicts)
-    return Verdict.CONDITIONAL if {Verdict.HOLDS, Verdict.FAILS} <= given else together(given)
+    return ClaimVerdict.CONDITIONAL if {ClaimVerdict.HOLDS, ClaimVerdict.FAILS} <= given else together(given)
 
 
-def rescued(verdict: Verdict, variants: Mapping[str, Verdict]) -> tuple[Verdict, str]:
+def rescued(verdict: ClaimVerdict, variants: Mapping[str, ClaimVerdict]) -> tuple[ClaimVerdict, str]:
     """A statement that does not hold, but holds in variants, holds with a condition; and the sentence that says so."""
-    helped = [name for name, of_variant in variants.items() if of_variant == Verdict.HOLDS]
-    if verdict != Verdict.FAILS or not helped:
+    helped = [name for name, of_variant in variants.items() if of_variant == ClaimVerdict.HOLDS]
+    if verdict != ClaimVerdict.FAILS or not helped:
         return verdict, ""
-    return Verdict.CONDITIONAL, f" The condition: {', '.join(helped)}."
+    return ClaimVerdict.CONDITIONAL, f" The condition: {', '.join(helped)}."
 
 
 def conditional(judged: Judged, condition: str) -> Judged:
     """What holds, with its condition."""
-    if judged.verdict != Verdict.HOLDS:
+    if judged.verdict != ClaimVerdict.HOLDS:
         return judged
-    return Judged(judged.value, Verdict.CONDITIONAL, f"{condition} {judged.reading}".strip(), judged.tried)
+    return Judged(judged.value, ClaimVerdict.CONDITIONAL, f"{condition} {judged.reading}".strip(), judged.tried)
 
 
 def known(measured: Interval) -> bool:
@@ -116,4 +116,4 @@ def no_number(runs: Runs, axis: str, name: str) -> Judged:
 
 def undecided(reading: str) -> Judged:
     """Nothing can be said from these runs, and why."""
-    return Judged(UNKNOWN, Verdict.UNDECIDED, reading)
+    return Judged(UNKNOWN, ClaimVerdict.UNDECIDED, reading)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd import ResNet
 from nfd.core import Activation, Interval
-from nfd.paper.claims.claim import Claim, Judged, Verdict
+from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, unit
 from nfd.paper.claims.rules import FLAT, flat, rescued, together
@@ -72,7 +72,7 @@ def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Inte
 def judge_exponents(measured: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
     """Whether every exponent is the expected one within ``FLAT``, or is in a variant; the value is the farthest."""
 
-    def as_expected(powers: dict[str, Interval]) -> Verdict:
+    def as_expected(powers: dict[str, Interval]) -> ClaimVerdict:
         return together(flat(value, expected) for value in powers.values())
 
     farthest = max(measured.values(), key=lambda value: abs(value.value - expected))

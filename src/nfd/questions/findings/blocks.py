@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nfd.core.names import RuleName
 from nfd.core.statistics import log_slope, mean
+from nfd.core.tables import Row
 from nfd.meters.verdict import THRESHOLDS
-from nfd.questions.findings.finding import Axes, Finding, Row, columns, fitted, listed, power, slope_table
+from nfd.questions.findings.finding import Axes, Finding, columns, fitted, listed, power, slope_table
 from nfd.questions.study import BLOCK_RULES, Study
 
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}

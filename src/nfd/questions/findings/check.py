@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 
 from nfd.core.statistics import interval
+from nfd.core.tables import Row
 from nfd.meters.outcome import Check, meaning_of, slope_of
 from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
-from nfd.questions.findings.finding import Axes, Finding, Row, columns
+from nfd.questions.findings.finding import Axes, Finding, columns
 from nfd.runs.model_settings import CheckConfig
 
 _CAPTION = (

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.core.tables import Row
 from nfd.questions.findings.finding import (
     INFINITE,
     Axes,
     Finding,
-    Role,
-    Row,
+    SeriesRole,
     columns,
     fitted,
     listed,
@@ -81,12 +81,12 @@ def by_depth(study: Study) -> Finding | None:
     for n in study.config.widths:
         own = {L: real(study, L)[n] for L in study.config.depths if n in real(study, L)}
         if len(own) > 1:
-            samples, about = (torch.stack([*own.values()], 1), target), {"role": Role.REAL, "width": n}
+            samples, about = (torch.stack([*own.values()], 1), target), {"role": SeriesRole.REAL, "width": n}
             rows += _rows(f"real, width {n}", "depth", list(own), squared_distances, *samples, **about)
             slopes.append(_slope(f"real, width {n}", list(own), squared_distances, *samples))
     depths = [int(L) for L in limits]
     differences = torch.stack([outputs - target for outputs in limits.values()], 1)
-    wide_rows = _rows(_WIDE, "depth", depths, systematic_squares, differences, role=Role.PREDICTION)
+    wide_rows = _rows(_WIDE, "depth", depths, systematic_squares, differences, role=SeriesRole.PREDICTION)
     # without the deepest: it is in proportion 2 to the last but one by making
     slope = _slope(_WIDE, depths[:-1], systematic_squares, differences[:, :-1])
     headline = (

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from nfd.core.errors import InputError
 from nfd.core.statistics import Interval, interval
+from nfd.core.tables import Row as Row
 from nfd.meters.verdict import verdict
 
-Row = dict[str, Any]
 
-
-class Role(StrEnum):
+class SeriesRole(StrEnum):
     """What a series is to the others of its chart; a column of its rows, where it is not one among equals."""
 
     PREDICTION = "prediction"  # in shades of grey, the last one in black
@@ -38,7 +37,7 @@ class Axes:
     axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
     which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone.
     Nothing above ``top`` is drawn. Series differ in colour by the column ``colour``, whose numbers get colours that
-    grow, and in dash by the column ``dash``; a ``Role`` in the column ``role`` says more."""
+    grow, and in dash by the column ``dash``; a ``SeriesRole`` in the column ``role`` says more."""
 
     x: str
     y: str

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nfd.core.statistics import Interval, interval
-from nfd.questions.findings.finding import Axes, Finding, Row, columns, depth_name
+from nfd.core.tables import Row
+from nfd.questions.findings.finding import Axes, Finding, columns, depth_name
 from nfd.questions.findings.outputs import mean_loss, progress, whole, wide
 from nfd.questions.study import NARROW, Study
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from nfd.core.statistics import Interval, mean
+from nfd.core.tables import Row
 from nfd.meters.looks import after
 from nfd.meters.outcome import Check, meaning_of, slope_of
 from nfd.meters.table import METERS
 from nfd.meters.updates import ALIGNMENT
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.findings.check import meter_name
-from nfd.questions.findings.finding import Axes, Finding, Row, columns, listed
+from nfd.questions.findings.finding import Axes, Finding, columns, listed
 
 _NONE = "no alignment, n^-1/2"
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nfd.core.names import Feedback
 from nfd.core.statistics import interval, jackknife, standard_errors, stderr, student
+from nfd.core.tables import Row
 from nfd.limits.depth import extrapolated
-from nfd.questions.findings.finding import INFINITE, Axes, Finding, Role, Row, depth_name
+from nfd.questions.findings.finding import INFINITE, Axes, Finding, SeriesRole, depth_name
 from nfd.questions.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
 from nfd.questions.study import Study
 
@@ -72,17 +73,19 @@ def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
     half = standard_errors(len(outputs) - 1) * error
     series = "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
     for step, numbers in enumerate(zip(loss.tolist(), error.tolist(), half.tolist(), strict=True)):
-        yield _row(series, Role.PREDICTION, depth, INFINITE, step, *numbers)
+        yield _row(series, SeriesRole.PREDICTION, depth, INFINITE, step, *numbers)
 
 
 def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
     loss = study.mean_loss(outputs)
     values = zip(loss.mean(0).tolist(), stderr(loss).tolist(), loss.std(0).tolist(), strict=True)
     for step, (mean, se, sd) in enumerate(values):
-        yield _row(f"real, width {width}", Role.REAL, study.config.depths[-1], width, step, mean, se, sd)
+        yield _row(f"real, width {width}", SeriesRole.REAL, study.config.depths[-1], width, step, mean, se, sd)
 
 
-def _row(series: str, role: Role, depth: float, width: float, step: int, mean: float, se: float, half: float) -> Row:
+def _row(
+    series: str, role: SeriesRole, depth: float, width: float, step: int, mean: float, se: float, half: float
+) -> Row:
     place: Row = {"series": series, "role": role, "depth": depth, "width": width, "step": step}
     return place | {"loss": mean, "stderr": se, "low": mean - half, "high": mean + half}
 
