@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.models import Residual
 
 import nfd
 from nfd.cli.main import main
@@ -294,6 +295,58 @@ def test_rules_are_kept_apart_and_rows_of_other_settings_are_refused() -> None:
         nfd.fit_transfer([{"lr": 0.1, "loss": 1.0}])
     with pytest.raises(ValueError, match="above 0"):
         nfd.fit_transfer([row | {"loss": -1.0} for row in rates(0.0)])
+
+
+def new_starts(cost: float, *, noise: float = 0.01, at: float = 2.0**-10) -> Rows:
+    """Runs of the largest network at two rates, of which that of the smallest costs more, from seeds of their own."""
+    drawn = noise * np.random.default_rng(2).normal(size=(6, 2))
+    return [
+        {"width": 512, "depth": 4, "lr": rate, "seed": 10 + k, "loss": 3 + paid + drawn[k, j]}
+        for k in range(6)
+        for j, (rate, paid) in enumerate(((at, cost), (at * 2**1.5, 0.0)))
+    ]
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(0.01, "TRANSFERS"), (0.5, "COSTS")])
+def test_a_log_with_new_starts_at_both_best_rates_has_their_regret(cost: float, verdict: str) -> None:
+    grid = rates(0.5)
+    moved = nfd.fit_transfer([*grid, *new_starts(cost)], guess=5.0)
+    regret = moved.regret("logged")
+    assert regret.low < cost < regret.high
+    assert moved.verdict("logged") == verdict
+    assert moved.best("logged", 512, 4) == nfd.fit_transfer(grid, guess=5.0).best("logged", 512, 4)
+    assert not moved.notes
+    shown = sentence(moved.of("logged"))
+    assert "of its progress" in shown
+    without = nfd.fit_transfer([*grid, *new_starts(cost)])  # from what loss progress counts is not known
+    assert without.regret("logged").value == pytest.approx(regret.value, abs=0.02)
+    assert without.verdict("logged") == "UNCERTAIN"
+    assert "nan" not in sentence(without.of("logged"))
+
+
+def test_starts_at_other_rates_or_from_seeds_of_the_grid_are_no_regret() -> None:
+    grid = rates(0.5)
+    mine = [row for row in new_starts(0.5) if row["seed"] < 14]
+    far = nfd.fit_transfer([*grid, *new_starts(0.5, at=2.0**-12)], guess=5.0)
+    own = nfd.fit_transfer([*grid, *(row | {"seed": row["seed"] % 4, "lr": 1.01 * row["lr"]} for row in mine)])
+    assert math.isnan(far.regret("logged").value)
+    assert math.isnan(own.regret("logged").value)
+    assert any("12 runs of logged at width 512 and depth 4 were left out" in note for note in far.notes)
+
+
+def test_the_runs_of_a_transfer_tell_what_it_told(tmp_path: Path) -> None:
+    """Trained, exported as a table, and read again."""
+    stream = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(8, 5, generator=stream), torch.randint(0, 3, (8,), generator=stream))] * 4
+    whole = nfd.transfer(
+        Residual, (8, 16), (2,), batches, rules=("mup", "complete-p"), lr=(0.001, 0.02, 0.4), out=tmp_path
+    )
+    assert main(["runs", str(tmp_path), "--out", str(tmp_path / "table")]) == 0
+    again = nfd.fit_transfer(tmp_path / "table" / "runs.csv", columns={"loss": "train_loss"}, guess=math.log(3))
+    for rule in ("mup", "complete-p"):
+        assert again.best(rule, 16, 2) == whole.best(rule, 16, 2)
+        assert again.regret(rule) == whole.regret(rule)
+        assert again.verdict(rule) == whole.verdict(rule)
 
 
 # Learning-rate curves of two attentions at width 1,024, losses at multiples of a rate, and the vertices that were

@@ -32,7 +32,8 @@ class Regret:
     """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this
     from starts of their own.
 
-    ``grid`` are the scores by which its own best rate was chosen.
+    ``grid`` are the scores by which its own best rate was chosen. ``counts_progress``: whether its ``guess`` is one
+    from which progress counts, and no more than a loss for divergence.
     """
 
     foreign_eta: float
@@ -40,6 +41,7 @@ class Regret:
     foreign: Tensor
     own: Tensor
     grid: Scores
+    counts_progress: bool = True
 
     @property
     def guess(self) -> float:
@@ -48,8 +50,9 @@ class Regret:
 
     @property
     def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below equal guesses."""
-        return self.guess - float(self.own.mean())
+        """What the largest network learns at its own best rate, in nats below equal guesses; not-a-number where that
+        is not known."""
+        return self.guess - float(self.own.mean()) if self.counts_progress else math.nan
 
     @property
     def diverges(self) -> tuple[float, float, float]:

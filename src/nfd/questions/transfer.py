@@ -61,7 +61,7 @@ class RuleTransfer:
     """The scores of one rule by (width, depth), and the regret between the smallest and the largest.
 
     Attributes:
-        regret: None where no new networks were trained at both rates, as in a log, or there is one size.
+        regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
         rate: what the learning rate is called.
         against: the best rate against further settings, by their names.
     """
@@ -184,7 +184,7 @@ class Transfer:
         return transfer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
-        """The loss that the largest network pays at the smallest one's best rate, in nats; not-a-number in a log."""
+        """The loss that the largest network pays at the smallest one's best rate, in nats, if it is known."""
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 

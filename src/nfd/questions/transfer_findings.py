@@ -38,9 +38,12 @@ def sentence(answer: RuleTransfer) -> str:
     if answer.regret is None:
         return f"{said}: {answer.doubt}." if answer.doubt else f"{said}."
     loss, share = answer.regret.loss, answer.regret.share
+    said += f"; the smallest network's best rate costs the largest {loss} nats"
+    if not answer.regret.counts_progress:
+        return f"{said}: {answer.doubt}." if answer.doubt else f"{said}."
     return (
-        f"{said}; the smallest network's best rate costs the largest {loss} nats, {100 * share.value:.1f} % "
-        f"[{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: {answer.doubt or _MEANINGS[answer.verdict]}."
+        f"{said}, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
+        f"{answer.doubt or _MEANINGS[answer.verdict]}."
     )
 
 

@@ -1,15 +1,17 @@
 """The transfer that a log tells of: best rates of anyone's runs, of any framework, and their drift.
 
-A log holds no new starts at the best rates, so it gives no regret and no verdict. Its losses may be of anything, so
-that no loss of equal guesses is known. Where the caller gives none, the loss from which the progress of a size counts
-is five times as far above its best rate as its fifth best rate is: the fit then sees the five best rates, whatever the
-unit of the loss, and one rate that spikes without diverging does not decide its scale. Divergence counts as that loss.
+Where the largest network was trained at both best rates from starts that chose neither, a log holds the regret as well.
+Its losses may be of anything, so that no loss of equal guesses is known. Where the caller gives none, the loss from
+which the progress of a size counts is five times as far above its best rate as its fifth best rate is: the fit then
+sees the five best rates, whatever the unit of the loss, and one rate that spikes without diverging does not decide its
+scale. Divergence counts as that loss. The regret then has no share of progress, and there is no verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +21,12 @@ from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_real
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
 from nfd.questions.optimum import Scores
+from nfd.questions.regret import Regret
 from nfd.questions.transfer import RuleTransfer, Size, Transfer, in_words
 
 _NEAREST = 5  # rates of a fit
+_SAME = 0.25  # doublings within which a rate that was trained counts as the best one
+_FEWEST_STARTS = 2  # of a regret
 _SHARE = 0.2  # of the progress that a rate of a fit may have lost
 _RULE = "logged"  # where no rule is logged
 
@@ -36,17 +41,21 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     its rates, it is said and left out of the drift. With several seeds its interval holds their noise; with one seed a
     best rate has no interval, and that of a drift comes from how far sizes lie from a power law.
 
+    The regret is known where the largest network has runs at both best rates, or within a quarter of a doubling, from
+    two seeds or more that were not trained at every rate: as in the runs of ``nfd.transfer``.
+
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
         columns: which column is the loss, lr, width, depth, rule, seed, tokens (or steps), run, step or state, where
             their names do not tell: ``{"lr": "config/learning_rate"}``. None for one to leave aside.
         guess: the loss that divergence counts as, such as the logarithm of the vocabulary; by default five times as
-            far above the loss at the best rate as the fifth best rate is.
+            far above the loss at the best rate as the fifth best rate is. Progress counts from it, so that a verdict
+            needs it.
 
     Returns:
-        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.table``; it prints as a table.
-        ``about`` says which columns were recognised. Runs without a rule have the rule ``"logged"``.
+        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)``, ``.table``; it
+        prints as a table. ``about`` says which columns were recognised. Runs without a rule have the rule ``"logged"``.
 
     Raises:
         ValueError, TypeError, OSError: when the rows cannot be read, naming the columns; when runs of one size, rate
@@ -60,18 +69,68 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
             "columns=."
         )
     notes = list(log.notes)
-    cells = {place: cell for place, runs in _places(log, notes).items() if (cell := _cell(place, runs, given, notes))}
+    places = _places(log, notes)
+    cells = {place: cell for place, runs in places.items() if (cell := _cell(place, runs, given, notes))}
     if not cells:
         raise InputError(f"no size of the log has a run that did not diverge. {' '.join(notes)}")
     if any(len(cell.losses) == 1 for cell in cells.values()):
         notes.append(
             "Best rates of one seed have no intervals; that of a drift comes from how far sizes lie from a power law."
         )
-    rules = [
-        RuleTransfer(rule, {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}, rate="lr")
-        for rule in dict.fromkeys(rule for rule, _ in cells)
-    ]
+    rules = []
+    for rule in dict.fromkeys(rule for rule, _ in cells):
+        own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
+        regret = _regret(own, places[rule, [*own][-1]], guess_is_given=given is not None)
+        rules.append(RuleTransfer(rule, own, regret, rate="lr"))
+        notes += _left_out(rules[-1], places)
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+
+
+def _left_out(answer: RuleTransfer, places: Mapping[Place, Sequence[LoggedRun]]) -> list[str]:
+    """Of how many runs nothing was made, by size."""
+    notes, largest = [], [*answer.cells][-1]
+    for size, cell in answer.cells.items():
+        used = cell.losses.numel()
+        if size == largest and answer.regret is not None:
+            used += answer.regret.foreign.numel() * len({answer.regret.foreign_eta, answer.regret.own_eta})
+        if lost := len(places[answer.rule, size]) - used:
+            where = f"{answer.rule} at {in_words(size)}"
+            notes.append(f"{lost} runs of {where} were left out: their seeds were not trained at every rate.")
+    return notes
+
+
+def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is_given: bool) -> Regret | None:
+    """What the largest network loses at the smallest one's best rate, by its runs from seeds that chose neither rate;
+    None where there are too few of these."""
+    if len(cells) < 2:
+        return None
+    small, large = cells[min(cells)], cells[max(cells)]
+    losses = dict[float, dict[str, float]]()
+    for run in runs:
+        if run.seed is not None and run.seed not in large.seeds:
+            losses.setdefault(run.lr or 0.0, {})[run.seed] = run.loss or math.inf
+    foreign, own = (_nearest(cell.best(), losses) for cell in (small, large))
+    if foreign is None or own is None:
+        return None
+    seeds = sorted(losses[foreign].keys() & losses[own].keys())
+    if len(seeds) < _FEWEST_STARTS:
+        return None
+    at = torch.tensor([[losses[rate][seed] for seed in seeds] for rate in (foreign, own)], dtype=torch.float64)
+    grid = large if guess_is_given else replace(large, guess=_beyond(at, large.losses))
+    scores = at.clamp(max=grid.guess)
+    return Regret(foreign, own, scores[0], scores[1], grid, guess_is_given)
+
+
+def _beyond(*losses: Tensor) -> float:
+    """The loss that divergence counts as where none is given: just above all others."""
+    known = torch.cat([loss[loss.isfinite()] for loss in losses])
+    return math.nextafter(float(known.max()), math.inf)
+
+
+def _nearest(log2_rate: float, rates: Iterable[float]) -> float | None:
+    """The rate that was trained in place of one; None where none is near."""
+    near = [rate for rate in rates if abs(math.log2(rate) - log2_rate) <= _SAME]
+    return min(near, key=lambda rate: abs(math.log2(rate) - log2_rate), default=None)
 
 
 def _places(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
@@ -105,9 +164,7 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
         return None
     if any((run.loss or 0.0) <= 0 for run in runs):
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
-    rates, seeds, losses, lost = _table(where, runs)
-    if lost:
-        notes.append(f"{lost} runs of {where} were left out: their seeds were not trained at every rate.")
+    rates, seeds, losses = _table(where, runs)
     return Scores(
         torch.tensor(rates, dtype=torch.float64).log2(),
         losses,
@@ -118,13 +175,13 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
     )
 
 
-def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Tensor, int]:
-    """Rates, seeds, losses ``[S, E]``, and how many runs have no place in them.
+def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Tensor]:
+    """Rates, seeds, and losses ``[S, E]``.
 
-    Seeds that were trained at every rate; where rates have seeds of their own, or none is named, the first of each
-    rate, the second, and so on.
+    The seeds that were trained at every rate, where rates are those of the seed that has the most. Where no seed has
+    more than half of all rates, or none is named, the first run of each rate, the second, and so on.
     """
-    by_rate = dict[float, dict[str, float]]()
+    by_rate, by_seed = dict[float, dict[str, float]](), dict[str, dict[float, float]]()
     for run in sorted(runs, key=lambda run: (run.lr or 0.0, run.seed or "")):
         losses = by_rate.setdefault(run.lr or 0.0, {})
         if run.seed in losses:
@@ -132,15 +189,16 @@ def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[st
                 f"{where} has several runs of lr {run.lr:g} and seed {run.seed}: they differ in something else. Give "
                 "the rows of one setting, or name the column of seeds."
             )
-        losses[run.seed or f"{where} {len(losses)}"] = run.loss or math.inf
-    shared = sorted(set.intersection(*map(set, by_rate.values())))
-    if shared:
-        table = [[losses[seed] for losses in by_rate.values()] for seed in shared]
+        seed = run.seed or f"{where} {len(losses)}"
+        losses[seed] = by_seed.setdefault(seed, {})[run.lr or 0.0] = run.loss or math.inf
+    rates = max((sorted(own) for own in by_seed.values()), key=lambda own: len(own))
+    if 2 * len(rates) > len(by_rate):
+        seeds = tuple(sorted(seed for seed, own in by_seed.items() if own.keys() >= {*rates}))
+        table = [[by_seed[seed][rate] for rate in rates] for seed in seeds]
     else:
-        count = min(map(len, by_rate.values()))
-        shared = [f"{where} {index}" for index in range(count)]
-        table = [[[*losses.values()][index] for losses in by_rate.values()] for index in range(count)]
-    return [*by_rate], tuple(shared), torch.tensor(table, dtype=torch.float64), len(runs) - len(table) * len(by_rate)
+        rates, seeds = [*by_rate], tuple(f"{where} {index}" for index in range(min(map(len, by_rate.values()))))
+        table = [[[*losses.values()][index] for losses in by_rate.values()] for index in range(len(seeds))]
+    return rates, seeds, torch.tensor(table, dtype=torch.float64)
 
 
 def _scale(losses: Tensor) -> float:
