@@ -13,6 +13,7 @@ from tests.models import Residual
 from torch import Tensor, nn
 
 import nfd
+from nfd.cli.main import main
 from nfd.questions.against import RateAgainst, SettingAxis
 from nfd.questions.assumed import Assumed, assumed_of
 from nfd.questions.halving import halved, wider
@@ -136,6 +137,18 @@ def test_an_optimum_at_the_end_of_its_grid_is_said_and_not_fitted() -> None:
     assert "No best rate is known at batch_size 4 and width 16 and depth 2; batch_size 4 and width 8" in cut.sentence
     assert math.isnan(cut.best((8, 2), 4).value)
     assert math.isnan(along({1: 0.0, 2: 7.0}).exponent.value)  # one value is left
+
+
+def test_what_bends_is_no_power_of_the_setting() -> None:
+    """The exponent of the middle is the assumed one, that of neither end is."""
+    straight, bent = along({1: 0.0, 2: 0.5, 4: 1.0}, 0.5), along({1: 0.0, 2: 1.0, 4: 1.0}, 0.5)
+    assert straight.exponent.value == pytest.approx(bent.exponent.value, abs=0.01)
+    assert (straight.agreement, bent.agreement) == ("AGREES", "DIFFERS")
+    assert not straight.bend.resolved
+    assert bent.bend.value == pytest.approx(-0.5, abs=0.02)
+    assert "but no power of it: the exponent is +1.00" in bent.sentence
+    assert "and +0.00" in bent.sentence or "and -0.00" in bent.sentence
+    assert math.isnan(along({1: 0.0, 2: 0.5}, 0.5).bend.value)
 
 
 def test_agreement_needs_an_interval_that_tells_the_rule_from_none() -> None:
@@ -305,3 +318,32 @@ def test_halving_gives_the_answer_of_the_whole_grid_for_less(tmp_path: Path, mon
             beginning = whole[run.config["lr"], run.config["seed"]][: run.config["stop"]]
             assert store.curves(run.key)["loss"].tolist() == beginning
     assert len(short) == len(LONG) + 5
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def batches() -> list[Any]:
+    return VECTORS
+
+
+def test_the_command_takes_axes_and_writes_their_charts(
+    answer: Transfer, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One size is enough, and the runs are those of the function."""
+    with Store.read(out) as store:
+        trained = store.keys()
+    line = ["transfer", f"{__name__}:Residual", "--batches", f"{__name__}:batches", "--widths", "8", "--depths", "2"]
+    line += ["--rules", "complete-p", "--seeds", "2", "--lr", "0.001", "0.02", "0.4", "--executor", "inline"]
+    assert main([*line, "--out", str(out), "--axes", "batch_size=4,8", "--halving"]) == 0
+    printed = capsys.readouterr().out
+    assert answer.rules[0].against["batch_size"].sentence in printed
+    assert "UNCERTAIN" not in printed
+    assert "Give two sizes or more" in printed
+    assert "--widths 8 16" in printed
+    assert {"rate-batch_size.csv", "loss-complete-p-batch_size.csv"} <= {path.name for path in out.iterdir()}
+    with Store.read(out) as store:
+        assert store.keys() == trained
+    for axes in (["batch_size=a,b"], ["steps=4,9"]):
+        assert main([*line, "--out", str(out), "--axes", *axes]) == 2
+        assert "axes" in capsys.readouterr().err

@@ -435,8 +435,18 @@ MODEL_TRANSFERS = Probe(
         (MODELS_TRANSFERRED, ()),
         (MODELS_TRANSFERRED | IMAGES, OF_IMAGES),
         ({"widths": (4, 8), "depths": (2, 3), "batches": f"{__name__}_models:batches"}, (*DATA, "steps", "batch")),
+        (MODELS_TRANSFERRED | {"optimizer": "muon"}, ("adamw_lr", "halving")),
     ],
-    OF_MODELS | {"rules": [("mup",), ("ntk",)], "widths": [(4, 9)], "depths": [(2, 4)], "lr": [(0.1, 0.2, 0.4)]},
+    OF_MODELS
+    | {
+        "rules": [("mup",), ("ntk",)],
+        "widths": [(4, 9)],
+        "depths": [(2, 4)],
+        "lr": [(0.1, 0.2, 0.4)],
+        "adamw_lr": [0.1],
+        "axes": [("weight_decay=0,0.1",), ("steps=1,9",)],
+        "halving": [True],
+    },
 )
 MODELS_SIZED: Settings = {"widths": (4, 8, 16), "depths": (2, 4, 8), "seeds": 4, "steps": 2, "batch": 4}
 MODEL_CAPACITIES = Probe(

@@ -26,7 +26,7 @@ class TransferPage(Options):
     """directory for the results"""
 
     def files(self) -> list[str]:
-        return [*PAGE, "transfer.csv", *charts("depth", "width", "loss-*")]
+        return [*PAGE, "transfer.csv", *charts("depth", "width", "rate-*", "loss-*")]
 
     def report(self, transfer: Transfer, config: Config, command: str, more: Sequence[str] = ()) -> Report:
         """The page; ``more`` stands below the sentences on the rules."""
@@ -39,7 +39,7 @@ class TransferPage(Options):
             command,
             config,
             transfer_findings(transfer),
-            [*map(sentence, transfer), *more],
+            [*map(sentence, transfer), *transfer.along_settings, *more],
             lines,
             closing=[made_by(command)],
             content={"rules": result(transfer.rules)},
@@ -60,7 +60,8 @@ class TransferPage(Options):
             content={**report.content, "recommendation": advice(advised)},
         ).write(directory, self.files())
         for answer in transfer:
-            print(f"{answer.verdict}  {sentence(answer)}")
+            print(sentence(answer) if answer.regret is None else f"{answer.verdict}  {sentence(answer)}")
+        print(*(f"{against}\n" for against in transfer.along_settings), sep="", end="")
         print(f"Report: {page}", advised, *printed(report.next_steps), sep="\n")
         return 0
 

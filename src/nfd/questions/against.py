@@ -19,7 +19,7 @@ from nfd.core.statistics import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.assumed import Assumed
 from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of
-from nfd.questions.transfer import Size, in_words
+from nfd.questions.transfer import Size, in_words, rate_in_words, signed
 
 Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
 
@@ -102,16 +102,20 @@ class RateAgainst:
     @cached_property
     def exponent(self) -> Interval:
         """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values above 0 can tell it."""
-        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
-        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
-        if not self.axis.has_exponent or not _varies_alone(logs):
-            return UNKNOWN
-        return fitted_exponent(list(known.values()), logs, 0)
+        return self._fitted(0)
+
+    @cached_property
+    def bend(self) -> Interval:
+        """How much the exponent grows per doubling of the value, times one half: 0 where a power law holds."""
+        return self._fitted(3, bent=True)
 
     @cached_property
     def moved(self) -> Interval:
         """Doublings of the best rate from the first value to the last, over the sizes at which both are known."""
-        first, last = self.axis.values[0], self.axis.values[-1]
+        return self.doublings(self.axis.values[0], self.axis.values[-1])
+
+    def doublings(self, first: float, last: float) -> Interval:
+        """Doublings of the best rate from one value to another, over the sizes at which both are known."""
         sizes = [size for size in self.sizes if {(size, first), (size, last)} <= self.inside.keys()]
         if not sizes or first == last:
             return UNKNOWN
@@ -123,12 +127,13 @@ class RateAgainst:
     def agreement(self) -> Agreement | None:
         """Whether the exponent is the assumed one; None where nothing is assumed or the exponent is not known.
 
-        It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it.
+        It agrees when the 95 % interval holds the assumed exponent and ends before none and before twice of it, and
+        differs when the interval leaves it out, or the best rate follows no power.
         """
         if self.axis.assumed is None or math.isnan(self.exponent.low):
             return None
         assumed, p = self.axis.assumed.exponent, self.exponent
-        if not p.low <= assumed <= p.high:
+        if self.bend.resolved or not p.low <= assumed <= p.high:
             return "DIFFERS"
         return "AGREES" if max(p.high - assumed, assumed - p.low) < abs(assumed) else "UNDECIDED"
 
@@ -169,17 +174,39 @@ class RateAgainst:
     def __str__(self) -> str:
         return f"{self.sentence}\n{rows_as_text(self.table)}"
 
+    def _fitted(self, k: int, *, bent: bool = False) -> Interval:
+        """The k-th coefficient of a fit in the logarithms of value, width and depth, where ``bent`` with the square of
+        the first; not-a-number where it varies only with the others."""
+        known = {place: cell for place, cell in self.inside.items() if place[1] > 0}
+        logs = [[math.log2(value), math.log2(n), math.log2(L)] for (n, L), value in known]
+        if bent:
+            middle = sum(x for x, *_ in logs) / max(len(logs), 1)
+            logs = [[*place, (place[0] - middle) ** 2] for place in logs]
+        if not self.axis.has_exponent or not _varies_alone(logs, k):
+            return UNKNOWN
+        return fitted_exponent(list(known.values()), logs, k)
+
     def _followed(self) -> str:
-        name, values = self.axis.name, f"{self.axis.values[0]:g} to {self.axis.values[-1]:g}"
+        name, values = self.axis.name, [value for value in self.axis.values if value > 0 or not self.axis.has_exponent]
+        reach = f"{values[0]:g} to {values[-1]:g}" if values else "0"
         if not self.axis.has_exponent:
-            return f"from {name} {values} the best {self.rate} moves by {_shown(self.moved)} doublings."
+            return f"from {name} {reach} the best {self.rate} moves by {signed(self.moved)} doublings."
         if math.isnan(self.exponent.value):
             return f"the values of {name} do not tell how the best {self.rate} follows it."
-        sentence = f"the best {self.rate} follows {name}^{_shown(self.exponent)} over {values}"
+        sentence = f"the best {self.rate} follows {name}^{signed(self.exponent)} over {reach}"
+        if self.bend.resolved:
+            ends = [
+                f"{signed(self._local(*pair))} from {pair[0]:g} to {pair[1]:g}" for pair in (values[:2], values[-2:])
+            ]
+            sentence += f", but no power of it: the exponent is {' and '.join(ends)}"
         if self.axis.assumed is None:
             return f"{sentence}; nothing is usually assumed."
         agreement = "" if self.agreement is None else f"; {_IN_WORDS[self.agreement]}"
         return f"{sentence}; usually assumed: {name}{self.axis.assumed}{agreement}."
+
+    def _local(self, first: float, last: float) -> Interval:
+        """The exponent between two values."""
+        return self.doublings(first, last).scaled(1 / math.log2(last / first))
 
     def _optimum(self, size: Size) -> str:
         """Where the loss is lowest at one size, and whether that is an end of the values."""
@@ -187,8 +214,8 @@ class RateAgainst:
         if value is None:
             return f"At {in_words(size)} nothing is learnt."
         best = rate_of(self.optimum(size, value))
-        rate = "an unknown rate" if math.isnan(best.value) else f"{self.rate} {_rate(best)}"
-        product = f", a product of {_rate(best.scaled(value))}" if name == "weight_decay" and value else ""
+        rate = f"{self.rate} {rate_in_words(best)}"
+        product = f", a product of {rate_in_words(best.scaled(value))}" if name == "weight_decay" and value else ""
         if value == self.axis.values[-1]:
             end = f", the largest {name} that was tried: the optimum may lie beyond"
         elif value == self.axis.values[0] and value > 0:
@@ -198,15 +225,10 @@ class RateAgainst:
         return f"At {in_words(size)} the loss is lowest at {name} {value:g} and {rate}{product}{end}."
 
 
-def _varies_alone(logs: Sequence[Sequence[float]]) -> bool:
-    """Whether the first of some variables varies otherwise than with the others."""
+def _varies_alone(logs: Sequence[Sequence[float]], k: int) -> bool:
+    """Whether the k-th of some variables varies otherwise than with the others."""
+    if len(logs) < 2:
+        return False
     rows = torch.tensor([[1.0, *place] for place in logs], dtype=torch.float64)
-    return len(logs) > 1 and bool(torch.linalg.matrix_rank(rows) > torch.linalg.matrix_rank(rows[:, [0, 2, 3]]))
-
-
-def _shown(number: Interval) -> str:
-    return f"{number.value:+.2f} [{number.low:+.2f}, {number.high:+.2f}]"
-
-
-def _rate(rate: Interval) -> str:
-    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
+    others = rows[:, [column for column in range(rows.shape[1]) if column != k + 1]]
+    return bool(torch.linalg.matrix_rank(rows) > torch.linalg.matrix_rank(others))

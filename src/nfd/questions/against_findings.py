@@ -10,7 +10,7 @@ from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
 from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
-from nfd.questions.transfer import Transfer, in_words
+from nfd.questions.transfer import Transfer, in_words, rate_in_words
 
 
 def against_findings(transfer: Transfer) -> list[Finding]:
@@ -69,8 +69,12 @@ def _line(answer: RateAgainst, value: float) -> dict[str, str]:
     size = answer.sizes[-1]
     best, cell = answer.best(size, value), answer.cells[size, value]
     loss = mean(cell.scores[:, int(cell.typical.argmin())])
-    known = "unknown" if math.isnan(best.value) else f"{best.value:.2g} [{best.low:.2g}, {best.high:.2g}]"
-    return {"rule": answer.rule, answer.axis.name: f"{value:g}", f"best {answer.rate}": known, "loss": loss.unsigned}
+    return {
+        "rule": answer.rule,
+        answer.axis.name: f"{value:g}",
+        f"best {answer.rate}": rate_in_words(best),
+        "loss": loss.unsigned,
+    }
 
 
 def _assumed(answer: RateAgainst) -> list[Row]:

@@ -14,6 +14,7 @@ from nfd.questions.sweep_settings import ModelCapacityConfig, ModelSweepConfig, 
 from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_model import transfer
 from nfd.runs.executors.executor import Executor
+from nfd.runs.fields import values_by_name
 
 
 def transfer_of_model(
@@ -21,7 +22,18 @@ def transfer_of_model(
 ) -> tuple[Transfer, str]:
     """The transfer that the settings describe, of the constructor ``model``; and what the data were."""
     arguments, data = _arguments(config, model, device)
-    return transfer(**arguments, rules=config.rules, lr=config.lr, out=out, executor=executor), data
+    axes = None if config.axes is None else values_by_name(config.axes)
+    measured = transfer(
+        **arguments,
+        rules=config.rules,
+        lr=config.lr,
+        adamw_lr=config.adamw_lr,
+        axes=axes,
+        halving=config.halving,
+        out=out,
+        executor=executor,
+    )
+    return measured, data
 
 
 def capacity_of_model(

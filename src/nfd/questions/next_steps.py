@@ -76,6 +76,10 @@ class NextSteps:
             again = config.model_copy(update={"seeds": 2 * config.seeds})
             purpose = "Ask again with more seeds; what is trained already is kept"
             return [NextStep(purpose, self._line("transfer", again, out=self.out))]
+        if advised.kind == "one size":
+            larger = {"widths": (*config.widths, 2 * config.widths[-1]), "axes": None}
+            line = self._line("transfer", config.model_copy(update=larger), out=self.out)
+            return [NextStep("See whether this rate transfers; what is trained already is kept", line)]
         rule = advised.rule or transfer.rules[0].rule
         rate = None if advised.rate is None else float(f"{advised.rate.value:.2g}")
         if advised.kind != "use" or rate is None:

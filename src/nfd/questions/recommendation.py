@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval
 from nfd.questions.optimum import rate_of
-from nfd.questions.transfer import RuleTransfer, Size, in_words
+from nfd.questions.transfer import RuleTransfer, Size, in_words, rate_in_words
 
-Advice = Literal["use", "more seeds", "tune large", "other rates"]
+Advice = Literal["use", "more seeds", "tune large", "other rates", "one size"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Recommendation:
 
     Attributes:
         kind: ``"use"`` a rule that transfers; take ``"more seeds"`` where the seeds leave that open; ``"tune large"``
-            where every rule costs; ``"other rates"`` or more steps where no best rate is known.
+            where every rule costs; ``"other rates"`` or more steps where no best rate is known; ``"one size"`` was
+            tuned, so that nothing is known of another.
         rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
         rate: the best one, at the smallest size for ``"use"``, else at the largest.
         small, large: sizes that were tuned and trained.
@@ -40,9 +41,14 @@ class Recommendation:
     name: str = "eta_c"
 
     def __str__(self) -> str:
-        if self.rule is None or self.rate is None or self.share is None:
+        if self.rule is None or self.rate is None:
             return "No rule can be recommended: no best rate is known at every size. Give other rates or more steps."
-        rate, large = f"{self.rate.value:.2g} [{self.rate.low:.2g}, {self.rate.high:.2g}]", in_words(self.large)
+        rate, large = rate_in_words(self.rate), in_words(self.large)
+        if self.share is None:
+            return (
+                f"At {large} the loss is lowest under {self.rule}, at {self.name} = {rate}. Give two sizes or more to "
+                "see whether that transfers."
+            )
         cost = f"{_percent(self.share.value)} % [{_percent(self.share.low)}, {_percent(self.share.high)}]"
         if self.kind == "use":
             return (
@@ -64,8 +70,9 @@ class Recommendation:
 def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     """The advice that all rules together give, of which the regrets are known."""
     regrets = {answer.rule: answer.regret for answer in answers if answer.regret is not None}
-    small, *_, large = answers[0].cells
-    seeds = len(regrets[answers[0].rule].grid.losses)
+    sizes = [*answers[0].cells]
+    small, large = sizes[0], sizes[-1]
+    seeds = len(answers[0].cells[large].losses)
     known = [answer for answer in answers if not answer.doubt]
     transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
     uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
@@ -77,6 +84,9 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
 
     if not known:
         return Recommendation("other rates", None, None, small, large, None, seeds)
+    if small == large:
+        best = min(known, key=lambda answer: float(answer.cells[large].typical.min()))
+        return Recommendation("one size", best.rule, rate_of(best.optimum(large)), small, large, None, seeds, best.rate)
     if transferring:
         return of("use", {rule: regret.foreign for rule, regret in regrets.items()}, small, transferring)
     own = {rule: regret.own for rule, regret in regrets.items()}

@@ -10,7 +10,16 @@ from nfd.core.defaults import ETA_C
 from nfd.core.errors import MAX_SEED, InputError
 from nfd.core.names import Activation, Block, RuleName
 from nfd.runs.config import Config, Count, Positive, Rate, Several, Width
-from nfd.runs.fields import Ascending, WholeOptimizer, ascending, different, distinct, holdable, rates
+from nfd.runs.fields import (
+    Ascending,
+    WholeOptimizer,
+    ascending,
+    different,
+    distinct,
+    holdable,
+    rates,
+    values_of_settings,
+)
 from nfd.runs.model_settings import ModelConfig, check_planned
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer
@@ -136,6 +145,13 @@ class ModelTransferConfig(ModelSweepConfig):
     lr: Annotated[tuple[Positive, ...], AfterValidator(rates)] | None = None
     """learning rates of the base to begin with, ascending by one factor; by default from an eighth to eight times 0.1
     for sgd, 0.001 for the others; extended where the best one lies at an end"""
+    adamw_lr: Rate | None = None
+    """with muon, the rate of what it leaves to adamw; by default that of muon"""
+    axes: Annotated[tuple[str, ...], AfterValidator(values_of_settings)] | None = None
+    """settings against which to find the best rate too, one at a time, such as batch_size=16,32,64; also steps,
+    weight_decay, warmup, and with muon adamw_lr; with axes one width and one depth will do"""
+    halving: bool = False
+    """train rates to the end only where short trainings or the ends of grids call for them"""
 
     def check(self) -> None:
         super().check()

@@ -198,6 +198,11 @@ class Transfer:
         sizes = [row for transfer in self.rules for row in transfer.table]
         return [*sizes, *(row for t in self.rules for against in t.against.values() for row in against.table)]
 
+    @property
+    def along_settings(self) -> list[str]:
+        """A sentence for every rule and further axis."""
+        return [against.sentence for answer in self.rules for against in answer.against.values()]
+
     def __str__(self) -> str:
         doubts = [f"{answer.rule}: {answer.doubt}." for answer in self.rules if answer.doubt]
         against = [str(against) for answer in self.rules for against in answer.against.values()]
@@ -218,3 +223,16 @@ def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
 def in_words(size: Size) -> str:
     """``width 8 and depth 4``."""
     return f"width {size[0]} and depth {size[1]}"
+
+
+def rate_in_words(rate: Interval) -> str:
+    """``0.003 [0.002, 0.004]``, as far as it is known."""
+    if math.isnan(rate.value):
+        return "unknown"
+    return f"{rate.value:.2g}" if math.isnan(rate.low) else f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
+
+
+def signed(number: Interval) -> str:
+    """``+0.50 [+0.40, +0.60]``."""
+    value, low, high = (round(v, 2) + 0.0 for v in (number.value, number.low, number.high))  # no -0.00
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"

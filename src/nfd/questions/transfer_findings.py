@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nfd.core.statistics import Interval, mean
+from nfd.core.statistics import mean
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
-from nfd.questions.transfer import RuleTransfer, Transfer, TransferVerdict, in_words
+from nfd.questions.transfer import RuleTransfer, Transfer, TransferVerdict, in_words, rate_in_words, signed
 
 _MEANINGS: dict[TransferVerdict, str] = {
     "TRANSFERS": "it transfers",
@@ -31,8 +31,10 @@ def sentence(answer: RuleTransfer) -> str:
     """The verdict on a rule, with its numbers."""
     sizes = [*answer.cells]
     small, large = sizes[0], sizes[-1]
-    rates = " and ".join(f"{_rate(answer.optimum(size))} at {in_words(size)}" for size in dict.fromkeys((small, large)))
-    drifts = [f"{_signed(drift)} doublings per doubling of {axis}" for axis, drift in answer.drifts.items()]
+    rates = " and ".join(
+        f"{rate_in_words(rate_of(answer.optimum(size)))} at {in_words(size)}" for size in dict.fromkeys((small, large))
+    )
+    drifts = [f"{signed(drift)} doublings per doubling of {axis}" for axis, drift in answer.drifts.items()]
     said = f"{answer.rule}: the best {answer.rate} is {rates}"
     said += f", a drift of {' and '.join(drifts)}" if drifts else ""
     if answer.regret is None:
@@ -53,8 +55,12 @@ def table(answers: Sequence[RuleTransfer]) -> list[dict[str, str]]:
     for answer in answers:
         optima = [*map(answer.optimum, answer.cells)]
         small, large = optima[0], optima[-1]
-        line = {"rule": answer.rule, f"best {answer.rate}, smallest": _rate(small), "largest": _rate(large)}
-        line |= {f"drift per doubling of {axis}": _signed(drift) for axis, drift in answer.drifts.items()}
+        line = {
+            "rule": answer.rule,
+            f"best {answer.rate}, smallest": rate_in_words(rate_of(small)),
+            "largest": rate_in_words(rate_of(large)),
+        }
+        line |= {f"drift per doubling of {axis}": signed(drift) for axis, drift in answer.drifts.items()}
         if answer.regret is not None:
             line |= {"regret (nats)": str(answer.regret.loss), "verdict": answer.verdict}
         lines.append(line)
@@ -98,7 +104,7 @@ def advice(recommendation: Recommendation) -> dict[str, Any]:
 
 def _drift(transfer: Transfer, axis: Axis) -> Finding:
     """The best rate along one axis, the other at its largest."""
-    drifts = [f"{answer.rule} {_signed(answer.drifts[axis])}" for answer in transfer if axis in answer.drifts]
+    drifts = [f"{answer.rule} {signed(answer.drifts[axis])}" for answer in transfer if axis in answer.drifts]
     rate = transfer.rules[0].rate
     return Finding(
         axis,
@@ -139,17 +145,3 @@ def _held(answer: RuleTransfer, axis: Axis) -> str:
     """The size of the other axis."""
     place = 1 - AXES.index(axis)
     return f"At {AXES[place]} {max(size[place] for size in answer.cells)}."
-
-
-def _rate(log2: Interval) -> str:
-    if math.isnan(log2.value):
-        return "unknown"
-    rate = rate_of(log2)
-    if math.isnan(log2.low):
-        return f"{rate.value:.2g}"
-    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
-
-
-def _signed(drift: Interval) -> str:
-    value, low, high = (round(v, 2) + 0.0 for v in (drift.value, drift.low, drift.high))  # no -0.00
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -18,7 +18,7 @@ from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
 from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
-from nfd.questions.variations import axes_of, varied
+from nfd.questions.variations import axes_of, ladders_of, varied
 from nfd.runs.executors.executor import Executor
 from nfd.runs.fields import rates
 from nfd.runs.run import Run
@@ -157,8 +157,7 @@ def transfer(
 
 class _Trials(Networks):
     def __init__(self, ladder: Ladder, lr: Sequence[float], axes: Sequence[SettingAxis], halving: bool) -> None:
-        recipe, self.ladders = ladder.recipe, dict[Variation | None, Ladder]({None: ladder})
-        self.ladders |= {variation: varied(ladder, variation) for axis in axes for variation in axis.variations}
+        recipe, self.ladders = ladder.recipe, ladders_of(axes, ladder)
         self.classes = _classes(recipe) if recipe.task.loss == "cross-entropy" else None
         lost = "log C" if self.classes else "an untrained one"
         about = (

@@ -38,6 +38,21 @@ def axes_of(axes: Mapping[str, Sequence[float]] | None, ladder: Ladder) -> list[
     return checked
 
 
+def ladders_of(axes: Sequence[SettingAxis], ladder: Ladder) -> dict[Variation | None, Ladder]:
+    """The networks with every value of every axis, and under None as they are.
+
+    Raises:
+        ValueError, TypeError: as ``varied``.
+    """
+    ladders: dict[Variation | None, Ladder] = {None: ladder}
+    for variation in (variation for axis in axes for variation in axis.variations):
+        try:
+            ladders[variation] = varied(ladder, variation)
+        except (InputError, InputTypeError) as error:
+            raise type(error)(f"axes: {error}") from None
+    return ladders
+
+
 def varied(ladder: Ladder, variation: Variation) -> Ladder:
     """The same networks trained with another value of one setting.
 

@@ -43,9 +43,27 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+def values_by_name(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """``["steps=10,20"]`` as ``{"steps": (10, 20)}``; ValueError where a text is no name with numbers."""
+    named = (text.partition("=") for text in texts)
+    return {name: tuple(_number(value) for value in values.split(",")) for name, _, values in named}
+
+
+def _number(text: str) -> float:
+    return int(text) if text.strip().isdecimal() else float(text)
+
+
+def _are_axes(texts: Sequence[str]) -> bool:
+    try:
+        return len(values_by_name(texts)) == len(texts) > 0
+    except ValueError:
+        return False
+
+
 ascending = must_be("two or more ascending numbers", lambda values: len(values) > 1 and _ascend(values))
 distinct = must_be("ascending numbers", _ascend)
 different = must_be("one or more different names", lambda names: 0 < len(names) == len(set(names)))
+values_of_settings = must_be("like batch_size=16,32,64, each setting once", lambda texts: _are_axes(texts))
 pairs = must_be("like layers.*.up.weight=inner", lambda texts: all(all(text.partition("=")) for text in texts))
 rates = must_be("three or more numbers that ascend by one factor", _ascend_by_one_factor)
 doubling = must_be(
