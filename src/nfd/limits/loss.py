@@ -62,11 +62,11 @@ def limit_losses(
     moved = torch.zeros_like(value) if coarse is None else value - _corrected(loss, coarse)[0]
     freedom = len(wide) - 1, len(wide if narrow is None else narrow) - 1
     steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, moved)), strict=True)
-    rows = [_one(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in steps]
+    rows = [_estimate(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in steps]
     return LimitLosses(*torch.tensor(rows, dtype=torch.float64, device=wide.device).T)
 
 
-def _one(
+def _estimate(
     value: float, variance: float, other: float, other_variance: float, freedom: tuple[int, int], lever: float,
     moved: float,
 ) -> tuple[float, ...]:  # fmt: skip

@@ -156,10 +156,10 @@ def _law(sizes: Grid, paired: bool, note: str) -> Law:
     X, Z = root[:, None] * _design(sizes), root[:, None] * _second(sizes)
     others = root[:, None] * np.sqrt(_design(sizes)[:, 1:])
     test = tested(X, Z, others, allowed, seen)
-    values, each = units * (pull @ mean), np.eye(len(units))
+    values, directions = units * (pull @ mean), np.eye(len(units))
     floor, a, b, *second = (
         combined(float(v), [spread(cells, e, paired), (doubt(changes, e), math.inf)])
-        for v, e in zip(values, each, strict=True)
+        for v, e in zip(values, directions, strict=True)
     )
     widths, depths = _axes(sizes)
     reason = _reason(test, widths, depths)

@@ -174,11 +174,11 @@ class PowerLaw:
         Raises:
             ValueError: outside the sizes that were fitted, when the law is not good.
         """
-        return interval_of(*self._said(sizes))
+        return interval_of(*self._losses(sizes))
 
     def network(self, *sizes: float, networks: int = 1) -> Interval:
         """What the mean loss of this many new runs of a size will be, with a 95 % prediction interval."""
-        value, draws = self._said(sizes)
+        value, draws = self._losses(sizes)
         return interval_of(value, draws + self.noise / math.sqrt(check_count("networks", networks)))
 
     def excess(self, *sizes: float) -> Interval:
@@ -188,15 +188,15 @@ class PowerLaw:
     def bought(self, *sizes: float) -> Interval:
         """What growing from one size to another, which follows it, takes off the loss. Raises as ``loss`` does."""
         small, large = sizes[: len(self.variables)], sizes[len(self.variables) :]
-        value, draws = self._said(small)
-        later, others = self._said(large)
+        value, draws = self._losses(small)
+        later, others = self._losses(large)
         return interval_of(value - later, draws - others)
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} {term}" for name, term in self.terms.items())
         return f"{self.equation}: {numbers}; {self.test}. {self.note}".strip()
 
-    def _said(self, sizes: Sizes) -> tuple[float, Array]:
+    def _losses(self, sizes: Sizes) -> tuple[float, Array]:
         """The loss of a size, and that of every draw."""
         self._allow(sizes)
         place = np.array([sizes], dtype=float)

@@ -35,16 +35,16 @@ def sentence(answer: RuleTransfer) -> str:
         f"{rate_in_words(rate_of(answer.optimum(size)))} at {in_words(size)}" for size in dict.fromkeys((small, large))
     )
     drifts = [f"{signed(drift)} doublings per doubling of {axis}" for axis, drift in answer.drifts.items()]
-    said = f"{answer.rule}: the best {answer.rate} is {rates}"
-    said += f", a drift of {' and '.join(drifts)}" if drifts else ""
+    reading = f"{answer.rule}: the best {answer.rate} is {rates}"
+    reading += f", a drift of {' and '.join(drifts)}" if drifts else ""
     if answer.regret is None:
-        return f"{said}: {answer.doubt}." if answer.doubt else f"{said}."
+        return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
     loss, share = answer.regret.loss, answer.regret.share
-    said += f"; the smallest network's best rate costs the largest {loss} nats"
+    reading += f"; the smallest network's best rate costs the largest {loss} nats"
     if not answer.regret.counts_progress:
-        return f"{said}: {answer.doubt}." if answer.doubt else f"{said}."
+        return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
     return (
-        f"{said}, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
+        f"{reading}, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
         f"{answer.doubt or _MEANINGS[answer.verdict]}."
     )
 

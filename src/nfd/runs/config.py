@@ -71,14 +71,14 @@ class Config(BaseModel):
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
 
-def read_toml(path: str | Path, what: str) -> dict[str, Any]:
-    """The settings in a TOML file; ValueError that names it as ``what``."""
+def read_toml(path: str | Path, kind: str) -> dict[str, Any]:
+    """The settings in a TOML file; ValueError that names it as this kind."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise InputError(f"{what} {str(path)!r} cannot be read ({error.strerror}).") from None
+        raise InputError(f"{kind} {str(path)!r} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{what} {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
+        raise InputError(f"{kind} {str(path)!r} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def _message(error: ValidationError, names: list[str]) -> str:

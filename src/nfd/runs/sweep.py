@@ -138,15 +138,15 @@ def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
         tracker.log(record)
 
 
-def failure(broken: Sequence[Record], what: str) -> RuntimeError:
+def failure(broken: Sequence[Record], outcome: str) -> RuntimeError:
     """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
     mistake = next((record for record in broken if record.trace is not None), None)
-    told = ((mistake or broken[0]).error or "no result").splitlines()
-    message = f"{what}: {told[0]}. The rest is kept; start again to try them again."
+    lines = ((mistake or broken[0]).error or "no result").splitlines()
+    message = f"{outcome}: {lines[0]}. The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
     error = RuntimeError(message)
-    error.add_note("\n".join(["In the process that trained it:", *told[1:], mistake.trace or ""]))
+    error.add_note("\n".join(["In the process that trained it:", *lines[1:], mistake.trace or ""]))
     return error
 
 

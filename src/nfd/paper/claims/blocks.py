@@ -172,8 +172,8 @@ def _width(evidence: Evidence) -> Judged:
 
 
 def _exponent(id_: str, source: str, statement: str, rule: RuleName, meter: str, low: float, high: float) -> Claim:
-    what = f"Exponent in L of {meter} (nfd.meters.updates) at the end, {figure5.RULES[rule]}"
-    measurement = f"{what}: holds within [{low:g}, {high:g}]."
+    measured = f"Exponent in L of {meter} (nfd.meters.updates) at the end, {figure5.RULES[rule]}"
+    measurement = f"{measured}: holds within [{low:g}, {high:g}]."
     return Claim(id_, source, statement, measurement, partial(_slope, rule=rule, meter=meter, low=low, high=high))
 
 

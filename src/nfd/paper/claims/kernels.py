@@ -69,8 +69,8 @@ def series_error(name: Activation) -> float:
     """Largest difference of ``sum c_k^2 rho^k`` from ``E phi phibar`` at correlations up to 1/2, where 40 terms do."""
     act, rho = activation(name), torch.linspace(-0.5, 0.5, 11, dtype=torch.float64)
     powers = rho[:, None] ** torch.arange(41)
-    one = torch.ones_like(rho)
-    return float((powers @ act.hermite(40).square() - act.moment(one, one, rho)).abs().max())
+    unit = torch.ones_like(rho)
+    return float((powers @ act.hermite(40).square() - act.moment(unit, unit, rho)).abs().max())
 
 
 def judge_series(errors: dict[str, float]) -> Judged:

@@ -66,7 +66,7 @@ def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Inte
         return sizes_of(x, n, L, seed, name)
 
     samples = over(evidence, f"two-layer-{axis}-{name}", along, counts.networks, measured)
-    return {what: exponent(along, samples[..., index]) for index, what in enumerate(NAMES)}
+    return {moment: exponent(along, samples[..., index]) for index, moment in enumerate(NAMES)}
 
 
 def judge_exponents(measured: dict[str, Interval], expected: float, variants: dict[str, dict[str, Interval]]) -> Judged:
@@ -83,7 +83,7 @@ def judge_exponents(measured: dict[str, Interval], expected: float, variants: di
 
 
 def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
-    relu, tanh = ({what: exponents(evidence, axis, name)[what] for what in names} for name in ACTIVATIONS)
+    relu, tanh = ({moment: exponents(evidence, axis, name)[moment] for moment in names} for name in ACTIVATIONS)
     return judge_exponents(relu, expected, {"tanh": tanh})
 
 

@@ -98,17 +98,17 @@ def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
 
 
 def _told(runs: Runs, metric: str) -> str:
-    what, chosen = metric.replace("_", " "), best(runs, metric)
+    score, chosen = metric.replace("_", " "), best(runs, metric)
     means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
     numbers = ", ".join(f"{T:g}: {m:.3f}" if math.isfinite(m) else f"{T:g}: diverged" for T, m in means.items())
     if math.isnan(chosen):
         return "Networks diverged at every T."
-    return f"The final {what} is lowest at T = {chosen:g}. By T: {numbers}."
+    return f"The final {score} is lowest at T = {chosen:g}. By T: {numbers}."
 
 
 def _both(runs: Runs, data: DataSummary) -> list[Finding]:
     panels = []
-    for letter, metric, what in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
+    for letter, metric, part in (("c", "train_loss", "Training"), ("d", "test_loss", "Test")):
         rows, lowest, ended = list[Row](), list[str](), list[str]()
         for depth, some in sorted(runs.by("depth").items()):
             rows += point_rows(f"depth {depth}", "horizon", "loss", scores(some, metric), depth=depth)
@@ -119,11 +119,11 @@ def _both(runs: Runs, data: DataSummary) -> list[Finding]:
             ]
         panels.append(
             panel(
-                "figure-2", letter, f"{what} loss against T and depth",
-                headline=f"The lowest final {what.lower()} loss is at {', '.join(lowest)}.",
+                "figure-2", letter, f"{part} loss against T and depth",
+                headline=f"The lowest final {part.lower()} loss is at {', '.join(lowest)}.",
                 rows=rows,
                 axes=Axes(
-                    "horizon", "loss", "horizon T", f"{what.lower()} loss (nats)", "semilogarithmic", zero=False,
+                    "horizon", "loss", "horizon T", f"{part.lower()} loss (nats)", "semilogarithmic", zero=False,
                     colour="depth",
                 ),
                 caption=caption(runs, data, BARS, "A network that diverged is left out."), details=ended,

@@ -141,10 +141,10 @@ def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Ten
 
 def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
     """The points whose square can be told from zero."""
-    return [k for k, square in enumerate(_each(squares, *samples)) if square.low > 0]
+    return [k for k, square in enumerate(_of_points(squares, *samples)) if square.low > 0]
 
 
-def _each(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
+def _of_points(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
     """The square of every point, with its interval."""
     return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
 
@@ -184,14 +184,14 @@ def _trained_width(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     rows, slopes = list[Row](), list[Row]()
     for depth in sorted(real.values("depth")):
         widths, *samples = width_squares(real, limit, depth)
-        rows += _resolved(f"depth {depth}", "width", widths, _each(squared_distances, *samples), depth=depth)
+        rows += _resolved(f"depth {depth}", "width", widths, _of_points(squared_distances, *samples), depth=depth)
         slopes.append(slope_row(f"depth {depth}", width_slope(real, limit, depth)))
     return _panel(real, limit, data, "c", "width", "the mean of wide ones of that depth", rows, slopes)
 
 
 def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     depths, differences = depth_squares(limit)
-    squares = _each(systematic_squares, differences)
+    squares = _of_points(systematic_squares, differences)
     rows = _resolved("infinitely wide", "depth", depths, squares, width=math.inf)
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)

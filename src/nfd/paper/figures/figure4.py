@@ -101,10 +101,10 @@ def _panel(runs: Runs, data: DataSummary, figure: str, letter: str, name: str, k
             f"{member.capitalize()}: {sentence}"
             for sentence in diverged(runs.where(feedback=feedback), "depth", "depth")
         ]
-    what, top = {"train": "training", "test": "test"}[kind], _TOP * math.log(data.classes)
+    part, top = {"train": "training", "test": "test"}[kind], _TOP * math.log(data.classes)
     return panel(
-        figure, letter, f"{TITLES[name]}: {what} loss", headline=_told(runs, kind), details=ended, rows=rows,
-        axes=Axes("step", "loss", "step", f"{what} loss (nats)", "curves", top=top, colour="depth", dash="feedback"),
+        figure, letter, f"{TITLES[name]}: {part} loss", headline=_told(runs, kind), details=ended, rows=rows,
+        axes=Axes("step", "loss", "step", f"{part} loss (nats)", "curves", top=top, colour="depth", dash="feedback"),
         caption=caption(runs, data, BANDS, f"Losses above {top:.2g} are beyond the axis."),
     )  # fmt: skip
 
@@ -113,8 +113,8 @@ def _told(runs: Runs, kind: str) -> str:
     depths = sorted(runs.values("depth"))
     gaps = {L: gap(runs, L) if kind == "train" else test_gap(runs, L) for L in depths}
     known = [f"{apart} at depth {L}" for L, apart in gaps.items() if math.isfinite(apart.value)]
-    what = "training loss, over the second half" if kind == "train" else "test loss at the end"
-    return f"Decoupled minus standard {what}: {'; '.join(known)}." if known else "Networks diverged at every depth."
+    loss = "training loss, over the second half" if kind == "train" else "test loss at the end"
+    return f"Decoupled minus standard {loss}: {'; '.join(known)}." if known else "Networks diverged at every depth."
 
 
 FIGURE_4 = Figure("figure-4", "Does it matter which weights carry the gradient?", parts(128, 5), reduce)

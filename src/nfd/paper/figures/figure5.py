@@ -176,13 +176,13 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
                 cell = scores(runs, rule, width, depth, data.classes, metric)
                 at = _rate(cell.optimum()) if cell.learns and not cell.edge else "beyond these rates"
                 best_rates.append(f"{at} ({series})")
-            what = metric.replace("_", " ").replace("train", "training")
+            loss = metric.replace("_", " ").replace("train", "training")
             panels.append(
                 panel(
-                    "figure-5", letter, f"{name}: {what}",
-                    headline=f"The best eta_c for the {what} is {'; '.join(best_rates)}.", rows=rows,
+                    "figure-5", letter, f"{name}: {loss}",
+                    headline=f"The best eta_c for the {loss} is {'; '.join(best_rates)}.", rows=rows,
                     axes=Axes(
-                        "eta_c", "loss", "eta_c", f"{what} (nats)", "semilogarithmic", zero=False, colour="depth",
+                        "eta_c", "loss", "eta_c", f"{loss} (nats)", "semilogarithmic", zero=False, colour="depth",
                         dash="width",
                     ),
                     caption=caption(some, data, BARS, "A rate at which a network diverged is left out."),

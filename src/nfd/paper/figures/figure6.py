@@ -68,7 +68,7 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         "figure-6", letter, f"{MATRICES[name]} by layer",
         headline=f"After {steps[-1]:.0f} steps {reading}.",
         rows=rows, axes=Axes("layer", "eigenvalue", "layer l", _up(name), "logarithmic", colour="width"),
-        caption=caption(runs, data, _what(name), BARS),
+        caption=caption(runs, data, _about(name), BARS),
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls by factors {falls}.",
         rows=rows,
         axes=Axes("step", "eigenvalue", "step", f"{_up(name)}, least of the layers", "logcurves", colour="width"),
-        caption=caption(runs, data, _what(name), BANDS),
+        caption=caption(runs, data, _about(name), BANDS),
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         "figure-6", letter, f"{MATRICES[name]} by width",
         headline=f"Least of the layers: {slopes_said('n', slopes)}.", rows=rows, slopes=slopes,
         axes=Axes("width", "eigenvalue", "width n", f"{_up(name)}, least of the layers", "logarithmic", colour="step"),
-        caption=caption(runs, data, _what(name), BARS),
+        caption=caption(runs, data, _about(name), BARS),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _up(name: str) -> str:
     return f"smallest eigenvalue of {MATRICES[name]}"
 
 
-def _what(name: str) -> str:
+def _about(name: str) -> str:
     of = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
     return f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to its diagonal."
 
