@@ -22,6 +22,7 @@ from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_findings import result, transfer_findings
 from nfd.scaling.laws import law_of
 from nfd.store.store import Store
+from nfd.training.task import Task
 
 STREAM = torch.Generator().manual_seed(0)
 SAMPLES = [(torch.ones(4, 1), torch.ones(4, 1))] * 8
@@ -113,6 +114,18 @@ def test_warmup_has_no_exponent_and_shows_by_how_much_the_rate_moves() -> None:
     assert against.moved.value == pytest.approx(math.log2(8 / 6.5), abs=0.1)
     assert "from warmup 0 to 0.375 the best lr moves by +0.2" in against.sentence
     assert "the loss is lowest at warmup" in against.sentence
+
+
+def test_batches_of_another_size_hold_the_same_samples_in_the_same_order() -> None:
+    samples = torch.arange(12.0)
+    inputs = [{"x": rows, "flags": (True, rows.long())} for rows in samples.split(3)]
+    task = Task([(x, x["x"]) for x in inputs], "mse").in_batches(4)
+    assert [y.tolist() for _, y in task.batches] == [rows.tolist() for rows in samples.split(4)]
+    assert [x["flags"][1].tolist() for x, _ in task.batches] == [rows.tolist() for rows in samples.split(4)]
+    assert task.in_batches(3).fingerprint == Task([(x, x["x"]) for x in inputs], "mse").fingerprint
+    for pair, message in (((torch.ones(3), torch.ones(2)), "no row for every sample"), ((samples[:3], 1.0), "others")):
+        with pytest.raises(ValueError, match=message):
+            Task([(samples[:3], 2.0), pair], "mse").in_batches(2)
 
 
 def scores(best: float, grid: Sequence[float] = range(-4, 5), seeds: int = 3) -> Scores:
