@@ -390,6 +390,28 @@ def test_networks_are_checked_there(device: str, monkeypatch: pytest.MonkeyPatch
     assert {row["meter"] for row in found.table} >= {"gia_gap", "stream_update"}
 
 
+@pytest.mark.parametrize("where", ["batches", "device"])
+def test_networks_of_a_sweep_are_trained_where_the_batches_lie_or_as_asked(device: str, where: str) -> None:
+    here = [(numbers(16, 5, seed=k).float(), torch.arange(16) % 2) for k in range(3)]
+    there = [(x.to(device), y.to(device)) for x, y in here] if where == "batches" else here
+    place = {} if where == "batches" else {"device": device}
+    options: dict[str, Any] = {"seeds": 2, "optimizer": "adamw", "loss": spread}
+    sizes: Any = ([8, 16], [2])
+    moved, best = (
+        nfd.transfer(make_model, *sizes, batches, rules=("mup",), lr=(0.001, 0.01, 0.1), **options | on)
+        for batches, on in ((there, place), (here, {}))
+    )
+    assert moved.best("mup", 16, 2).value == pytest.approx(best.best("mup", 16, 2).value, rel=1e-2, nan_ok=True)
+    sized = nfd.capacity(make_model, [8, 12, 16], [2, 3, 4], there, lr=0.01, **options | place)
+    assert sized.costs is not None
+    assert sized.costs.cost("parameters").at(16, 4) == sum(p.numel() for p in make_model(16, 4).parameters())
+
+
+def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss of the user's own, so that a fingerprint is taken of the training."""
+    return nn.functional.cross_entropy(outputs, targets) + outputs.square().mean()
+
+
 class InTurn(Executor):
     """One call after the other in this thread: what is pretended is pretended in one thread."""
 

@@ -18,6 +18,7 @@ from nfd.families.fingerprint import check_version, fingerprint
 from nfd.families.member import Member
 from nfd.families.paper import PaperMember
 from nfd.nets.network import Network
+from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.self_scaled import self_scaled_of
@@ -119,7 +120,7 @@ class ConstructedFamily(Family):
                 optimizer=self.optimizer,
                 blocks=self.blocks,
                 roles=self.roles,
-                sample=self.sample,
+                sample=on_device(self.sample, place),
             )
 
     @cached_property

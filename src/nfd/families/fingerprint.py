@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, first_line
 from nfd.core.random import global_streams
-from nfd.scaling.calls import call_with, doubled, outputs_of
+from nfd.scaling.calls import call_with, device_of, doubled, outputs_of
 
 Build = Callable[[int, int], nn.Module]
 
@@ -63,14 +63,15 @@ def check_version(version: object) -> None:
 
 def _trace(build: Build, size: tuple[int, int], sample: Any) -> str:
     width, depth = size
-    with global_streams(0):
+    place = device_of(sample)
+    with global_streams(0, [] if place.type == "cpu" else [place]):
         return "\n".join(_computed(build(w, d), sample) for w, d in (size, (2 * width, 2 * depth)))
 
 
 def _computed(module: nn.Module, sample: Any) -> str:
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     about = [str(module), *(f"{n} {list(t.shape)} {t.dtype} {digits(t)}" for n, t in tensors.items())]
-    module = module.double().train()
+    module = module.to(device_of(sample)).double().train()
     outputs = outputs_of(call_with(module, doubled(sample)))
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     weights = torch.linspace(1, 2, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfd.core.ambient import plain
 from nfd.core.errors import InputTypeError, UsageError, check_finite, out_of_memory
 from nfd.core.origin import is_a_models
 
@@ -130,6 +131,16 @@ def tensors_in(value: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
     mapped(value, lambda part: tensors.append(part) if isinstance(part, Tensor) else None)
     return tensors
+
+
+def device_of(value: Any) -> torch.device:
+    """Where the first tensor in it lies; the CPU without one."""
+    return next((tensor.device for tensor in tensors_in(value)), torch.device("cpu"))
+
+
+def on_device(value: Any, place: torch.device | None) -> Any:
+    """The same with its tensors on a device, or where they are."""
+    return mapped(value, lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part)
 
 
 def doubled(value: Any) -> Any:

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import plain
 from nfd.core.errors import InputError, check_several
-from nfd.scaling.calls import batch_size, check_sample, mapped
+from nfd.scaling.calls import batch_size, check_sample, mapped, on_device
 
 
 def pairs_of(
@@ -37,15 +36,11 @@ def pairs_of(
 
 def placed(pairs: Sequence[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
     """The same batches with their tensors on a device, or where they are."""
-    return [mapped(tuple(pair), lambda part: _placed(part, place)) for pair in pairs]
+    return [on_device(tuple(pair), place) for pair in pairs]
 
 
 def _as_tensor(part: Any) -> Any:
     return torch.from_numpy(part) if isinstance(part, np.ndarray) else part
-
-
-def _placed(part: Any, place: torch.device | None) -> Any:
-    return plain(part if place is None else part.to(place)) if isinstance(part, Tensor) else part
 
 
 def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:

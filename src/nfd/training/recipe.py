@@ -109,11 +109,12 @@ class Recipe:
 
     def _first_updates(self) -> str:
         """Losses and updates of the base's network in double precision, and what the user's law says of other sizes."""
-        member = self.family.build(*self.family.base, 0)
+        place = self.task.device
+        member = self.family.build(*self.family.base, 0, device=place)
         parameters = dict(member.module.double().train().named_parameters())
         before = {name: p.detach().clone() for name, p in parameters.items()}
         pairs = [doubled(pair) for pair in self.task.batches[:_LOOKS]]
-        with global_streams(0):
+        with global_streams(0, [] if place.type == "cpu" else [place]):
             losses = [row.losses for row in self.rows(member, _LOOK_RATE, 0.0, pairs, None)]
         moved = [f"{name} {digits(p.detach() - before[name])}" for name, p in parameters.items()]
         return "\n".join([digits(torch.stack(losses)), *moved, *map(_scaling, self.laws)])

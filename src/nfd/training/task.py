@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputTypeError, check_callable
-from nfd.scaling.calls import tensors_in
+from nfd.scaling.calls import device_of
 from nfd.training.batches import cut, pairs_of, placed
 from nfd.training.losses import loss_named, loss_of
 
@@ -60,7 +60,7 @@ class Task:
     @property
     def device(self) -> torch.device:
         """Where its first tensor lies."""
-        return next((tensor.device for tensor in tensors_in(self.batches[0])), torch.device("cpu"))
+        return device_of(self.batches[0])
 
     @property
     def value(self) -> Callable[[Any, Any], Tensor]:
