@@ -18,7 +18,7 @@ from nfd.core.random import global_streams
 from nfd.core.statistics import rms
 from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.rules import Role
+from nfd.scaling.rules import Role, rule_named
 from nfd.scaling.tensors import modules
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Member:
 
         Rule ``"standard"`` leaves the module's own start.
         """
-        if self.plan.rule != "standard":
+        if rule_named(self.plan.rule).scales_width:
             self.plan.apply_(self.module, seed)
 
     # ---- what it costs ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from nfd.nets.resnet import ResNet
 from nfd.nets.stack import Stack
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
-from nfd.scaling.rules import Role
+from nfd.scaling.rules import Role, rule_named
 
 
 class PaperMember(Member):
@@ -65,7 +65,7 @@ class PaperMember(Member):
         return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
-        if self.net.weights == "deferred" or self.rule == "ntk":  # which no plan is for
+        if self.net.weights == "deferred" or rule_named(self.rule).regime == "kernel":  # which no plan is for
             if weight_decay or adamw_lr is not None:
                 raise InputError(
                     "weight_decay and adamw_lr of deferred weights, or under rule='ntk', have no plan. Leave them out."

@@ -130,7 +130,7 @@ class Network(ScaledNetwork):
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
         """The arguments that a rule decides."""
-        return {"regime": "kernel" if rule_named(rule) is rule_named("ntk") else "feature"}
+        return {"regime": rule_named(rule).regime}
 
     def is_standard_normal(self, name: str) -> bool:
         owner = self.get_submodule(name.rpartition(".")[0])

@@ -94,8 +94,8 @@ class ScaledNetwork(SelfScaled):
     def check_rule(self, rule: str) -> None:
         """ValueError when a rule is made for another regime, residual multiplier or block."""
         chosen = rule_named(rule)
-        if rule == "ntk" and self.regime != "kernel":
-            raise InputError("Rule 'ntk' is for regime='kernel'; this network has 'feature'. Choose another rule.")
+        if chosen.regime == "kernel" and self.regime != "kernel":
+            raise InputError(f"Rule {rule!r} is for regime='kernel'; this network has 'feature'. Choose another rule.")
         if chosen.scales_depth and not self.block_names():
             raise InputError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
         if chosen.exponent is not None and chosen.exponent != self.branch_exponent:

@@ -16,6 +16,7 @@ from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep
 from nfd.runs.trained import tested
 from nfd.scaling.laws import law_of
+from nfd.scaling.rules import rule_named
 
 _ACCURACY = 0.1  # rtol: how little the outputs may still move with the depth
 
@@ -88,7 +89,7 @@ def no_limit(base: RunConfig) -> NoLimit | None:
     """Why ``nfd.predict`` has no limit for runs like this one; None where it has."""
     excluded = {
         NoLimit.VANILLA: base.network != "resnet",
-        NoLimit.KERNEL: base.rule == "ntk",
+        NoLimit.KERNEL: rule_named(base.rule).regime == "kernel",
         NoLimit.ORDER: base.order != "pre",
         NoLimit.OPTIMIZER: not law_of(base.optimizer).is_linear,
     }

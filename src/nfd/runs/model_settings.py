@@ -13,6 +13,7 @@ from nfd.runs.config import Count, Rate, Several, Width
 from nfd.runs.fields import Optimizer, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer, law_of
+from nfd.scaling.rules import rule_named
 
 
 class ModelConfig(DataConfig):
@@ -95,7 +96,9 @@ class CheckConfig(ModelConfig):
 
 def check_planned(config: ModelConfig, rule: str) -> None:
     """Refuse the rule that is no plan's, and what the optimizer does not take under it."""
-    if rule == "ntk":
-        raise InputError("rule='ntk' is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule.")
+    if rule_named(rule).regime == "kernel":
+        raise InputError(
+            f"rule={rule!r} is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."
+        )
     if not is_path(config.optimizer):  # of one that is still to be imported, the question itself asks
         check_optimizer(config.optimizer, rule=rule, weight_decay=config.weight_decay)

@@ -35,7 +35,7 @@ from nfd.runs.fields import (
     whole_or_infinite,
 )
 from nfd.scaling.laws import check_optimizer, law_of, names_where
-from nfd.scaling.rules import check_block
+from nfd.scaling.rules import check_block, rule_named
 
 
 class DataConfig(Config):
@@ -125,7 +125,7 @@ class RunConfig(TrainingConfig):
 
     def _check_network(self) -> None:
         plain = (self.block, self.order, self.horizon, self.coupled) == ("one-layer", "pre", 1.0, False)
-        if self.network == "mlp" and not (plain and self.rule in ("mup", "ntk", "standard")):
+        if self.network == "mlp" and not (plain and not rule_named(self.rule).scales_depth):
             raise InputError(
                 "network='mlp' has no residual branch: it takes rule='mup', 'ntk' or 'standard', block='one-layer', "
                 f"order='pre', horizon=1 and coupled=false; got rule={self.rule!r}, block={self.block!r}, "
@@ -138,8 +138,8 @@ class RunConfig(TrainingConfig):
                 f"meter={self.meter!r} needs weights='dense' and optimizer={names_where(lambda law: law.is_linear)}; "
                 f"got {self.weights!r} and {self.optimizer!r}."
             )
-        if self.meter == "updates" and self.rule == "ntk":
-            raise InputError("meter='updates' is of the feature regime; got rule='ntk', the kernel regime.")
+        if self.meter == "updates" and rule_named(self.rule).regime == "kernel":
+            raise InputError(f"meter='updates' is of the feature regime; got rule={self.rule!r}, the kernel regime.")
         if self.meter == "spectra" and self.batch != 1:
             raise InputError(f"meter='spectra' is of steps of one sample: it needs batch=1; got batch={self.batch}.")
 
@@ -201,8 +201,10 @@ class PredictConfig(TrainingConfig):
 
     def check(self) -> None:
         super().check()
-        if self.rule == "ntk":
-            raise InputError("rule='ntk' is of the kernel regime, whose limit nfd kernel gives; choose another rule.")
+        if rule_named(self.rule).regime == "kernel":
+            raise InputError(
+                f"rule={self.rule!r} is of the kernel regime, whose limit nfd kernel gives; choose another rule."
+            )
         check_block(self.rule, self.block)
 
 

@@ -31,7 +31,7 @@ from nfd.core.errors import (
     check_flag,
     check_real,
 )
-from nfd.scaling.rules import Power
+from nfd.scaling.rules import Power, rule_named
 
 if TYPE_CHECKING:
     import torch
@@ -200,10 +200,10 @@ def check_optimizer(
         ValueError: naming the option and the optimizers that take it.
     """
     law = law_of(optimizer)
-    if rule == "ntk" and not law.is_linear:
+    if rule is not None and rule_named(rule).regime == "kernel" and not law.is_linear:
         raise InputError(
-            f"rule='ntk' has no rates for optimizer={law.name!r}; use {names_where(lambda other: other.is_linear)} or "
-            "another rule."
+            f"rule={rule!r} has no rates for optimizer={law.name!r}; use "
+            f"{names_where(lambda other: other.is_linear)} or another rule."
         )
     if momentum and "momentum" not in law.options:
         fitting = names_where(lambda other: "momentum" in other.options)

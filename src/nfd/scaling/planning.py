@@ -99,8 +99,8 @@ def plan(
     check_stored(model)
     chosen, law = rule_named(rule), law_of(optimizer)
     decay = check_choice("decay", decay, DECAYS)
-    if rule == "ntk":
-        raise InputError("Rule 'ntk' is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
+    if chosen.regime == "kernel":
+        raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     given = GivenBase.checked(base, base_width, base_depth, make_model)
     blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
     if sample is not None and not isinstance(sample, Tensor | tuple | list | Mapping):
@@ -111,7 +111,7 @@ def plan(
     if net is not None:
         check_nothing_said(blocks, roles)
         parts = parts_of_own(model, net, rule, given)
-    elif given.is_open and rule != "standard":
+    elif given.is_open and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
             "with make_model= where you have a constructor."

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
-from nfd.core.names import RuleName
+from nfd.core.names import Regime, RuleName
 
 if TYPE_CHECKING:
     from nfd.scaling.laws import OptimizerLaw
@@ -100,12 +100,13 @@ class Powers(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the rules above: its exponent ``a`` (None: any) and what it scales."""
+    """A row of the rules above: its exponent ``a`` (None: any), what it scales, and the regime it is of."""
 
     exponent: float | None
     scales_width: bool = True
     scales_depth: bool = True
     boosts_inner: bool = False
+    regime: Regime = "feature"
 
     def std(self, role: Role) -> Power:
         """Of the initial entries."""
@@ -148,7 +149,7 @@ def is_spectral(role: Role) -> bool:
 
 RULES: dict[RuleName, Rule] = {
     "standard": Rule(exponent=None, scales_width=False, scales_depth=False),
-    "ntk": Rule(exponent=None, scales_width=False, scales_depth=False),
+    "ntk": Rule(exponent=None, scales_width=False, scales_depth=False, regime="kernel"),
     "mup": Rule(exponent=0.0, scales_depth=False),
     "depth-mup": Rule(exponent=0.5),
     "depth-mup-inner": Rule(exponent=0.5, boosts_inner=True),
