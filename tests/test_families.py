@@ -28,7 +28,7 @@ from nfd.store.store import Store
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
-pytestmark = pytest.mark.filterwarnings("ignore:A DeferredLinear of size")  # these are small
+pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # these are small
 
 STREAM = torch.Generator().manual_seed(0)
 VECTORS = torch.randn(6, 5, generator=STREAM)
@@ -393,9 +393,42 @@ def test_code_without_a_fingerprint_needs_a_version() -> None:
         assert constructed(make_model, sample, version="1").identity["code"] == "1"
 
 
-def test_deferred_weights_are_refused_where_there_are_none() -> None:
-    with pytest.raises(ValueError, match="weights='deferred' are of the paper's networks; Residual stores its own"):
-        constructed(Residual, VECTORS).build(8, 2, 0, "deferred")
+class Positioned(Residual):
+    """With a buffer that its constructor computes, as rotary tables are."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.register_buffer("shift", torch.linspace(-1, 1, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.shift)
+
+
+@pytest.mark.parametrize("make_model", [Residual, Positioned])
+@pytest.mark.parametrize("weights", ["structured", "deferred"])
+def test_a_member_without_stored_weights_is_that_of_its_plan(make_model: Any, weights: Any) -> None:
+    """It has the outputs and the groups of the dense model that it stands for, and repeats from its seed."""
+    family = constructed(make_model, VECTORS).under(optimizer="muon")
+    member, again, other = (family.build(16, 4, seed, weights) for seed in (0, 0, 1))
+    kind = nfd.StructuredLinear if weights == "structured" else nfd.DeferredLinear
+    assert sum(isinstance(m, kind) for m in member.module.modules()) == 8
+    values = [outputs_of(m(VECTORS)).detach() for m in (member, again, other)]
+    assert torch.equal(values[0], values[1])
+    assert not torch.allclose(values[0], values[2])
+    dense = nfd.store_weights(member.module)
+    torch.testing.assert_close(dense(VECTORS), values[0], rtol=1e-4, atol=1e-5)
+    rates = {group["lr"] for group in again.groups(0.1, adamw_lr=0.01)}
+    assert rates == {group["lr"] for group in family.build(16, 4, 0).groups(0.1, adamw_lr=0.01)}
+
+
+def test_weights_are_stored_where_the_optimizer_or_the_network_needs_them() -> None:
+    with pytest.raises(ValueError, match="acts on every entry"):
+        constructed(Residual, VECTORS).build(16, 2, 0, "structured")
+    with pytest.raises(ValueError, match="has an argument weights= of its own"):
+        CASES["constructor of a subclass"].family().build(16, 2, 0, "deferred")
+
+
+def test_the_time_step_is_the_horizon_over_the_depth() -> None:
     assert math.isclose(PaperFamily(nfd.ResNet, 5, 3, settings={"horizon": 2.0}).build(8, 4, 0).time_step, 0.5)
 
 

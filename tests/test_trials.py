@@ -29,6 +29,8 @@ from nfd.training.recipe import Recipe
 from nfd.training.schedule import factors_of
 from nfd.training.task import Task
 
+pytestmark = pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # these are small
+
 STREAM = torch.Generator().manual_seed(0)
 STEPS = 12
 VECTORS = [(torch.randn(6, 5, generator=STREAM), torch.randint(0, 3, (6,), generator=STREAM)) for _ in range(STEPS + 3)]
@@ -101,6 +103,15 @@ def test_the_paper_s_networks_and_anyone_s_are_trials_alike() -> None:
     assert "test_loss" not in records[0].metrics
     assert len(records[0].curves["loss"]) == 4
     assert len({record.key for record in records}) == 2
+
+
+def test_a_trial_without_stored_weights_has_a_name_of_its_own_and_repeats() -> None:
+    given = trial(recipe(family(optimizer="sgd")), weights="structured")
+    one, two = (trained(given)[0] for _ in range(2))
+    assert torch.equal(one.curves["loss"], two.curves["loss"])
+    assert one.config["weights"] == "structured"
+    assert given.key != replace(given, weights="dense").key
+    assert replace(given, weights="dense").key == trial(recipe(family(optimizer="sgd"))).key
 
 
 def halving(optimizer: torch.optim.Optimizer) -> Any:

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_callable, check_count, check_seed
-from nfd.core.names import RuleName, Weights
+from nfd.core.names import NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import check_version, fingerprint
 from nfd.families.member import Member
 from nfd.families.paper import PaperMember
+from nfd.nets.defer import defer
 from nfd.nets.network import Network
 from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
@@ -54,7 +55,7 @@ class ConstructedFamily(Family):
     roles: Mapping[str, str] | None = None
     sample: Any = None
     version: str | None = None
-    _plans: dict[tuple[int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: dict[tuple[int, int, bool], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,25 +88,62 @@ class ConstructedFamily(Family):
         }
 
     def build(
-        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+        self,
+        width: int,
+        depth: int,
+        seed: int,
+        weights: NetworkWeights = "dense",
+        device: torch.device | str | None = None,
     ) -> Member:
-        if weights != "dense":
-            raise InputError(
-                f"weights={weights!r} are of the paper's networks; {self.name} stores its own. Use weights='dense'."
-            )
         width, depth = check_count("width", width, maximum=WIDEST), check_count("depth", depth, maximum=MOST)
         seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
+        if weights != "dense":
+            module, planned = self.outline(width, depth, seed)
+            return Member(defer(module, planned, weights=weights, seed=seed).to(device or "cpu"), planned, width, depth)
         module = instance(self.make_model, width, depth, seed)
         if device is not None:
             module.to(device)
-        if (width, depth) not in self._plans:  # it holds no numbers of the module, and takes a while to make
-            self._plans[width, depth] = self._plan(module, device)
-        member = member_of(module, self._plans[width, depth], width, depth)
+        member = member_of(module, self._planned(module, width, depth, device), width, depth)
         member.begin_(seed)
         return member
 
+    def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
+        """A module of a size and its plan: on the meta device, so that it takes no memory, or with numbers where a plan
+        could not restore all of them.
+
+        Raises:
+            ValueError: for networks of ``nfd.nets``, which choose their weights themselves.
+        """
+        if self.rate_name != "lr":
+            raise InputError(
+                f"{self.name} builds a network of nfd.nets, which has an argument weights= of its own. Pass it there."
+            )
+        module = self._shapes(width, depth)
+        if module is not None:
+            planned = self._planned(module, width, depth, None)
+            if not any(entry.start.kept for entry in planned.entries.values()):
+                return module, planned
+        module = instance(self.make_model, width, depth, seed)
+        return module, self._planned(module, width, depth, None)
+
+    def _shapes(self, width: int, depth: int) -> nn.Module | None:
+        """A module on the meta device; None where it cannot be made there, or has buffers, which would be lost."""
+        try:
+            with torch.device("meta"):
+                module = instance(self.make_model, width, depth)
+        except Exception:  # what is wrong with numbers too is raised where it is made with numbers
+            return None
+        return None if any(buffer.is_meta for buffer in module.buffers()) else module
+
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         check_constructor(self.make_model, widths, depths)
+
+    def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
+        """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
+        size = width, depth, any(p.is_meta for p in module.parameters())
+        if size not in self._plans:
+            self._plans[size] = self._plan(module, device)
+        return self._plans[size]
 
     def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
         own = self_scaled_of(module) is not None

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 
 from nfd.core.errors import check_choice
-from nfd.core.names import RuleName, Weights
+from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.member import Member
 from nfd.scaling.laws import law_of
 from nfd.scaling.rules import RULES
@@ -48,14 +48,19 @@ class Family(ABC):
 
     @abstractmethod
     def build(
-        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+        self,
+        width: int,
+        depth: int,
+        seed: int,
+        weights: NetworkWeights = "dense",
+        device: torch.device | str | None = None,
     ) -> Member:
         """The untrained member of a size, from this seed. No global random stream moves.
 
         Args:
             width, depth: in the units of the family.
             seed: of its start. Equal seeds of two sizes are independent, except where layers are coupled.
-            weights: ``"dense"`` or ``"deferred"``.
+            weights: ``"dense"``, ``"deferred"`` or ``"structured"``.
             device: where its parameters go; by default where the family puts them.
 
         Raises:

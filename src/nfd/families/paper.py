@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.names import RuleName, Weights
+from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
 from nfd.families.fingerprint import check_version, fingerprint
 from nfd.families.member import Member, StackedMembers, StreamEnds
@@ -179,7 +179,12 @@ class PaperFamily(Family):
         return about if self._is_ours else about | {"code": self._code}
 
     def build(
-        self, width: int, depth: int, seed: int, weights: Weights = "dense", device: torch.device | str | None = None
+        self,
+        width: int,
+        depth: int,
+        seed: int,
+        weights: NetworkWeights = "dense",
+        device: torch.device | str | None = None,
     ) -> PaperMember:
         net = self._network(width, depth, seed, weights, device or "cpu")
         return PaperMember(net, net, self.rule, self.optimizer)

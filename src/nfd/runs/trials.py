@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from nfd.core.errors import InputError, described, trace_of
+from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
@@ -39,6 +40,7 @@ class Trial(Run):
         lr, weight_decay: tuned at the family's base.
         adamw_lr: the same of what Muon leaves to AdamW; ``lr`` where None.
         stop: after how many steps to stop; None for all.
+        weights: how the network holds its wide matrices (``nfd.defer``).
     """
 
     recipe: Recipe = field(repr=False)
@@ -49,6 +51,7 @@ class Trial(Run):
     weight_decay: float = 0.0
     adamw_lr: float | None = None
     stop: int | None = None
+    weights: NetworkWeights = "dense"
 
     ends_the_sweep: ClassVar[bool] = True
 
@@ -60,6 +63,7 @@ class Trial(Run):
     def settings(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "weight_decay")}
         own |= {name: getattr(self, name) for name in ("adamw_lr", "stop") if getattr(self, name) is not None}
+        own |= {} if self.weights == "dense" else {"weights": self.weights}
         return {**self.recipe.identity, **own, "schedule": self._factors and hashed({"factors": list(self._factors)})}
 
     @property
@@ -105,7 +109,7 @@ class Trial(Run):
         task = self._task.on(place)
         devices = [] if place.type == "cpu" else [place]
         with global_streams(derive(self.seed, "training", self.width, self.depth), devices):
-            member = self.recipe.family.build(self.width, self.depth, self.seed, device=place)
+            member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place)
             member.module.train()
             rows = self.recipe.rows(
                 member, self.lr, self.weight_decay, list(task.batches), self._factors, adamw_lr=self.adamw_lr
