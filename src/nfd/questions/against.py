@@ -81,7 +81,7 @@ class RateAgainst:
     @cached_property
     def inside(self) -> dict[tuple[Size, float], Scores]:
         """The places whose best rate lies inside of its grid: it is fitted there alone."""
-        return {place: cell for place, cell in self.cells.items() if cell.learns and not cell.edge}
+        return {place: cell for place, cell in self.cells.items() if cell.has_optimum}
 
     @property
     def sizes(self) -> list[Size]:

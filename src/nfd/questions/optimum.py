@@ -83,6 +83,11 @@ class Scores:
         return -1 if best == 0 else 1 if best == len(self.log2_eta) - 1 else 0
 
     @property
+    def has_optimum(self) -> bool:
+        """Whether the best rate lies inside of the grid: it is fitted there alone."""
+        return self.learns and not self.edge
+
+    @property
     def near_ends(self) -> tuple[bool, bool]:
         """Whether the lowest and the highest rate keep so much progress that rates beyond could be of the fit."""
         lost = _lost(self.typical, self.guess)

@@ -75,7 +75,7 @@ class RuleTransfer:
     @cached_property
     def inside(self) -> dict[Size, Scores]:
         """The sizes whose best rate lies inside of its grid: it is fitted there alone."""
-        return {size: cell for size, cell in self.cells.items() if cell.learns and not cell.edge}
+        return {size: cell for size, cell in self.cells.items() if cell.has_optimum}
 
     def optimum(self, size: Size) -> Interval:
         """log2 of the best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""

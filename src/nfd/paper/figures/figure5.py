@@ -174,7 +174,7 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
                 losses = sizes(part, "eta_c", methodcaller("metric", metric))
                 rows += point_rows(series, "eta_c", "loss", losses, depth=depth, width=width)
                 cell = scores(runs, rule, width, depth, data.classes, metric)
-                at = _rate(cell.optimum()) if cell.learns and not cell.edge else "beyond these rates"
+                at = _rate(cell.optimum()) if cell.has_optimum else "beyond these rates"
                 best_rates.append(f"{at} ({series})")
             loss = metric.replace("_", " ").replace("train", "training")
             panels.append(
