@@ -28,7 +28,7 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
     scale = alt.Scale(domain=sizes, range=shades)
     colour = alt.Color(f"{axis}:O", title=axis, scale=scale, legend=alt.Legend(symbolOpacity=1))
     reach = alt.Scale(type="log", domain=[rates[0] / 1.2, rates[-1] * 1.2])
-    ticks = alt.Axis(values=rates, format="~g", grid=False, labelOverlap=True)
+    ticks = alt.Axis(values=rates, format="~g", grid=False, labelAngle=-40)
 
     def across(column: str) -> alt.X:
         return alt.X(f"{column}:Q", title=ACROSS, axis=ticks, scale=reach)

@@ -66,8 +66,9 @@ below: best rates with 95 % intervals.*
 
 The regret is what the largest network loses at the smallest one's best rate, on new starts. Its interval counts the
 chance that a start diverges where few have, which makes its upper end wide. TRANSFERS: the interval lies below a
-tenth of the largest network's progress; COSTS: above. Progress counts from equal guesses, so a tenth is much: the
-last column has what the largest network gains over the smallest, each at its best rate."""
+tenth of the largest network's progress; COSTS: above; UNCERTAIN: around it. Progress counts from equal guesses, and
+most of it is how often each byte occurs, so a tenth is much: beside it, the last column has what the largest network
+gains over the smallest, each at the best rate of its grid."""
 
 LARGER = """Networks of width {width} and depth {depth}, {seeds} seeds, at the best rate of width {small} and at the
 rates beside it. Bold: the least of the three. The last column is what the small network's rate costs against the
