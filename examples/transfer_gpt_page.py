@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from transfer_gpt_charts import chart
 from transfer_gpt_words import CHECKS, LADDER, LARGER, LIMITS_OF_IT, PAGE, SAVED, SETTING
 
 from nfd.core.files import write_text
-from nfd.core.statistics import mean
+from nfd.core.statistics import Interval, mean
 from nfd.meters.outcome import is_fault
+from nfd.meters.verdict import verdict
 
 Found = Mapping[str, Any]
 
@@ -200,20 +202,24 @@ def faults_of(check: Found) -> dict[int, list[Found]]:
 def words_of(faults: Sequence[Found]) -> str:
     """``GROWS: `stream_update` +0.41``."""
     texts = []
-    for verdict in dict.fromkeys(row["verdict"] for row in faults):
-        own = ", ".join(f"`{row['meter']}` {row['slope']:+.2f}" for row in faults if row["verdict"] == verdict)
-        texts.append(f"{verdict}: {own}")
+    for word in dict.fromkeys(row["verdict"] for row in faults):
+        own = ", ".join(f"`{row['meter']}` {row['slope']:+.2f}" for row in faults if row["verdict"] == word)
+        texts.append(f"{word}: {own}")
     return "; ".join(texts) or "none"
 
 
 def foresight(drift: Mapping[str, float | None], faults: bool) -> str:
     """Whether a check with or without faults agrees with a sweep whose best rate drifts or not."""
-    low, high = drift["low"], drift["high"]
-    if low is None or high is None:
+    value, low, high = (math.nan if drift[name] is None else drift[name] for name in LIMITS)
+    moved = Interval(value, math.nan, low, high)
+    if not math.isfinite(low) or not math.isfinite(high):
         return "the drift is not known"
-    if low > 0 or high < 0:
-        return "yes: a fault, and a drift" if faults else "no: a drift without a fault"
-    return "no: a fault without a drift" if faults else "yes: no fault, and no drift that seeds resolve"
+    if not moved.resolved:
+        return "no: a fault without a drift" if faults else "yes: no fault, and no drift that seeds resolve"
+    if faults:
+        return "yes: a fault, and a drift"
+    small = verdict(moved) in ("STABLE", "UNCERTAIN")
+    return "no: a drift without a fault" + (", of a size that a check would not call one" if small else "")
 
 
 def exponents(check: Found) -> str:

@@ -181,20 +181,26 @@ def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "faults", "meaning"),
+    ("value", "low", "high", "faults", "meaning"),
     [
-        (-1.2, -0.7, True, "yes: a fault, and a drift"),
-        (0.2, 0.7, False, "no: a drift without a fault"),
-        (-0.1, 0.2, True, "no: a fault without a drift"),
-        (-0.1, 0.2, False, "yes: no fault"),
-        (None, None, True, "the drift is not known"),
+        (-0.9, -1.2, -0.7, True, "yes: a fault, and a drift"),
+        (0.5, 0.2, 0.7, False, "no: a drift without a fault"),
+        (-0.2, -0.3, -0.1, False, "no: a drift without a fault, of a size that a check would not call one"),
+        (0.1, -0.1, 0.2, True, "no: a fault without a drift"),
+        (0.1, -0.1, 0.2, False, "yes: no fault, and no drift that seeds resolve"),
+        (0.1, None, None, True, "the drift is not known"),
     ],
 )
 def test_whether_a_check_foresaw_a_drift(
-    low: float | None, high: float | None, faults: bool, meaning: str, monkeypatch: pytest.MonkeyPatch
+    value: float,
+    low: float | None,
+    high: float | None,
+    faults: bool,
+    meaning: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = transfer_gpt(monkeypatch).transfer_gpt_page
-    assert page.foresight({"low": low, "high": high}, faults).startswith(meaning)
+    assert page.foresight({"value": value, "low": low, "high": high}, faults) == meaning
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
