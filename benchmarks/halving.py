@@ -3,7 +3,7 @@
 python -m benchmarks.halving --out out/halving            # minutes on two cores; stopped, it goes on from there
 
 Whole grids are trained once. What halving trains of them follows from their loss curves, of which short trainings are
-the beginning, bit for bit (``tests/test_axes.py``): nothing is trained again. Repeats have batches of their own.
+the beginning (``tests/test_axes.py``): nothing is trained again. Repeats have batches of their own.
 """
 
 from __future__ import annotations

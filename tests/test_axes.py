@@ -20,6 +20,7 @@ from nfd.questions.halving import halved, wider
 from nfd.questions.optimum import Scores
 from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_findings import result, transfer_findings
+from nfd.runs.trials import Trial
 from nfd.scaling.laws import law_of
 from nfd.store.store import Store
 from nfd.training.task import Task
@@ -243,6 +244,13 @@ def test_questions_about_settings_without_runs_are_refused(answer: Transfer) -> 
         answer.drift("complete-p", "steps")
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials are trained one by one, so that their bits do not depend on which are trained together."""
+    monkeypatch.setattr(Trial, "most_together", 1)
+
+
+@pytest.mark.usefixtures("alone")
 def test_muon_leaves_adamw_a_rate_of_its_own() -> None:
     answer = asked(optimizer="muon", axes={"adamw_lr": (0.001, 0.01)}, lr=(0.005, 0.02, 0.08))
     cells = answer.rules[0].against["adamw_lr"].cells
@@ -313,6 +321,7 @@ def test_rates_left_out_come_back_where_nothing_is_learnt() -> None:
 LONG = tuple(0.0005 * 3.0**k for k in range(9))
 
 
+@pytest.mark.usefixtures("alone")
 def test_halving_gives_the_answer_of_the_whole_grid_for_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where short trainings mislead it to begin with the wrong rates."""
     one = {"axes": {"steps": (8,)}, "lr": LONG}

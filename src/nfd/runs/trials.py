@@ -31,8 +31,8 @@ class Trial(Run):
     Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth of the steps), and
     ``test_loss`` where the task has ``eval_batches``; and the curve ``loss``, before each update.
 
-    A trial that stops early is a run of its own: its curve is the beginning of the whole trial's, bit for bit, and no
-    evaluation batch judges it.
+    A trial that stops early is a run of its own: its curve is the beginning of the whole trial's, and no evaluation
+    batch judges it.
 
     Args:
         recipe: family, task, optimizer and schedule.
