@@ -48,6 +48,16 @@ class Slower(Known):
     power = 0.5
 
 
+class Longer(Known):
+    """A loss that falls with every step of training, too."""
+
+    seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += self.training
+        return super().forward(x) + 2 / max(self.seen, 1) ** 0.5
+
+
 def height(out: Tensor, y: Tensor) -> Tensor:
     return out.mean()
 
@@ -74,6 +84,24 @@ def test_a_known_law_is_found_and_its_best_size_is_counted() -> None:
     with pytest.raises(ValueError, match="memory is not known"):
         capacity.best(memory="1 GiB")
     assert {row["quantity"] for row in capacity.table} == {"floor", "a", "b", "training loss"}
+
+
+def test_where_lengths_vary_the_law_has_a_power_of_them() -> None:
+    given: dict[str, Any] = {"rule": "standard", "optimizer": "sgd", "lr": 1e-6, "loss": height, "seeds": 3}
+    batches = [(torch.ones(2, 1), torch.zeros(2, dtype=torch.long))] * 10
+    capacity = nfd.capacity(Longer, (16, 32, 64), (2, 4, 8), batches, lengths=(1, 2, 3, 5, 7, 10), **given)
+    assert capacity.law.variables == ("width", "depth", "tokens")
+    assert capacity.law.good
+    assert capacity.floor.low < 0.7 < capacity.floor.high
+    longer = capacity.at(64, 8, tokens=80)  # targets: 40 steps of two
+    assert longer.low < 0.7 + 8 / 64 + 0.5 / 8 + 2 / 40**0.5 < longer.high
+    assert capacity.held_out is not None
+    assert capacity.held_out.size == (64, 8, 20)
+    assert capacity.best(parameters=20_000).cost <= 20_000
+    one = nfd.capacity(Longer, (16, 32, 64), (2, 4, 8), batches, lengths=(4,), **given)
+    four = nfd.capacity(Longer, (16, 32, 64), (2, 4, 8), batches[:4], **given)
+    assert one.law.variables == ("width", "depth")
+    assert one.table == four.table
 
 
 def test_a_law_that_does_not_hold_is_not_extrapolated() -> None:
@@ -129,6 +157,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lr": 0.0}, ValueError, "lr must be greater than 0"),
     ({"rule": "mupp"}, ValueError, "Did you mean 'mup'"),
     ({"optimizer": "sgdd"}, ValueError, "Did you mean 'sgd'"),
+    ({"lengths": (1, 4)}, ValueError, "lengths must be at most 3; got 4"),
+    ({"lengths": (2, 1)}, ValueError, "lengths must be ascending"),
+    ({"lengths": (1, 3), "schedule": lambda step: 1.0}, ValueError, "schedule must take steps"),
 ]
 
 

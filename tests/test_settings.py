@@ -455,6 +455,7 @@ MODEL_CAPACITIES = Probe(
     OF_MODELS
     | {
         "rule": ["mup", "ntk"], "widths": [(4, 8, 20)], "depths": [(2, 4, 10)], "lr": [0.1], "width": [9], "depth": [9],
+        "lengths": [(1,)],
         "parameters": ["2k", "many parameters"], "flops": ["9G"],
     },
 )  # fmt: skip

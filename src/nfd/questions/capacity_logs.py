@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,18 +10,15 @@ import numpy as np
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
-from nfd.questions.capacity import Capacity, HeldOut, largest_held_out, shorter
+from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Costs, counted
-from nfd.questions.law import Losses
 from nfd.questions.law_fit import fit_law
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
-from nfd.questions.power_fit import fit_power_law, without_smallest
-from nfd.questions.power_law import PowerLaw, Sizes
+from nfd.questions.power_fit import fit_power_law
+from nfd.questions.power_law import Sizes
+from nfd.questions.trusted import trusted_law
 
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
-
-_FAILS = "From the others the law does not predict the largest size."
-_LEFT_OUT = "Smaller sizes were left out until the law held and predicted the largest size from the others."
 
 Fit = Callable[[Any], Any]  # Law or PowerLaw
 
@@ -62,7 +58,7 @@ def fit_capacity(rows: Any, *, columns: Mapping[str, str | None] | None = None) 
         law, held_out = fit(losses), largest_held_out(fit, losses)
     else:
         fit = partial(fit_power_law, variables)
-        law, held_out = _trusted(variables, losses)
+        law, held_out = trusted_law(variables, losses)
     return Capacity(
         law,
         losses,
@@ -115,18 +111,6 @@ def _paired(rungs: Mapping[Sizes, list[LoggedRun]]) -> bool:
     """Whether the sizes share their seeds."""
     seeds = {tuple(run.seed for run in rung) for rung in rungs.values()}
     return len(seeds) == 1 and None not in next(iter(seeds))
-
-
-def _trusted(variables: tuple[str, ...], losses: Losses) -> tuple[PowerLaw, HeldOut | None]:
-    """The law of the rungs from which it holds and predicts the largest, and how; where no rungs are, that of all."""
-    fit, kept = partial(fit_power_law, variables), losses
-    whole = law, held_out = fit(losses), largest_held_out(fit, losses)
-    while not law.good or (held_out is not None and not held_out.inside):
-        left = without_smallest(variables, kept)
-        if left is None:
-            return replace(whole[0], good=False, note=whole[0].note or _FAILS), whole[1]
-        kept, law, held_out = left, fit(left), largest_held_out(fit, left)
-    return law if kept is losses else replace(law, note=f"{_LEFT_OUT} {law.note}".strip()), held_out
 
 
 def _costs(runs: list[LoggedRun]) -> Costs | None:

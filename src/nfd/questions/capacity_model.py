@@ -12,13 +12,19 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import check_real
+from nfd.core.errors import check_ascending, check_real
 from nfd.core.names import RuleName
 from nfd.families.family import Family
+from nfd.questions.against import Variation
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Cost, Costs, Resource, counted
-from nfd.questions.ladder import ladder_of
+from nfd.questions.ladder import Ladder, ladder_of
+from nfd.questions.law import Law, Losses
 from nfd.questions.law_fit import fit_law
+from nfd.questions.power_fit import fit_power_law
+from nfd.questions.power_law import PowerLaw
+from nfd.questions.trusted import trusted_law
+from nfd.questions.variations import varied
 from nfd.runs.executors.executor import Executor
 from nfd.runs.sweep import Sweep
 from nfd.scaling.calls import batch_size
@@ -53,6 +59,7 @@ def capacity(
     schedule: Schedule | None = None,
     make_optimizer: MakeOptimizer | None = None,
     version: str | None = None,
+    lengths: Sequence[int] | None = None,
     progress: bool = False,
     device: torch.device | str | None = None,
 ) -> Capacity:
@@ -60,6 +67,9 @@ def capacity(
 
     The largest size is left out of a fit of its own, and predicted. What a size costs is counted, in parameters and in
     the floating-point operations of its training.
+
+    With several ``lengths`` every size is trained over each, and the law is ``floor + a/n + b/L + c/D^beta``, where D
+    is how many targets were seen (``tokens``): of the sizes from which it holds and predicts the largest.
 
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
@@ -71,6 +81,8 @@ def capacity(
         seeds: networks of each size, at least 2.
         eval_batches: batches whose mean loss is fitted; by default the mean training loss over the last tenth of the
             steps.
+        lengths: numbers of steps, ascending, on the first batches; by default one, on all. A ``schedule`` must take
+            ``steps`` where there are several.
         out, executor, loss, weight_decay, schedule, make_optimizer, version, progress, device: as in ``nfd.transfer``.
 
     Returns:
@@ -99,26 +111,61 @@ def capacity(
         version=version,
         device=device,
     )
-    family, task, sizes = ladder.recipe.family, ladder.recipe.task, ladder.sizes
+    family = ladder.recipe.family
     rate = law_of(family.optimizer).check_rate if lr is None else check_real("lr", lr, above=0.0, below=MAX_RATE)
-    plans = {size: ladder.trials(family.rule, size, [rate], range(ladder.seeds)) for size in sizes}
+    ladders = _of_lengths(ladder, lengths)
+    names = ("width", "depth", "tokens") if len(ladders) > 1 else ("width", "depth")
+    plans = {
+        (*size, *([tokens] if len(ladders) > 1 else [])): of_length.trials(
+            family.rule, size, [rate], range(ladder.seeds)
+        )
+        for tokens, of_length in ladders.items()
+        for size in ladder.sizes
+    }
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
         trained = sweep.run_all(plans, "sizes")
-    score = ladder.score
-    losses = {size: [record.metrics.get(score, math.inf) for record in records] for size, records in trained.items()}
-    fit = partial(fit_law, paired=False)
+    losses = {size: [r.metrics.get(ladder.score, math.inf) for r in records] for size, records in trained.items()}
+    longest = ladders[max(ladders)].recipe.task
+    steps = " or ".join(f"{of_length.recipe.task.steps}" for of_length in ladders.values())
     return Capacity(
-        fit(losses, trim=True),
-        losses,
-        f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, {task.steps} steps, "
+        **_fitted(names, losses),
+        about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, {steps} steps, "
         f"{seeds} seeds of each size.",
-        _SCORES[score],
-        costs=_costs(family, sizes, task),
-        held_out=largest_held_out(fit, losses),
-        shorter=shorter(fit, losses),
+        score=_SCORES[ladder.score],
+        costs=_costs(family, ladder.sizes, longest),
         lr=rate,
         rate_name=family.rate_name,
     )
+
+
+def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladder]:
+    """The networks over each length of training, by the targets that they see."""
+    steps = ladder.recipe.task.steps
+    several = [steps] if lengths is None else check_ascending("lengths", lengths, steps)
+    ladders = [ladder if several == [steps] else varied(ladder, Variation("steps", length)) for length in several]
+    return {_targets(of_length.recipe.task): of_length for of_length in ladders}
+
+
+def _targets(task: Task) -> int:
+    """How many class ids a training is shown, or samples where targets are no class ids."""
+    return sum(
+        y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else batch_size(x) for x, y in task.batches
+    )
+
+
+def _fitted(names: tuple[str, ...], losses: Losses) -> dict[str, Any]:
+    """The law of what varies, and what holds it to account."""
+    if len(names) == 2:
+        fit: Callable[[Any], Any] = partial(fit_law, paired=False)
+        law: Law | PowerLaw = fit_law(losses, paired=False, trim=True)
+        held_out = largest_held_out(fit, losses)
+    else:
+        varying = [place for place, sizes in enumerate(zip(*losses, strict=True)) if len({*sizes}) > 1]
+        variables = tuple(names[place] for place in varying)
+        losses = {tuple(size[place] for place in varying): own for size, own in losses.items()}
+        fit = partial(fit_power_law, variables)
+        law, held_out = trusted_law(variables, losses)
+    return {"law": law, "losses": losses, "held_out": held_out, "shorter": shorter(fit, losses)}
 
 
 def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Costs:

@@ -43,7 +43,8 @@ def capacity_of_model(
     for resource, budget in budgets_of(config).items():
         amount(resource, budget)  # can be read, before anything is trained
     arguments, data = _arguments(config, model, device)
-    return capacity(**arguments, rule=config.rule, lr=config.lr, out=out, executor=executor), data
+    own = {name: getattr(config, name) for name in ("rule", "lr", "lengths")}
+    return capacity(**arguments, **own, out=out, executor=executor), data
 
 
 def _arguments(config: ModelSweepConfig, model: str, device: str | None) -> tuple[dict[str, Any], str]:

@@ -166,6 +166,8 @@ class ModelCapacityConfig(SizeConfig, ModelSweepConfig):
     """scaling rule, under which one learning rate serves every size: mup, depth-mup, depth-mup-inner or complete-p"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
+    lengths: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None
+    """numbers of steps, ascending, over each of which every size is trained, for a law in tokens too; by default one"""
 
     def check(self) -> None:
         super().check()
