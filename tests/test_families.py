@@ -438,11 +438,17 @@ def test_members_are_stacked_where_their_kind_can() -> None:
     stacked = type(members[0]).stacked(members)
     assert stacked is not None
     torch.testing.assert_close(stacked.module(VECTORS)[1], members[1](VECTORS))
-    for group, alone in zip(stacked.groups([0.1, 0.2, 0.3]), family.build(8, 2, 0).groups(0.1), strict=False):
+    for group, alone in zip(
+        stacked.groups([m.groups(0.1) for m in members]), family.build(8, 2, 0).groups(0.1), strict=False
+    ):
         assert group["lr"].shape == (3, 1, 1)
         assert alone["lr"] > 0
     others = [constructed(Residual, VECTORS).build(8, 2, seed) for seed in range(2)]
-    assert type(others[0]).stacked(others) is None
+    pair = type(others[0]).stacked(others)
+    assert pair is not None
+    torch.testing.assert_close(pair(VECTORS)[1], others[1](VECTORS))
+    rates = [member.groups(lr) for member, lr in zip(others, (0.1, 0.2), strict=True)]
+    assert pair.groups(rates)[0]["lr"].tolist() == [own[0]["lr"] for own in rates]
     deferred = [family.build(8, 2, 0, "deferred")]
     assert type(deferred[0]).stacked(deferred) is None
 

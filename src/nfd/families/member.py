@@ -16,7 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.random import global_streams
 from nfd.core.statistics import rms
+from nfd.nets.module_stack import ModuleStack
+from nfd.nets.stacked_optimizers import by_name, stacked_group
 from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
+from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Role, rule_named
 from nfd.scaling.tensors import modules
@@ -50,13 +53,29 @@ class StreamEnds:
 
 
 class StackedMembers:
-    """Members of one shape that are trained as one: ``module`` maps ``[b, d]`` to ``[R, b, C]``."""
+    """Members of one shape that are trained as one: outputs of ``module`` are ``[R, ...]``."""
 
     module: nn.Module
 
-    def groups(self, lr: Sequence[float]) -> list[dict[str, Any]]:
-        """Parameter groups with a column of rates, one for each member."""
+    def __call__(self, sample: Any) -> Any:
+        """What the members return for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+        return call_with(self.module, sample)
+
+    def groups(self, alone: Sequence[Groups]) -> Groups:
+        """Parameter groups with a rate for every member, from the groups that each has alone."""
         raise NotImplementedError
+
+
+class _Stacked(StackedMembers):
+    """Of any members."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.modules = [member.module for member in members]
+        self.module = self.stack = ModuleStack(self.modules)
+
+    def groups(self, alone: Sequence[Groups]) -> Groups:
+        settings = [by_name(*of_one) for of_one in zip(self.modules, alone, strict=True)]
+        return [stacked_group(self.stack.weights[name], [own[name] for own in settings]) for name in settings[0]]
 
 
 class Member:
@@ -180,8 +199,12 @@ class Member:
 
     @classmethod
     def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
-        """The members as one module that trains them together; None where this kind has no such form."""
-        return None
+        """Members of one shape as one module that trains them together; None where they have no such form.
+
+        Raises:
+            ValueError, RuntimeError: where they differ in more than their numbers.
+        """
+        return _Stacked(members)
 
 
 def _keep_first(ends: StreamEnds, end: list[Tensor], value: Any) -> None:

@@ -22,6 +22,8 @@ from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.nets.stack import Stack
+from nfd.nets.stacked_optimizers import by_name
+from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
@@ -128,8 +130,9 @@ class _PaperStack(StackedMembers):
         self.module = self.stack = Stack(nets)
         self.members = members
 
-    def groups(self, lr: Sequence[float]) -> list[dict[str, Any]]:
-        return self.stack.param_groups(lr, [member.rule for member in self.members], self.members[0].optimizer)
+    def groups(self, alone: Sequence[Groups]) -> Groups:
+        settings = [by_name(member.net, own) for member, own in zip(self.members, alone, strict=True)]
+        return self.stack.folded(settings, self.members[0].optimizer)
 
 
 @dataclass(frozen=True)

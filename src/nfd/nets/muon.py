@@ -18,6 +18,10 @@ Shape = Literal["original", "match_rms_adamw"]
 _NUMBERS = ("lr", "weight_decay", "momentum", "eps")
 _MOST_STEPS = 100
 
+# PyTorch's defaults
+MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
 
 class Muon(FactoredOptimizer):
     """``torch.optim.Muon`` that also steps ``DeferredLinear`` and ``StructuredLinear``, whose parameters grow.
@@ -53,11 +57,11 @@ class Muon(FactoredOptimizer):
         params: Any,
         lr: float = 1e-3,
         weight_decay: float = 0.1,
-        momentum: float = 0.95,
+        momentum: float = MOMENTUM,
         nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
-        eps: float = 1e-7,
-        ns_steps: int = 5,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        eps: float = EPSILON,
+        ns_steps: int = STEPS,
         adjust_lr_fn: Shape | None = None,
     ) -> None:
         settings = {
@@ -122,7 +126,7 @@ class Muon(FactoredOptimizer):
         M = grad.lerp(average, momentum) if group["nesterov"] else average
         shape = p.stands_for if isinstance(p, Guarded) else (p.shape[0], p.shape[1])
         update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        p.add_(update, alpha=-float(group["lr"]) * _shape_factor(group["adjust_lr_fn"], *shape))
+        p.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], *shape))
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
@@ -143,7 +147,7 @@ def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: fl
     return torch.matmul(P, M) if is_wide else torch.matmul(M, P)
 
 
-def _shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
+def shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
     """What PyTorch multiplies the rate of a matrix by."""
     if adjust == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))

@@ -9,7 +9,7 @@ diverges leaves the rest as they were.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nfd.core.activations import Activation
 from nfd.nets.dense import DenseLinear, decoupled_product
 from nfd.nets.network import Network
+from nfd.nets.stacked_optimizers import by_name, stacked_group
 from nfd.scaling.laws import law_of
 
 _REPLACED = ("forward", "embed", "product", "add", "read")  # which a stack computes in place of its networks
@@ -65,15 +66,22 @@ class Stack(nn.Module):
     ) -> list[dict[str, Any]]:
         """Parameters by role with a column ``[R, 1, 1]`` of rates (and Adam's epsilons), one per network."""
         settings = zip(self._nets, eta_c, rules, strict=True)
-        alone = [_by_name(net, net.param_groups(rate, rule, optimizer)) for net, rate, rule in settings]
+        alone = [by_name(net, net.param_groups(rate, rule, optimizer)) for net, rate, rule in settings]
+        return self.folded(alone, optimizer)
+
+    def folded(self, alone: Sequence[Mapping[str, Mapping[str, Any]]], optimizer: str) -> list[dict[str, Any]]:
+        """The same from the settings that the parameters of every network have, by name."""
         law = law_of(optimizer)
         groups = []
         for name in alone[0]:
             scale = self._scales[name]
-            group: dict[str, Any] = {"params": [self.get_parameter(_flat(name))]}
-            group["lr"] = _column([g[name]["lr"] for g in alone], scale) * scale ** (1 + law.degree)
-            if law.epsilon:
-                group["eps"] = _column([g[name]["eps"] for g in alone], scale) / scale
+            group = stacked_group(self.get_parameter(_flat(name)), [settings[name] for settings in alone])
+            turn = scale ** (1 + law.degree)
+            group["lr"] = _column(group["lr"], scale) * turn
+            if "eps" in group:
+                group["eps"] = _column(group["eps"], scale) / scale
+            if "weight_decay" in group:
+                group["weight_decay"] = _column(group["weight_decay"], scale) / turn
             groups.append(group)
         return groups
 
@@ -159,19 +167,14 @@ def _form(net: Network) -> tuple[Any, ...]:
     return type(net), net.activation.name, net.feedback, getattr(net, "order", None), shapes
 
 
-def _by_name(net: Network, groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    group_of = {id(p): group for group in groups for p in group["params"]}
-    return {name: group_of[id(p)] for name, p in net.named_parameters() if id(p) in group_of}
-
-
 def _role_of(name: str, roles: Any) -> Any:
     """A static feedback matrix has no role of its own; its scale is that of the matrix it stands in for."""
     return roles[name] if name in roles else roles[name.replace("feedback_weight", "weight")]
 
 
-def _column(values: Sequence[float], like: Tensor) -> Tensor:
+def _column(values: Sequence[float] | Tensor, like: Tensor) -> Tensor:
     """``[R, 1, 1]``."""
-    return torch.tensor(values, dtype=torch.float64).to(like).view(-1, 1, 1)
+    return torch.as_tensor(values, dtype=torch.float64).to(like).view(-1, 1, 1)
 
 
 def _flat(name: str) -> str:

@@ -113,6 +113,8 @@ def groups(runs: Iterable[Run], done: Container[str] = ()) -> list[Group]:
         alike.setdefault((type(run), run.form), {})[run.key] = run
     missing = []
     for members in map(list, map(dict.values, alike.values())):
+        if all(run.key in done for run in members):
+            continue
         size = members[0].most_together
         for first in range(0, len(members), size):
             left = tuple(run for run in members[first : first + size] if run.key not in done)

@@ -83,11 +83,11 @@ class _Training:
         self.inputs, self.labels, tests = _placed(dataset, device)
         self.tests = tests[tested(self.first)]
         self.order = dataset.order(self.first.batch, self.first.steps, self.first.data_seed).to(device)
-        members = [member(config, dataset, device) for config in configs]
-        for network in members:
+        self.members = [member(config, dataset, device) for config in configs]
+        for network in self.members:
             network.reserve(self.order.numel())
-        self.member = members[0]
-        self.stack = type(self.member).stacked(members) if is_stackable(self.first) else None
+        self.member = self.members[0]
+        self.stack = type(self.member).stacked(self.members) if is_stackable(self.first) else None
         self.net = self.member.module if self.stack is None else self.stack.module
         self.meter = METERS[self.first.meter](self.net, self.member, self.tests[:PROBES])
         self.blank = {name: torch.full_like(x, math.nan) for name, x in self.meter.read().items()}
@@ -123,8 +123,8 @@ class _Training:
     def _optimizer(self) -> Optimizer:
         c = self.first
         if self.stack is not None:
-            groups = self.stack.groups([config.eta_c for config in self.configs])
-            return stacked_optimizer_named(c.optimizer, groups, momentum=c.momentum)
+            alone = [m.groups(config.eta_c) for m, config in zip(self.members, self.configs, strict=True)]
+            return stacked_optimizer_named(c.optimizer, self.stack.groups(alone), momentum=c.momentum)
         return optimizer_named(c.optimizer, self.member.groups(c.eta_c), momentum=c.momentum)
 
     def _look(self, step: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import nn
 
 from nfd.core.errors import InputError, described, trace_of
 from nfd.core.names import NetworkWeights
@@ -18,10 +20,11 @@ from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
 from nfd.scaling.calls import evaluating
-from nfd.store.rows import Record
+from nfd.store.rows import Record, Status
 from nfd.training.blame import blaming_the_model
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
+from nfd.training.together import most_together
 
 
 @dataclass(frozen=True)
@@ -64,67 +67,116 @@ class Trial(Run):
         own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "weight_decay")}
         own |= {name: getattr(self, name) for name in ("adamw_lr", "stop") if getattr(self, name) is not None}
         own |= {} if self.weights == "dense" else {"weights": self.weights}
-        return {**self.recipe.identity, **own, "schedule": self._factors and hashed({"factors": list(self._factors)})}
+        return {**self.recipe.identity, **own, "schedule": self.factors and hashed({"factors": list(self.factors)})}
+
+    @cached_property
+    def factors(self) -> tuple[float, ...] | None:
+        """Its schedule and warm-up as factors on its rates, one per step; None where there is neither."""
+        return self.recipe.factors(self.lr)
+
+    @property
+    def task(self) -> Task:
+        """What it is trained on and judged by; the whole task unless it stops early."""
+        task = self.recipe.task
+        return task if self.stop is None else replace(task.first(self.stop), eval_batches=())
 
     @property
     def cost(self) -> float:
         """Multiply-adds of the blocks, up to one number."""
         return float((self.stop or self.recipe.task.steps) * self.depth * self.width**2)
 
-    @classmethod
-    def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
-        return [run._record(torch.device(device)) for run in runs]
-
-    @cached_property
-    def _factors(self) -> tuple[float, ...] | None:
-        return self.recipe.factors(self.lr)
+    @property
+    def form(self) -> Hashable:
+        size = self.width, self.depth, self.weights, self.stop
+        return hashed(dict(self.recipe.identity)), *size, self.factors is None
 
     @property
-    def _task(self) -> Task:
-        """What is trained on and judged by; the whole task unless it stops early."""
-        task = self.recipe.task
-        return task if self.stop is None else replace(task.first(self.stop), eval_batches=())
+    def most_together(self) -> int:
+        return most_together(self.recipe, self.width, self.depth) if self.weights == "dense" else 1
 
-    def _record(self, place: torch.device) -> Record:
-        start, group = time.perf_counter(), group_key([self.key])
+    @classmethod
+    def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
+        place, group = torch.device(device), group_key([run.key for run in runs])
+        if len(runs) > 1:
+            with suppress(Exception):  # of one of them: alone, each has a record of its own
+                return _together(runs, group, place)
+        return [run._alone(group, place) for run in runs]
+
+    def build(self, place: torch.device) -> Member:
+        """Its network, to be trained."""
+        member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place)
+        member.module.train()
+        return member
+
+    def record(self, group: str, losses: torch.Tensor, judged: float, seconds: float) -> Record:
+        """What is stored of it, from its losses ``[steps]`` and its mean loss after training."""
+        bad = (~losses.isfinite()).nonzero()
+        losses = losses[: int(bad[0]) + 1] if len(bad) else losses  # as where it is trained alone
+        metrics = loss_metrics(losses, math.isfinite(judged))
+        if self.task.eval_batches:
+            metrics["test_loss"] = math.inf if "diverged_at" in metrics else judged
+        status: Status = "diverged" if "diverged_at" in metrics else "done"
+        return Record(self.key, group, status, self.settings, metrics, {"loss": losses.numpy()}, seconds=seconds)
+
+    def _alone(self, group: str, place: torch.device) -> Record:
+        start = time.perf_counter()
         try:
             with blaming_the_model(self.width, self.depth, self.recipe.task.batches[0]):
-                metrics, losses = self._trained(place)
+                losses, judged = self._trained(place)
         except InputError as error:
             where = place_in_code(error)
             return self.failed(group, described(error) + (f" ({where})" if where else ""))
         except Exception as error:  # of the input or ours: as the record says
             return self.failed(group, described(error), trace_of(error))
-        return Record(
-            self.key,
-            group,
-            "diverged" if "diverged_at" in metrics else "done",
-            self.settings,
-            metrics,
-            {"loss": losses.numpy()},
-            seconds=time.perf_counter() - start,
-        )
+        return self.record(group, losses, judged, time.perf_counter() - start)
 
-    def _trained(self, place: torch.device) -> tuple[dict[str, float], torch.Tensor]:
-        task = self._task.on(place)
-        devices = [] if place.type == "cpu" else [place]
-        with global_streams(derive(self.seed, "training", self.width, self.depth), devices):
-            member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place)
-            member.module.train()
+    def _trained(self, place: torch.device) -> tuple[torch.Tensor, float]:
+        """Losses, and the mean loss afterwards, which is no number where the last loss was none."""
+        task = self.task.on(place)
+        with _streams(self, place):
+            member = self.build(place)
             rows = self.recipe.rows(
-                member, self.lr, self.weight_decay, list(task.batches), self._factors, adamw_lr=self.adamw_lr
+                member, self.lr, self.weight_decay, list(task.batches), self.factors, adamw_lr=self.adamw_lr
             )
             losses = torch.tensor([row.loss for row in rows], dtype=torch.float64)
-            judged = _mean_loss(member, task) if math.isfinite(float(losses[-1])) else math.nan
-        metrics = loss_metrics(losses, math.isfinite(judged))
-        if task.eval_batches:
-            metrics["test_loss"] = math.inf if "diverged_at" in metrics else judged
-        return metrics, losses
+            judged = _mean_losses(member, member.module, task.value, task)[0] if losses[-1].isfinite() else math.nan
+        return losses, judged
+
+
+def _together(runs: Sequence[Trial], group: str, place: torch.device) -> list[Record]:
+    """The records of networks that are trained as one."""
+    start = time.perf_counter()
+    recipe, task = runs[0].recipe, runs[0].task.on(place)
+    with _streams(runs[0], place):
+        members = [run.build(place) for run in runs]
+        stack = type(members[0]).stacked(members)
+        assert stack is not None
+        tuned = [(run.lr, run.weight_decay, run.adamw_lr) for run in runs]
+        groups = [member.groups(*own) for member, own in zip(members, tuned, strict=True)]
+        rows = recipe.rows_together(stack, groups, task.batches, _factors(runs))
+        losses = torch.stack([row.losses for row in rows], dim=1).double().cpu()
+        judged = _mean_losses(stack, stack.module, recipe.losses_together, task)
+    seconds = (time.perf_counter() - start) / len(runs)
+    return [run.record(group, own, value, seconds) for run, own, value in zip(runs, losses, judged, strict=True)]
+
+
+def _factors(runs: Sequence[Trial]) -> Callable[[int], torch.Tensor] | None:
+    """The schedules of networks that are trained as one, ``[R]`` at a step."""
+    factors = [run.factors for run in runs if run.factors is not None]
+    return torch.tensor(factors, dtype=torch.float64).T.__getitem__ if factors else None
+
+
+def _streams(run: Trial, place: torch.device) -> AbstractContextManager[None]:
+    """The global random streams of a network, while it is trained."""
+    return global_streams(derive(run.seed, "training", run.width, run.depth), [] if place.type == "cpu" else [place])
 
 
 @torch.no_grad()
-def _mean_loss(member: Member, task: Task) -> float:
-    """The mean loss over the evaluation batches after training, over the last training batch where there are none."""
+def _mean_losses(
+    network: Callable[[Any], Any], module: nn.Module, loss: Callable[[Any, Any], torch.Tensor], task: Task
+) -> list[float]:
+    """Of every network, the mean loss over the evaluation batches, over the last training batch without them."""
     pairs = task.eval_batches or task.batches[-1:]
-    with evaluating(member.module):
-        return math.fsum(float(task.value(member(x), y)) for x, y in pairs) / len(pairs)
+    with evaluating(module):
+        losses = [loss(network(x), y).flatten().tolist() for x, y in pairs]
+    return [math.fsum(own) / len(pairs) for own in zip(*losses, strict=True)]

@@ -94,16 +94,23 @@ def optimizer_of(
         ValueError: naming the options that neither accepts.
     """
     rest = law if law.rest is None else law_of(law.rest)
-    own = [group for group in groups if group.get("use_muon", True)]
-    others = [group for group in groups if not group.get("use_muon", True)]
     if make is None and (unknown := sorted(options.keys() - law.options - rest.options)):
         known = ", ".join(sorted(law.options | rest.options)) or "none"
         raise InputError(f"optimizer={law.name!r} has no {', '.join(map(repr, unknown))}; its options are {known}.")
     main_options = {name: value for name, value in options.items() if make is not None or name in law.options}
     rest_options = {name: value for name, value in options.items() if name not in main_options}
     parts = []
-    if own:
-        parts.append((make or law.check_made("make"))(own, **main_options))
-    if others:
-        parts.append(rest.check_made("make")(others, **rest_options))
+    for part, own in by_law(law, groups):
+        if part is law:
+            parts.append((make or law.check_made("make"))(own, **main_options))
+        else:
+            parts.append(part.check_made("make")(own, **rest_options))
     return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
+
+
+def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[OptimizerLaw, list[dict[str, Any]]]]:
+    """The laws that step these groups, each with its own: the first is ``law``, unless it has none of them."""
+    own = [group for group in groups if group.get("use_muon", True)]
+    others = [group for group in groups if not group.get("use_muon", True)]
+    parts = [(law, own), (law if law.rest is None else law_of(law.rest), others)]
+    return [(part, theirs) for part, theirs in parts if theirs]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-Rates = Sequence[float] | Callable[[int], float]
+Rates = Sequence[float] | Callable[[int], float | Tensor]
 Around = Callable[[int], AbstractContextManager[object]]
 
 
@@ -63,7 +63,8 @@ def train(
         optimizer: its optimizer.
         batches: pairs (inputs, targets).
         loss: from (outputs, targets) to a batch mean, a scalar; of a stack ``[R]``.
-        rates: factors on every group's learning rate, one per step or a function of the step; undone at the end.
+        rates: factors on every group's learning rate, one per step or a function of the step, of a stack ``[R]``;
+            undone at the end.
         around: gives a context for the forward and backward pass of a step; the update comes after it.
     """
     with _scheduled(optimizer, rates) as set_rates:

@@ -7,7 +7,7 @@ an optimizer is made, so that settings can be checked without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,18 @@ def _stacked_adam(groups: Groups, **options: Any) -> StackedOptimizer:
     return StackedAdam(groups, **options)
 
 
+def _stacked_adamw(groups: Groups, **options: Any) -> StackedOptimizer:
+    from nfd.nets.stacked_optimizers import StackedAdamW
+
+    return StackedAdamW(groups, **options)
+
+
+def _stacked_muon(groups: Groups, **options: Any) -> StackedOptimizer:
+    from nfd.nets.stacked_optimizers import StackedMuon
+
+    return StackedMuon(groups, **options)
+
+
 def _adam(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     import torch
 
@@ -65,6 +77,10 @@ def _muon_of_adamws_size(groups: Groups, **options: Any) -> torch.optim.Optimize
     return _muon(groups, adjust_lr_fn="match_rms_adamw", **options)
 
 
+def _stacked_muon_of_adamws_size(groups: Groups, **options: Any) -> StackedOptimizer:
+    return _stacked_muon(groups, adjust_lr_fn="match_rms_adamw", **options)
+
+
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 
@@ -78,7 +94,9 @@ _MUON = OptimizerLaw(
     rest="adamw",
     equivariant=True,
     options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
+    make_stacked=_stacked_muon,
 )
+_NOT_MADE = replace(_MUON, make=None, make_stacked=None)
 TABLE = (
     OptimizerLaw(
         "sgd",
@@ -101,17 +119,26 @@ TABLE = (
         options=_OF_ADAM,
         make_stacked=_stacked_adam,
     ),
-    OptimizerLaw("adamw", _adamw, classes=("AdamW",), epsilon=True, states=2, options=_OF_ADAM),
+    OptimizerLaw(
+        "adamw",
+        _adamw,
+        classes=("AdamW",),
+        epsilon=True,
+        states=2,
+        options=_OF_ADAM,
+        make_stacked=_stacked_adamw,
+    ),
     OptimizerLaw("lion", classes=("Lion",), states=1, options=frozenset({"betas"})),
     _MUON,
     replace(
         _MUON,
         name="muon-match-rms-adamw",
         make=_muon_of_adamws_size,
+        make_stacked=_stacked_muon_of_adamws_size,
         shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # PyTorch's, and Moonlight's
     ),
-    replace(_MUON, name="muon-spectral", make=None, shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
-    replace(_MUON, name="muon-unit", make=None, shape_norm=any_shape),
+    replace(_NOT_MADE, name="muon-spectral", shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
+    replace(_NOT_MADE, name="muon-unit", shape_norm=any_shape),
 )
 for law in TABLE:
     register_optimizer(law)
@@ -138,10 +165,17 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
 
 
 def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> StackedOptimizer:
-    """The optimizer of a ``Stack``, which steps during backward; otherwise as above."""
+    """The optimizer of networks that are trained together, which steps during backward; otherwise as above."""
+    from nfd.nets.stacked_optimizers import StackedParts
+    from nfd.scaling.combined import by_law
+
     check_optimizer(name, momentum=momentum)
-    make = law_of(name).make_stacked
-    if make is None:
-        raise InputError(f"optimizer={name!r} has no form for a stack of networks. Train them one by one.")
-    stacked: StackedOptimizer = make(groups, **({"momentum": momentum} if momentum else {}))
-    return stacked
+    options = {"momentum": momentum} if momentum else {}
+    parts = [_make_stacked(law)(own, **options) for law, own in by_law(law_of(name), groups)]
+    return parts[0] if len(parts) == 1 else StackedParts(parts)
+
+
+def _make_stacked(law: OptimizerLaw) -> Callable[..., StackedOptimizer]:
+    if law.make_stacked is None:
+        raise InputError(f"optimizer={law.name!r} has no form for a stack of networks. Train them one by one.")
+    return law.make_stacked

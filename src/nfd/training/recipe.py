@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from nfd.core.errors import InputTypeError, check_callable
 from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of
-from nfd.families.member import Member
+from nfd.families.member import Member, StackedMembers
 from nfd.scaling.calls import doubled, shape_of
+from nfd.scaling.grouping import Groups
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
 from nfd.training.loop import Around, Rates, Step, train
-from nfd.training.optimizers import TABLE, optimizer_named
+from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named
 from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
 
@@ -48,6 +50,8 @@ class Recipe:
     version: str | None = None
     warmup: float = 0.0
     laws: tuple[OptimizerLaw, ...] = field(init=False, repr=False)
+    together: dict[tuple[int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """How many networks of a size are trained as one, where that is decided (``nfd.training.together``)."""
 
     def __post_init__(self) -> None:
         law = law_of(self.family.optimizer)
@@ -82,6 +86,17 @@ class Recipe:
         """
         optimizer = self._optimizer(member.groups(lr, weight_decay, adamw_lr))
         return train(member, optimizer, pairs, self._loss, rates=rates, around=around)
+
+    def rows_together(
+        self, stack: StackedMembers, groups: Sequence[Groups], pairs: Sequence[Pair], rates: Rates | None
+    ) -> Iterator[Step]:
+        """The same of several members as one; ``groups`` are those that each of them has alone."""
+        optimizer = stacked_optimizer_named(self.family.optimizer, stack.groups(groups))
+        return train(stack, optimizer, pairs, self.losses_together, rates=rates)
+
+    def losses_together(self, outputs: Any, targets: Any) -> Tensor:
+        """The loss of every member, ``[R]``, from what a stack of them returns."""
+        return vmap(partial(self._loss, targets=targets))(outputs)
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
         """The schedule and the warm-up as factors on the rates, one per step; None where there is neither."""

@@ -1,0 +1,177 @@
+"""Networks of one size that are trained together have the records of each alone; what cannot be is trained alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.families.constructed import ConstructedFamily
+from nfd.families.family import Family
+from nfd.families.paper import PaperFamily
+from nfd.runs.trials import Trial
+from nfd.training.recipe import Recipe
+from nfd.training.task import Task
+from nfd.training.together import most_together
+
+STREAM = torch.Generator().manual_seed(0)
+STEPS = 6
+CLASSES = torch.randint(0, 3, (STEPS, 6), generator=STREAM)
+VECTORS = list(zip(torch.randn(STEPS, 6, 5, generator=STREAM), CLASSES, strict=True))
+DOUBLE = [(x.double(), y) for x, y in VECTORS]
+TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (STEPS, 3, 8), generator=STREAM)]
+RATES = (1e-3, 1e-2, 1e18, 3e-3)  # one diverges
+
+
+def recipe(
+    make_model: Any, batches: Any = VECTORS, optimizer: str = "adamw", rule: str = "complete-p", **of: Any
+) -> Recipe:
+    given: dict[str, Any] = {"loss": "cross-entropy"} | of
+    task = Task.of(batches[:-2], given.pop("loss"), batches[-2:])
+    made = make_model
+    if not isinstance(made, Family):
+        made = ConstructedFamily(make_model, (8, 2), rule, optimizer, sample=batches[0][0], version="1")
+    return Recipe(made, task, version="1", **given)
+
+
+def in_double(make_model: Callable[..., nn.Module], *sizes: int) -> nn.Module:
+    return make_model(*sizes).double()
+
+
+def check_records(runs: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they are what they are alone."""
+    alone = [record for run in runs for record in Trial.train([run], "cpu")]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trial, "_alone", None)
+        together = Trial.train(runs, "cpu")
+    assert [record.status for record in alone] == ["diverged" if run.lr > 1 else "done" for run in runs]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.key, one.status, one.config) == (other.key, other.status, other.config)
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-9)
+        torch.testing.assert_close(
+            torch.tensor(one.curves["loss"]), torch.tensor(other.curves["loss"]), rtol=1e-9, atol=0, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "muon", "muon-match-rms-adamw"])
+@pytest.mark.parametrize("batches", [DOUBLE, TOKENS], ids=["vectors", "tokens"])
+def test_together_is_alone(optimizer: str, batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rounding, with rates, decays and schedules of their own, vectors beside one that diverges."""
+    monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)  # or rounding would be that of Muon's 16 bits
+    make_model = partial(in_double, Residual if batches is DOUBLE else partial(Transformer, tied=True))
+    cosine = partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=3, eta_min=1e-3)
+    given = recipe(make_model, batches, optimizer, schedule=cosine)
+    rates = [min(lr, 1.0) for lr in RATES] if batches is TOKENS or optimizer == "adam" else RATES
+    decays = (0.0, 0.0, 0.0, 0.0) if optimizer == "adam" else (0.1, 0.0, 0.1, 0.3)
+    runs = [Trial(given, 16, 5, seed, lr, decay) for seed, (lr, decay) in enumerate(zip(rates, decays, strict=True))]
+    check_records(runs, monkeypatch)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
+def test_the_paper_s_networks_are_trained_together_too(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
+    given = recipe(partial(nfd.ResNet, 5, 3, branch_exponent=1.0, dtype=torch.float64), DOUBLE, optimizer)
+    runs = [Trial(given, 16, 5, seed, lr, 0.1) for seed, lr in enumerate(RATES)]
+    check_records(runs, monkeypatch)
+
+
+class Changed(nn.Module):
+    """A residual network, and something on the way to its outputs."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor], width: int, depth: int) -> None:
+        super().__init__()
+        self.net, self.change, self.own = Residual(width, depth), change, float(torch.rand(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(self.net(x))
+
+
+class OwnNumber(Changed):
+    """A number of its own, which is neither a parameter nor a buffer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own * self.net(x)
+
+
+class Buffered(Changed):
+    """A buffer that counts passes."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1  # type: ignore[operator]
+        return self.net(x) / self.passes
+
+
+def masked(width: int, depth: int) -> nn.Module:
+    """With buffers that are the same in every network, and some that are not."""
+    net = nn.Sequential(Residual(width, depth), nn.Linear(3, 3))
+    net.register_buffer("mask", torch.ones(3))
+    net[1].register_buffer("noise", torch.randn(3))
+    net.register_forward_hook(lambda module, args, out: module.mask * out + module[1].noise)
+    return net
+
+
+def same(width: int, depth: int) -> nn.Module:
+    torch.manual_seed(0)
+    return Residual(width, depth)
+
+
+def drawn(out: Tensor) -> Tensor:
+    return out * float(np.random.rand() + random.random())
+
+
+def clipped(out: Tensor) -> Tensor:
+    return out / out.norm() if float(out.detach().norm()) > 1e-3 else out
+
+
+def smoothed(out: Any, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(out, y, label_smoothing=0.1)
+
+
+def weighed(out: Any, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(out, y) * float(out.detach().norm() > 0)
+
+
+TOGETHER = {
+    "MLP": recipe(Residual),
+    "Transformer": recipe(Transformer, TOKENS),
+    "tied weights": recipe(partial(Transformer, tied=True), TOKENS),
+    "buffers": recipe(masked),
+    "a dropout of nothing": recipe(partial(Changed, nn.Dropout(0.0))),
+    "a loss of one's own": recipe(Residual, loss=smoothed),
+    "SGD": recipe(Residual, optimizer="sgd"),
+    "Muon": recipe(Residual, optimizer="muon"),
+    "the paper's": recipe(PaperFamily(nfd.ResNet, 5, 3)),
+}
+ALONE = {
+    "dropout": recipe(partial(Changed, nn.Dropout(0.1))),
+    "batch norm": recipe(partial(Changed, nn.BatchNorm1d(3))),
+    "random numbers of others": recipe(partial(Changed, drawn)),
+    "control flow": recipe(partial(Changed, clipped)),
+    "a number of its own": recipe(partial(OwnNumber, nn.Identity())),
+    "a counter": recipe(partial(Buffered, nn.Identity())),
+    "networks that are the same": recipe(same, rule="standard"),
+    "a loss that looks": recipe(Residual, loss=weighed),
+    "an optimizer of one's own": recipe(Residual, make_optimizer=torch.optim.AdamW),
+    "an error": recipe(partial(Changed, lambda out: out[:, :1])),
+}
+
+
+@pytest.mark.parametrize("case", [*TOGETHER, *ALONE])
+def test_what_can_be_is_trained_together(case: str, recwarn: pytest.WarningsRecorder) -> None:
+    given = TOGETHER.get(case) or ALONE[case]
+    state = torch.get_rng_state()
+    assert (most_together(given, 16, 2) > 1) is (case in TOGETHER)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not recwarn.list
