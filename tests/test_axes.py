@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,9 @@ def test_questions_about_settings_without_runs_are_refused(answer: Transfer) -> 
         answer.best("complete-p", 8, 2, batch_size=5)
     with pytest.raises(ValueError, match="Did you mean 'batch_size'"):
         answer.best("complete-p", 8, 2, batchsize=4)
+    without = Transfer((replace(answer.rules[0], against={}),), "", "")
+    with pytest.raises(ValueError, match="nothing but width and depth varied; got steps"):
+        without.best("complete-p", 8, 2, steps=4)
     with pytest.raises(ValueError, match="one at a time"):
         answer.best("complete-p", 8, 2, batch_size=4, warmup=0)
     with pytest.raises(ValueError, match="must be one of 'width', 'depth', 'batch_size'"):

@@ -170,6 +170,8 @@ class Transfer:
             raise InputError(f"there are no runs of {in_words((width, depth))}. There are some of {sizes}.")
         if not setting:
             return rate_of(transfer.optimum((width, depth)))
+        if not transfer.against:
+            raise InputError(f"nothing but width and depth varied; got {', '.join(setting)}. Measure it with axes=.")
         if len(setting) > 1:
             raise InputError(f"settings vary one at a time; got {', '.join(setting)}. Ask for one of them.")
         ((name, value),) = setting.items()
