@@ -16,6 +16,7 @@ import nfd
 from nfd.cli.main import main
 from nfd.families.paper import PaperFamily
 from nfd.questions.transfer import Transfer
+from nfd.questions.transfer_findings import transfer_findings
 from nfd.runs.executors.processes import Processes
 from nfd.runs.sweep import Sweep
 from nfd.store.store import Store
@@ -73,6 +74,18 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert steep.regret("standard").value > 1
     assert "best lr" in str(steep)
     assert {row["rule"] for row in steep.table} == {"standard"}
+
+
+def test_the_curves_of_the_loss_show_their_fitted_optima() -> None:
+    transfer = of_valleys(Steeper)
+    (curves,) = [finding for finding in transfer_findings(transfer) if finding.name == "loss-standard"]
+    marked = {(row["series"], row["lr"]) for row in curves.references}
+    assert marked == {(f"best at width {n}", transfer.best("standard", n, 2).value) for n in (4, 16)}
+    assert [row["width"] for row in curves.table] == ["4", "16"]
+    unknown = of_valleys(Valley, lr=(1e-9, 2e-9, 4e-9))  # too low for anything to be learnt, and for the grid to grow
+    (flat,) = [finding for finding in transfer_findings(unknown) if finding.name == "loss-standard"]
+    assert not flat.references
+    assert {row["best lr"] for row in flat.table} == {"unknown"}
 
 
 def asked(out: Path | None, make_model: Any = Residual, **options: Any) -> Transfer:

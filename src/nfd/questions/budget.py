@@ -71,9 +71,9 @@ def best_size(law: SizeLaw, costs: Costs, resource: Resource, budget: str | floa
     are multiples of ``costs.multiple``.
 
     By the values of a and b, which decide where networks are large: terms of second order are left out of the choice.
-    A note says where a or b is not told from zero. An axis whose term is not positive, or lost in its noise, does not
-    pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched only where it was fitted.
-    Where the law is in tokens too, they are the most of the fit.
+    A note says where a or b does not differ significantly from zero. An axis whose term is not positive, or lost in its
+    noise, does not pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched only where
+    it was fitted. Where the law is in tokens too, they are the most of the fit.
 
     Raises:
         ValueError: when the budget buys no size that may be chosen, and for a budget that cannot be read.
@@ -168,7 +168,10 @@ def _about(law: SizeLaw, n: int, L: int) -> str:
                 f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
             )
         elif not term.low > 0:
-            notes.append(f"What {name} buys is not told from nothing ({symbol} = {term}): take more seeds to be sure.")
+            notes.append(
+                f"What {name} buys does not differ significantly from nothing ({symbol} = {term}): take more seeds to "
+                "be sure."
+            )
     for name, size, least, most in zip(("Width", "Depth"), (n, L), law.smallest, law.largest, strict=False):
         if not least <= size <= most:
             notes.append(f"{name} {size} lies outside what was fitted, {least:g}..{most:g}.")

@@ -9,7 +9,7 @@ from typing import Any
 from nfd.core.statistics import mean
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
-from nfd.questions.findings.finding import Axes, Finding, columns, numbers
+from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
 from nfd.questions.transfer import RuleTransfer, Transfer, TransferVerdict, in_words, rate_in_words, signed
@@ -124,9 +124,10 @@ def _drift(transfer: Transfer, axis: Axis) -> Finding:
 def _losses(transfer: Transfer, answer: RuleTransfer) -> Finding:
     """Loss against rate, a line per depth (or width, where depth does not vary)."""
     axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
-    rows = [
+    along = answer.along(axis)
+    rows: list[Row] = [
         {"series": f"{axis} {x}", axis: x, answer.rate: math.pow(2, log2_rate)} | columns("loss", mean(losses))
-        for x, size in answer.along(axis).items()
+        for x, size in along.items()
         for log2_rate, losses in zip(
             answer.cells[size].log2_eta.tolist(), answer.cells[size].scores.unbind(1), strict=True
         )
@@ -137,7 +138,18 @@ def _losses(transfer: Transfer, answer: RuleTransfer) -> Finding:
         sentence(answer),
         rows,
         Axes(answer.rate, "loss", answer.rate, transfer.score, "semilogarithmic", zero=False, colour=axis),
-        f"{_held(answer, axis)} Bars: 95 % intervals over seeds. {transfer.about}",
+        f"{_held(answer, axis)} Bars: 95 % intervals over seeds. Upright lines: the best rates, as fitted. "
+        f"{transfer.about}",
+        table=[
+            {axis: str(x), f"best {answer.rate}": rate_in_words(rate_of(answer.optimum(size)))}
+            for x, size in along.items()
+        ],
+        references=[
+            {"series": f"best at {axis} {x}", answer.rate: rate_of(answer.optimum(size)).value, "loss": end}
+            for x, size in along.items()
+            if size in answer.inside
+            for end in (min(row["loss"] for row in rows), max(row["loss"] for row in rows))
+        ],
     )
 
 
