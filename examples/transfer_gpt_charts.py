@@ -19,7 +19,9 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
     """Panels by title: curves, rows with ``axis``, ``lr``, ``value``, ``low`` and ``high``, and best rates below."""
     every = [row for curves, _ in panels.values() for row in curves]
     sizes, rates = (sorted({row[column] for row in every}) for column in (axis, "lr"))
+    fitted = {row[axis] for _, best in panels.values() for row in best}
     least = min(row["value"] for row in every)
+    places = sorted({row["lr"] for row in every if row[axis] in fitted})
     step = min(max(row["value"] for row in every) - least, TALLEST) / 18
     top = least + 19 * step
     bottom = least - (3 + len(sizes)) * step
@@ -28,7 +30,7 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
     scale = alt.Scale(domain=sizes, range=shades)
     colour = alt.Color(f"{axis}:O", title=axis, scale=scale, legend=alt.Legend(symbolOpacity=1))
     reach = alt.Scale(type="log", domain=[rates[0] / 1.2, rates[-1] * 1.2])
-    ticks = alt.Axis(values=rates, format="~g", grid=False, labelAngle=-40)
+    ticks = alt.Axis(values=places, format="~g", grid=False, labelAngle=-40)
 
     def across(column: str) -> alt.X:
         return alt.X(f"{column}:Q", title=ACROSS, axis=ticks, scale=reach)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,11 @@ def larger(results: Results) -> str:
         return "Nothing was trained."
     about = next(iter(results.larger.values()))
     ladder = about["settings"]["ladder"]
+    small = next(iter(results.ladders[results.ladder_of(about)]["flops"].values()))
     head = ["optimizer, rules", "half the rate", "the rate tuned small", "twice the rate", "lost by not tuning (nats)"]
     return LARGER.format(
         width=about["width"], depth=about["depth"], seeds=ladder["seeds"], small=ladder["widths"][0],
+        ratio=about["flops"] / small,
         table=table(head, rows),
     )  # fmt: skip
 
@@ -185,10 +187,17 @@ def checks(results: Results) -> str:
         found, faults = results.ladders[name], faults_of(check)
         seen = [words_of(own) for own in faults.values()]
         moved = [bracketed(found["drift"], "+.2f"), found["verdict"]]
-        rows.append([ladder_title(results, name), *seen, *moved, foresight(found["drift"], any(faults.values()))])
+        rows.append(
+            [
+                ladder_title(results, name),
+                *seen,
+                *moved,
+                foresight(found["drift"], {row["verdict"] for own in faults.values() for row in own}),
+            ]
+        )
     settings = next(iter(own.values()))["settings"]
     seen_at = [f"faults at step {step}" for step in settings["at"]]
-    head = ["ladder", *seen_at, "drift of the best rate", "transfer", "did the check foresee the drift?"]
+    head = ["ladder", *seen_at, "drift of the best rate", "transfer", "did the check foresee it?"]
     details = [f"### {ladder_title(results, name)}\n\n{exponents(check)}" for name, check in own.items()]
     return CHECKS.format(seeds=settings["seeds"], table=table(head, rows), details="\n\n".join(details))
 
@@ -208,16 +217,17 @@ def words_of(faults: Sequence[Found]) -> str:
     return "; ".join(texts) or "none"
 
 
-def foresight(drift: Mapping[str, float | None], faults: bool) -> str:
-    """Whether a check with or without faults agrees with a sweep whose best rate drifts or not."""
+def foresight(drift: Mapping[str, float | None], faults: Collection[str]) -> str:
+    """Whether the verdicts of a check agree with a sweep whose best rate drifts or not."""
     value, low, high = (math.nan if drift[name] is None else drift[name] for name in LIMITS)
     moved = Interval(value, math.nan, low, high)
     if not math.isfinite(low) or not math.isfinite(high):
         return "the drift is not known"
+    kind = "growth" if "GROWS" in faults else "a collapse"
     if not moved.resolved:
-        return "no: a fault without a drift" if faults else "yes: no fault, and no drift that seeds resolve"
+        return f"no: {kind} without a drift" if faults else "yes: no fault, and no drift that seeds resolve"
     if faults:
-        return "yes: a fault, and a drift"
+        return f"yes: {kind}, and a drift"
     small = verdict(moved) in ("STABLE", "UNCERTAIN")
     return "no: a drift without a fault" + (", of a size that a check would not call one" if small else "")
 
@@ -267,10 +277,12 @@ def setting(results: Results) -> str:
     parameters = [sum(p.numel() for p in wide_gpt.GPT(*size).parameters()) for size in sizes]
     tokens = wide_gpt.BATCH * wide_gpt.LENGTH
     merged = [ladder_title(results, name) for name in results.ladders if len(results.same[name]) > 1]
+    grids = {NAMES[own["optimizer"]]: own["lr"] for own in ladders}
+    rates = [f"{', '.join(f'{rate:g}' for rate in lr)} under {name}" for name, lr in grids.items()]
     words = SETTING.format(
         head=wide_gpt.HEAD, batch=wide_gpt.BATCH, length=wide_gpt.LENGTH, bytes=first["steps"] * tokens,
         least=min(parameters), most=max(parameters), steps=first["steps"], seeds=first["seeds"],
-        rates=", ".join(f"{rate:g}" for rate in first["lr"]), merged="; ".join(merged) or "there are none here",
+        rates="; ".join(rates), merged="; ".join(merged) or "there are none here",
     )  # fmt: skip
     return "\n\n".join(textwrap.fill(paragraph, 120, break_on_hyphens=False) for paragraph in words.split("\n\n"))
 

@@ -71,8 +71,9 @@ most of it is how often each byte occurs, so a tenth is much: beside it, the las
 gains over the smallest, each at the best rate of its grid."""
 
 LARGER = """Networks of width {width} and depth {depth}, {seeds} seeds, at the best rate of width {small} and at the
-rates beside it. Bold: the least of the three. The last column is what the small network's rate costs against the
-rate in bold, seed by seed, which leans upward, since the same losses chose it.
+rates beside it; one of their trainings takes {ratio:.0f} times the operations of one of width {small}. Bold: the least
+of the three. The last column is what the small network's rate costs against the rate in bold, seed by seed, which
+leans upward, since the same losses chose it.
 
 {table}"""
 
@@ -83,7 +84,9 @@ optimizers are not among them. What tuning the small network loses in return is 
 {table}"""
 
 CHECKS = """`nfd.check` at the best rate of the smallest network, {seeds} seeds, after several steps. A fault is a
-meter that collapses or grows with size. Meters are defined in `nfd.meters.updates`.
+meter that collapses or grows with size; meters are defined in `nfd.meters.updates`. Growth says that one rate moves
+larger networks more, so that their best rate should be lower. A collapse of inner layers says that they learn less
+and less; the best rate may stay where the other layers set it.
 
 {table}
 

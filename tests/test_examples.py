@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import runpy
@@ -160,42 +159,43 @@ def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     """Rules that are one along an axis are trained once; what was done is read, and what is missing is named."""
     example = transfer_gpt(monkeypatch)
     monkeypatch.setattr(example, "EVALUATED", 1)
-    ladder = example.Ladder("adamw", "mup", (64, 128), (1,), (0.004, 0.032, 0.256), 2, seeds=2)
+    monkeypatch.setattr(example.wide_gpt, "HEAD", 8)
+    ladder = example.Ladder("adamw", "mup", (8, 16), (1,), (0.004, 0.032, 0.256), 2, seeds=2)
     ladders = example.under(("mup", "complete-p"), ladder)
-    jobs = [*ladders, example.Check(ladder, (1, 2), 2), example.Larger(ladder, 192)]
+    jobs = [*ladders, example.Check(ladder, (1, 2), 2), example.Larger(ladder, 24)]
     assert len(example.distinct([*jobs, *example.under(("standard",), ladder)])[0]) == 4
-    page_file = tmp_path / "transformers.md"
-    example.main(jobs, tmp_path, page_file)
-    page = page_file.read_text()
+    chosen, _ = example.distinct(jobs)
+    *_, known = example.results(chosen, tmp_path, None)
+    monkeypatch.setattr(nfd, "transfer", None)
+    assert [*example.results(chosen, tmp_path, None)][-1] == known  # nothing is done again
+    example.main(jobs, tmp_path, tmp_path / "transformers.md", train=False)
+    page = (tmp_path / "transformers.md").read_text()
     assert page.count("| AdamW, mup, complete-p |") == 2  # best rates and the larger network
     assert "step 1 | step 2" in page
     assert "Not run" not in page
     assert "{" not in page
     assert (tmp_path / "transformers-width-adamw.png").stat().st_size > 5000
-    monkeypatch.setattr(nfd, "transfer", None)
-    example.main(jobs[:1], tmp_path, page_file)
-    assert page_file.read_text().count("| AdamW, mup |") == 1
-    done = json.loads((tmp_path / "adamw-width-mup.json").read_text())
-    results = example.transfer_gpt_page.Results({"adamw-width-mup": done}, {}, ["muon-width-mup"])
+    results = example.transfer_gpt_page.Results(known, {}, ["muon-width-mup"])
     assert "Not run: `muon-width-mup`" in example.transfer_gpt_page.limits(results)
 
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "faults", "meaning"),
     [
-        (-0.9, -1.2, -0.7, True, "yes: a fault, and a drift"),
-        (0.5, 0.2, 0.7, False, "no: a drift without a fault"),
-        (-0.2, -0.3, -0.1, False, "no: a drift without a fault, of a size that a check would not call one"),
-        (0.1, -0.1, 0.2, True, "no: a fault without a drift"),
-        (0.1, -0.1, 0.2, False, "yes: no fault, and no drift that seeds resolve"),
-        (0.1, None, None, True, "the drift is not known"),
+        (-0.9, -1.2, -0.7, {"GROWS", "COLLAPSES"}, "yes: growth, and a drift"),
+        (0.5, 0.2, 0.7, set(), "no: a drift without a fault"),
+        (-0.2, -0.3, -0.1, set(), "no: a drift without a fault, of a size that a check would not call one"),
+        (0.1, -0.1, 0.2, {"COLLAPSES"}, "no: a collapse without a drift"),
+        (0.1, -0.1, 0.2, {"GROWS"}, "no: growth without a drift"),
+        (0.1, -0.1, 0.2, set(), "yes: no fault, and no drift that seeds resolve"),
+        (0.1, None, None, {"GROWS"}, "the drift is not known"),
     ],
 )
 def test_whether_a_check_foresaw_a_drift(
     value: float,
     low: float | None,
     high: float | None,
-    faults: bool,
+    faults: set[str],
     meaning: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
