@@ -177,7 +177,7 @@ def _law(sizes: Grid, paired: bool, note: str) -> Law:
         seeds=int(count.min()),
         correlation=correlation,
         paired=paired,
-        good=not reason,
+        good=reason is None,
         note=_join(reason, note, _SHARED.format(correlation) if told and not paired else ""),
         cells=cells,
         doubts=changes,
@@ -247,13 +247,13 @@ def _noise(sizes: Grid, correlation: float) -> Noise:
     return Noise(tuple((back @ c).tolist()), tuple(map(tuple, covariance.tolist())))
 
 
-def _reason(test: Tested, widths: tuple[int, ...], depths: tuple[int, ...]) -> str:
-    """Why the law may not be extrapolated; empty when it may."""
+def _reason(test: Tested, widths: tuple[int, ...], depths: tuple[int, ...]) -> str | None:
+    """Why the law may not be extrapolated; None where it may."""
     if not test.p_value >= GOOD:
         why = "terms of second order are too large" if test.bent else "the misfit is beyond the noise of the seeds"
         return f"The law does not hold on this grid: {why} (p = {test.p_value:.1g})."
     few = [f"{len(v)} {name}" for name, v in (("widths", widths), ("depths", depths)) if len(v) < _FEWEST]
-    return f"{' and '.join(few)} cannot tell 1/n or 1/L from other powers; take {_FEWEST} or more." if few else ""
+    return f"{' and '.join(few)} cannot tell 1/n or 1/L from other powers; take {_FEWEST} or more." if few else None
 
 
 def _trimmed(sizes: Grid, paired: bool) -> Law | None:
@@ -275,5 +275,5 @@ def _range(values: tuple[int, ...]) -> str:
     return f"{values[0]}..{values[-1]}"
 
 
-def _join(*sentences: str) -> str:
+def _join(*sentences: str | None) -> str:
     return " ".join(filter(None, sentences))

@@ -74,7 +74,7 @@ def fit_power_law(variables: tuple[str, ...], losses: Losses) -> PowerLaw:
         math.sqrt(variance),
         p_value,
         int(counts.min()),
-        not reason,
+        reason is None,
         " ".join(filter(None, (reason, note))),
         law,
         draws,
@@ -224,8 +224,8 @@ def _lack_of_fit(misfit: float, freedom: float, within: float, seeds: int) -> fl
     return float(stats.f.sf(misfit / freedom / (within / seeds), freedom, seeds))
 
 
-def _reason(form: Form, sizes: Array, p_value: float) -> str:
-    """Why the law may not be extrapolated; empty when it may."""
+def _reason(form: Form, sizes: Array, p_value: float) -> str | None:
+    """Why the law may not be extrapolated; None where it may."""
     if p_value < GOOD:
         return f"The law does not hold on these rungs: its misfit is no noise (p = {p_value:.1g})."
     fewest = [_FEWEST_FREE if k in form.free else _FEWEST for k in range(len(form.variables))]
@@ -235,4 +235,4 @@ def _reason(form: Form, sizes: Array, p_value: float) -> str:
         for name, count, least in zip(form.variables, counts, fewest, strict=True)
         if count < least
     ]
-    return f"{'; '.join(few)}." if few else ""
+    return f"{'; '.join(few)}." if few else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from nfd.scaling.blocks import in_any_block
 from nfd.scaling.roles import Anatomy, Scaling
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from nfd.scaling.plan import Entry
 
 Layout = Literal["out-in", "in-out"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 _SEVERAL = re.compile(r"qkv|c_attn|in_proj|query_key_value|gate_up", re.IGNORECASE)  # names of fused projections
 
 
