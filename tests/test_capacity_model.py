@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,12 @@ def test_a_known_law_is_found_and_its_best_size_is_counted() -> None:
     assert best.width % 16 == 0
     operations = capacity.best(flops="1M").cost
     assert operations <= 10**6
+    seconds = 1e6 / capacity.speed
+    assert capacity.best(seconds=seconds) == capacity.best(flops=capacity.speed * seconds)
+    with pytest.raises(ValueError, match="got flops and seconds"):
+        capacity.best(seconds=1.0, flops=1e9)
+    with pytest.raises(ValueError, match="how fast these networks train is not known"):
+        replace(capacity, speed=math.nan).best(seconds=1.0)
     with pytest.raises(ValueError, match="memory is not known"):
         capacity.best(memory="1 GiB")
     assert {row["quantity"] for row in capacity.table} == {"floor", "a", "b", "training loss"}

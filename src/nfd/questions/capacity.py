@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, check_real
 from nfd.core.statistics import Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, best_size, best_split
@@ -73,6 +73,7 @@ class Capacity:
         predicted: the floor by ``nfd.predict``, without a fit.
         horizons: of the paper's networks.
         lr: the rate of the runs, where they share one, and rate_name: what it is called.
+        speed: operations per second at which the largest was trained; not-a-number where that is not known.
         notes: what was left out of the runs, and why.
     """
 
@@ -87,6 +88,7 @@ class Capacity:
     horizons: Horizons | None = None
     lr: float = math.nan
     rate_name: str = "eta_c"
+    speed: float = math.nan
     notes: tuple[str, ...] = ()
 
     @property
@@ -131,15 +133,23 @@ class Capacity:
         parameters: float | str | None = None,
         flops: float | str | None = None,
         memory: float | str | None = None,
+        seconds: float | None = None,
     ) -> BestSize | BestSplit:
         """The best size for one budget, such as ``parameters="2M"`` or ``flops=1e18``.
 
         Of a law in width and depth the best width and depth; of one in parameters and tokens, their best numbers.
+        ``seconds`` are of one training, at the speed at which the largest network was trained.
 
         Raises:
             ValueError: without exactly one budget, when it cannot be read or buys nothing, and where the costs are
                 not known.
         """
+        if seconds is not None and flops is None:
+            if math.isnan(self.speed):
+                raise InputError("how fast these networks train is not known. Give the budget as flops.")
+            flops = self.speed * check_real("seconds", seconds, above=0.0)
+        elif seconds is not None:
+            raise InputError("best needs one budget; got flops and seconds. Drop one.")
         budgets: dict[Resource, float | str | None] = {"parameters": parameters, "flops": flops, "memory": memory}
         given = [(resource, budget) for resource, budget in budgets.items() if budget is not None]
         if len(given) != 1:

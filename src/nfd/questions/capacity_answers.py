@@ -41,7 +41,8 @@ class Answers:
 
     def _best(self, resource: Resource, budget: str | int) -> BestSize | BestSplit | InputError:
         try:
-            return self.capacity.best(**{resource: budget})
+            budgets: dict[str, Any] = {resource: budget}
+            return self.capacity.best(**budgets)
         except InputError as error:
             return error
 

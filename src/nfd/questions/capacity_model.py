@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
+from nfd.store.rows import Record
 from nfd.training.recipe import MakeOptimizer
 from nfd.training.schedule import Schedule
 from nfd.training.task import Task
@@ -86,8 +88,8 @@ def capacity(
         out, executor, loss, weight_decay, schedule, make_optimizer, version, progress, device: as in ``nfd.transfer``.
 
     Returns:
-        A ``Capacity``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)`` or ``.best(flops=...)``,
-        ``.table``; it prints as a table.
+        A ``Capacity``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)``, ``.best(flops=...)``
+        or ``.best(seconds=...)``, ``.table``; it prints as a table.
 
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
@@ -126,15 +128,17 @@ def capacity(
         trained = sweep.run_all(plans, "sizes")
     losses = {size: [r.metrics.get(ladder.score, math.inf) for r in records] for size, records in trained.items()}
     longest = ladders[max(ladders)].recipe.task
+    costs = _costs(family, ladder.sizes, longest)
     steps = " or ".join(f"{of_length.recipe.task.steps}" for of_length in ladders.values())
     return Capacity(
         **_fitted(names, losses),
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, {steps} steps, "
         f"{seeds} seeds of each size.",
         score=_SCORES[ladder.score],
-        costs=_costs(family, ladder.sizes, longest),
+        costs=costs,
         lr=rate,
         rate_name=family.rate_name,
+        speed=_speed(costs, trained),
     )
 
 
@@ -144,6 +148,14 @@ def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladd
     several = [steps] if lengths is None else check_ascending("lengths", lengths, steps)
     ladders = [ladder if several == [steps] else varied(ladder, Variation("steps", length)) for length in several]
     return {_targets(of_length.recipe.task): of_length for of_length in ladders}
+
+
+def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
+    """Operations per second of the median training of the largest network."""
+    largest = max(trained)
+    if "flops" not in costs.by_resource:
+        return math.nan
+    return costs.cost("flops").at(*largest[:2]) / median(record.seconds for record in trained[largest])
 
 
 def _targets(task: Task) -> int:
