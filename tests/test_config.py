@@ -17,6 +17,7 @@ from nfd.core.activations import ACTIVATIONS
 from nfd.data.load import NAMES
 from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
+from nfd.questions.predict_paper import predict_paper
 from nfd.questions.sweep_settings import data_settings
 from nfd.runs.config import Config
 from nfd.runs.model_settings import CheckConfig
@@ -134,6 +135,7 @@ BUILT: list[tuple[Callable[..., Any], type[Config]]] = [
     (nfd.SGD, RunConfig),
     (nfd.ResNet.param_groups, RunConfig),
     (nfd.InfiniteDepthKernel, KernelConfig),
+    (predict_paper, PredictConfig),
 ]
 # None here means: what the network was built for, or what the family is for; where the inputs are, which for a command
 # is the CPU; in this process and without a file, where a command keeps what it made and uses every core.
@@ -142,8 +144,8 @@ OPEN = {
     ("check", "rule"),
     ("check", "optimizer"),
     ("kernel", "device"),
-    ("predict", "out"),
-    ("predict", "executor"),
+    ("predict_paper", "out"),
+    ("predict_paper", "executor"),
     ("transfer", "out"),
     ("transfer", "executor"),
     ("capacity", "out"),

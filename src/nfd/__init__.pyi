@@ -5,6 +5,7 @@ from .families.paper import PaperFamily as PaperFamily
 from .limits.kernel import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
+from .limits.prediction import LossPrediction as LossPrediction
 from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import check as check

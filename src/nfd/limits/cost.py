@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nfd.core.errors import InputError
-from nfd.core.names import Weights
+from nfd.core.errors import WIDEST, InputError
+from nfd.core.names import NetworkWeights
 from nfd.limits.problem import Problem
 from nfd.nets.frame import predicted_bytes
 
 _FLOAT = 4
-_PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
-_MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
+PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
+MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
 _DRAW_RATE = 2.5e8  # normal numbers/s
 _QUERY_SECONDS = 3e-4  # one query of one layer, apart from its products
 _PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
+LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -37,23 +39,33 @@ def bytes_of(memory: str | int | float) -> int:
 
 @dataclass(frozen=True)
 class Storage:
-    """The cheaper way to hold the weights of a run, its peak bytes and its predicted seconds."""
+    """A way to hold the weights of a run, its peak bytes and its predicted seconds."""
 
-    weights: Weights
+    weights: NetworkWeights
     bytes: int
     seconds: float
 
 
 def within(problem: Problem, width: int, depth: int, memory: int) -> Storage | None:
     """The cheaper way that fits into ``memory`` bytes, or None."""
-    ways = [c for c in (_deferred(problem, width, depth), _dense(problem, width, depth)) if c.bytes <= memory]
-    return min(ways, key=lambda c: c.seconds) if ways else None
+    return cheapest(ways(problem, width, depth), memory)
 
 
-def widest(problem: Problem, depth: int, memory: int) -> int:
-    """The largest power of two whose run fits into ``memory`` bytes, at least 1."""
-    width = 1
-    while within(problem, 2 * width, depth, memory):
+def ways(problem: Problem, width: int, depth: int) -> list[Storage]:
+    """Both ways to hold the weights of a run."""
+    return [_deferred(problem, width, depth), _dense(problem, width, depth)]
+
+
+def cheapest(ways: Sequence[Storage], memory: int) -> Storage | None:
+    """The fastest way that fits into ``memory`` bytes, or None."""
+    fitting = [way for way in ways if way.bytes <= memory]
+    return min(fitting, key=lambda way: way.seconds) if fitting else None
+
+
+def widest(fits: Callable[[int], bool], unit: int = 1) -> int:
+    """The largest of ``unit`` times a power of two that fits, at least ``unit``."""
+    width = unit
+    while 2 * width <= WIDEST and fits(2 * width):
         width *= 2
     return width
 
@@ -72,7 +84,7 @@ def _deferred(problem: Problem, n: int, depth: int) -> Storage:
     growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
     products = 2 * 2 * _PASSES * n * batch * growing
     draws = 2 * rank * n
-    seconds = products / _PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
+    seconds = products / PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
     return Storage("deferred", size, layers * seconds)
 
 
@@ -84,7 +96,7 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
     size = layers * matrices * n * n * _FLOAT + _shared_bytes(problem, n, depth)
     passes = 2 * matrices + 2
     flops = 3 * 2 * n * n * problem.task.batch
-    step = passes * n * n * _FLOAT / _MATRIX_RATE + flops / (3 * _PRODUCT_RATE) + 1e-4
+    step = passes * n * n * _FLOAT / MATRIX_RATE + flops / (3 * PRODUCT_RATE) + 1e-4
     return Storage("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
 
 

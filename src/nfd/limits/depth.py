@@ -13,16 +13,10 @@ from torch import Tensor
 
 from nfd.core.statistics import Magnitude, magnitude, rms, stderr
 from nfd.limits.ensemble import Ensemble
-from nfd.limits.problem import Problem
+from nfd.limits.networks import Words
 from nfd.limits.sampler import Sampler
 
-DEPTHS = (8, 16, 32, 64, 128, 256, 512)
 _SHRINKS = 0.8  # a change that keeps this share when the depth doubles is not converging (1/L would keep 1/2)
-
-
-def amplification(problem: Problem) -> float:
-    """Standard error of ``2 f_2L - f_L`` in units of that of ``f_2L``: measured when coupled, a bound otherwise."""
-    return 1.15 if problem.coupled else math.sqrt(5.0)
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,8 @@ class Limit:
 def at_depth(sampler: Sampler, depth: int) -> Limit:
     """No extrapolation: the ensemble at this depth."""
     here = sampler.at(depth)
-    finite = here.diverged_at is None
-    return Limit(here.outputs, here.eval_outputs, None, None, (depth,), here.weights, finite, None, _divergence(here))
+    finite, note = here.diverged_at is None, _divergence(here, sampler.networks.words)
+    return Limit(here.outputs, here.eval_outputs, None, None, (depth,), here.weights, finite, None, note)
 
 
 def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
@@ -69,18 +63,18 @@ def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
 
 def to_infinity(sampler: Sampler) -> Limit:
     """Double the depth until the extrapolation moves by less than rtol, or the changes do not shrink."""
-    ensembles: list[Ensemble] = []
-    changes: list[Magnitude] = []
-    for depth in DEPTHS:
+    networks, ensembles, changes = sampler.networks, list[Ensemble](), list[Magnitude]()
+    words = networks.words
+    for depth in networks.depths:
         if not sampler.fits(depth):
             break
         ensembles.append(sampler.at(depth))
         if ensembles[-1].diverged_at is not None:
-            return _stopped(ensembles, changes, _divergence(ensembles[-1]))
+            return _stopped(ensembles, changes, _divergence(ensembles[-1], words))
         if len(ensembles) > 1:
             changes.append(_change(ensembles[-1].outputs - ensembles[-2].outputs))
         if _does_not_shrink(changes):
-            return _without_limit(ensembles, changes)
+            return _without_limit(ensembles, changes, words)
         if len(ensembles) > 2:
             a, b, c = (e.outputs for e in ensembles[-3:])
             moved = _change(extrapolated(b, c) - extrapolated(a, b))
@@ -89,9 +83,12 @@ def to_infinity(sampler: Sampler) -> Limit:
                 resolved = moved.noise <= wanted
                 return _limit(ensembles, changes, converged=resolved, note="" if resolved else _unresolved(moved))
     if changes[-1].value > max(_SHRINKS * changes[0].value, 2 * changes[-1].noise):
-        return _without_limit(ensembles, changes)
-    reason = "memory allows no deeper one" if len(ensembles) < len(DEPTHS) else f"{DEPTHS[-1]} is the deepest tried"
-    note = f"The last doubling of the depth still changed the outputs by {changes[-1].value:.3g} (RMS); {reason}."
+        return _without_limit(ensembles, changes, words)
+    short = len(ensembles) < len(networks.depths)
+    reason = "memory allows no deeper one" if short else f"{networks.depths[-1]} is the deepest tried"
+    note = (
+        f"The last doubling of the depth still changed the {words.values} by {changes[-1].value:.3g} (RMS); {reason}."
+    )
     return _limit(ensembles, changes, converged=False, note=note)
 
 
@@ -132,13 +129,13 @@ def _before(outputs: list[Tensor]) -> Tensor:
     return extrapolated(*outputs[:2]) if len(outputs) > 2 else outputs[-1]
 
 
-def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude]) -> Limit:
+def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude], words: Words) -> Limit:
     depths = ", ".join(str(e.depth) for e in ensembles)
     steps = ", ".join(f"{change.value:.3g}" for change in changes)
     note = (
-        f"No limit in depth was seen: doubling it through {depths} changed the outputs by {steps} (RMS), growing as "
-        f"L^{_growth(changes) or 0.0:.2f} where a limit would shrink as 1/L. Nothing was extrapolated; these are the "
-        f"outputs at depth {ensembles[-1].depth}."
+        f"No limit in depth was seen: doubling it through {depths} changed the {words.values} by {steps} (RMS), "
+        f"growing as L^{_growth(changes) or 0.0:.2f} where a limit would shrink as 1/L. Nothing was extrapolated; "
+        f"these are the {words.values} at depth {ensembles[-1].depth}."
     )
     return _stopped(ensembles, changes, note)
 
@@ -156,10 +153,10 @@ def _unresolved(change: Magnitude) -> str:
     )
 
 
-def _divergence(here: Ensemble) -> str:
+def _divergence(here: Ensemble, words: Words) -> str:
     if here.diverged_at is None:
         return ""
-    remedy = "Lower eta_c" if here.diverged_at else "Lower the horizon or the scale of the inputs"
+    remedy = f"Lower {words.rate}" if here.diverged_at else words.at_start
     return f"Training diverged at step {here.diverged_at} at width {here.width}, depth {here.depth}. {remedy}."
 
 

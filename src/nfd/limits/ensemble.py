@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nfd.core.names import Weights
+from nfd.core.names import NetworkWeights
 from nfd.core.random import derive
 from nfd.limits.problem import Problem
 
@@ -23,7 +23,7 @@ class Replicate:
     problem: Problem
     width: int
     depth: int
-    weights: Weights
+    weights: NetworkWeights
     seed: int
     probes: Tensor | None = None
 
@@ -53,11 +53,16 @@ Runner = Callable[[Sequence[Replicate], str], Sequence[Trajectory]]
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Replicates of a run: outputs [R, steps, b, C], eval outputs [R, n_eval, C]; not-a-number after divergence."""
+    """What replicates of a run gave, not-a-number after divergence.
+
+    Attributes:
+        outputs, eval_outputs: ``[R, steps, b, C]`` and ``[R, n_eval, C]``; of anyone's networks the losses
+            ``[R, steps]`` and, where there are evaluation batches, ``[R, 1]``.
+    """
 
     width: int
     depth: int
-    weights: Weights
+    weights: NetworkWeights
     outputs: Tensor
     eval_outputs: Tensor
     diverged_at: int | None
@@ -88,7 +93,7 @@ class Ensemble:
 
 
 def replicates(
-    problem: Problem, width: int, depth: int, weights: Weights, indices: range, seed: int
+    problem: Problem, width: int, depth: int, weights: NetworkWeights, indices: range, seed: int
 ) -> list[Replicate]:
     """The replicates with these numbers of the stream ``seed``."""
     seeds = [derive(seed, "replicate", width, index) for index in indices]

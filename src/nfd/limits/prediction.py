@@ -11,50 +11,45 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval
 from nfd.core.tables import as_text, table_of
+from nfd.limits.cost import Storage
 
 _WIDTH = 150  # of the printed table, at most
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
-    """The result of ``nfd.predict``; ``print`` shows it.
+class LossPrediction:
+    """What ``nfd.predict`` says of the losses of infinitely wide networks; ``print`` shows it.
 
     Losses are those of the infinitely wide network: what the finite width of the networks that were run adds is
     estimated and taken out, and their 95 % intervals count the noise of the networks, that of this correction and,
-    where the depth is infinite, how far the last doubling of the depth moved them. Outputs are means at ``width``.
+    where the depth is infinite, how far the last doubling of the depth moved them.
 
     Attributes:
-        outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.
         loss, loss_stderr, loss_low, loss_high: [steps], batch means, their standard errors and intervals.
         loss_bias, loss_bias_stderr: [steps], what ``width`` had added to the loss, and its error.
-        eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr: the same of
-            the mean loss at ``eval_inputs``; None without ``eval_targets``. With the depth infinite it is the floor of
-            the law of size.
+            the mean loss on what is evaluated after the last step; None without it. With the depth infinite it is the
+            floor of the law of size.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
         extrapolated: whether they were; otherwise everything is of the last of ``depths``.
         width, replicates: of the ensembles. narrow_width: of those that show what ``width`` adds.
-        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
-            the outputs.
         converged: whether the limit in depth was reached within ``rtol`` and the noise is small enough to tell
             (always True for a finite depth that did not diverge).
         growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
             doubling; None before there are two.
-        weights: "deferred" or "dense", the cheaper by predicted cost.
+        weights: "structured", "deferred" or "dense", the cheaper by predicted cost.
+        ways: how a network of ``width`` at the last of ``depths`` could hold its weights, each with the bytes and the
+            seconds that were predicted.
         seconds: time it took.
         note: what limits the answer; empty if nothing.
     """
 
-    outputs: Tensor
-    outputs_stderr: Tensor
     loss: Tensor
     loss_stderr: Tensor
     loss_low: Tensor
     loss_high: Tensor
     loss_bias: Tensor
     loss_bias_stderr: Tensor
-    eval_outputs: Tensor | None
-    eval_stderr: Tensor | None
     eval_loss: float | None
     eval_loss_stderr: float | None
     eval_loss_low: float | None
@@ -66,11 +61,10 @@ class Prediction:
     width: int
     narrow_width: int
     replicates: int
-    bias: float
-    bias_stderr: float
     converged: bool
     growth: float | None
     weights: str
+    ways: tuple[Storage, ...]
     seconds: float
     note: str
 
@@ -102,7 +96,7 @@ class Prediction:
             table.add_row(*row)
         made = (
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
-            f"width {self.narrow_width:,}, {self.seconds:.1f} s; {self._bias()}."
+            f"width {self.narrow_width:,}, {self.seconds:.1f} s{self._remark()}."
         )
         reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
         lines = (f"Infinitely wide network, {depth}", as_text(table, _WIDTH), made, reached, self.note)
@@ -119,12 +113,38 @@ class Prediction:
             added = _added(self.eval_loss_bias, self.eval_loss_bias_stderr or math.nan)
             yield "evaluation, after the last step", _shown_loss(self.eval_interval), added
 
-    def _bias(self) -> str:
+    def _remark(self) -> str:
+        """What is said of the networks beside their sizes."""
+        costs = [f"{way.weights} {way.seconds:.2g} s and {way.bytes / 2**20:,.0f} MiB" for way in self.ways]
+        return f"; predicted for one of width {self.width:,}: {', '.join(costs)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(LossPrediction):
+    """What ``nfd.predict`` says of the paper's networks: losses, and outputs, which are means at ``width``.
+
+    Attributes:
+        outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.
+        eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
+        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
+            the outputs.
+
+    The other attributes are those of ``nfd.LossPrediction``.
+    """
+
+    outputs: Tensor
+    outputs_stderr: Tensor
+    eval_outputs: Tensor | None
+    eval_stderr: Tensor | None
+    bias: float
+    bias_stderr: float
+
+    def _remark(self) -> str:
         if math.isnan(self.bias):
-            return "their bias of width is not known"
+            return "; their bias of width is not known"
         if not self.bias > 0:
-            return f"no bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
-        return f"the bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
+            return f"; no bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
+        return f"; the bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
 
 
 def _shown_loss(loss: Interval) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import torch
 
 from nfd.core.errors import InputError, check_choice, check_device, check_numbers, check_real
-from nfd.core.names import Block, RuleName, Weights
+from nfd.core.names import Block, NetworkWeights, RuleName
 from nfd.families.paper import PaperFamily, PaperMember
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
@@ -48,11 +48,11 @@ class Problem:
         settings = {name: getattr(self, name) for name in names} | {"regime": "feature"}
         return PaperFamily(ResNet, self.task.features, self.task.outputs, self.rule, "sgd", settings)
 
-    def member(self, width: int, depth: int, weights: Weights, seed: int) -> PaperMember:
+    def member(self, width: int, depth: int, weights: NetworkWeights, seed: int) -> PaperMember:
         """The network of this problem at a size, with its plan."""
         return self.family.build(width, depth, seed, weights, self.device)
 
-    def network(self, width: int, depth: int, weights: Weights, seed: int) -> Network:
+    def network(self, width: int, depth: int, weights: NetworkWeights, seed: int) -> Network:
         """The network of this problem at a size."""
         return self.member(width, depth, weights, seed).net
 

@@ -1,58 +1,49 @@
-"""Ensembles of one problem at the width and number of replicates that an accuracy asks for."""
+"""Ensembles of some networks at the width and number of replicates that an accuracy asks for."""
 
 from __future__ import annotations
 
 import math
 
 from nfd.core.errors import InputError
-from nfd.core.names import Weights
+from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms
-from nfd.limits.cost import power_of_two, widest, within
-from nfd.limits.ensemble import Ensemble, Runner, replicates
-from nfd.limits.problem import Problem
+from nfd.limits.cost import LEVER, Storage, cheapest, power_of_two, widest
+from nfd.limits.ensemble import Ensemble
+from nfd.limits.networks import Networks
 
-_PILOT_WIDTH = 512
 _PILOT_REPLICATES = 4
-_NARROWEST = 16
 _REPLICATES = 8  # fewer make a standard error too uncertain to use
 _MOST_REPLICATES = 1024
-_LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
-_LEAST_NARROW = 32  # narrower ones are not yet in the regime of 1/n; then half the width must do
 
 
 class Sampler:
     """Fixes width and replicates from a narrow pilot, and asks for the ensembles, wide and narrow."""
 
     def __init__(
-        self,
-        problem: Problem,
-        run: Runner,
-        *,
-        width: int | None,
-        replicates: int | None,
-        rtol: float,
-        memory: int,
-        seed: int,
+        self, networks: Networks, *, width: int | None, replicates: int | None, rtol: float, memory: int
     ) -> None:
-        self.problem, self.run, self.rtol, self.memory, self.seed = problem, run, rtol, memory, seed
+        self.networks, self.rtol, self.memory = networks, rtol, memory
         self.width, self.replicates = width or 0, replicates or 0
-        self._done: dict[tuple[int, int], Ensemble] = {}
+        self._deepest = 0
+        self._done: dict[tuple[int, int, NetworkWeights], Ensemble] = {}
 
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
         """Decide the sizes for runs from ``depth`` to ``deepest``.
 
         ``amplification`` is the factor by which what is made of the ensembles enlarges their standard error.
         """
-        widest_here = widest(self.problem, deepest, self.memory)
+        self._deepest, unit = deepest, self.networks.unit
+        widest_here = widest(lambda width: self._within(width, deepest) is not None, unit)
         self._require_memory(deepest, widest_here)
         if self.width and self.replicates:
             return
-        pilot_width = self.narrow_width if self.width else min(_PILOT_WIDTH, max(1, widest_here // _LEVER))
+        widest_pilot = max(unit, widest_here // LEVER)
+        pilot_width = self.narrow_width if self.width else min(self.networks.pilot_width, widest_pilot)
         pilot = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
         needed = self._needed(pilot, amplification)
         if not self.width:
-            wanted = power_of_two(needed / (self.replicates or _REPLICATES))
-            self.width = min(max(wanted, _LEVER * pilot_width), widest_here)
+            wanted = unit * power_of_two(needed / (self.replicates or _REPLICATES) / unit)
+            self.width = min(max(wanted, LEVER * pilot_width), widest_here)
         if not self.replicates:
             self.replicates = max(_REPLICATES, min(math.ceil(needed / self.width), _MOST_REPLICATES))
             refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
@@ -60,7 +51,7 @@ class Sampler:
 
     def fits(self, depth: int) -> bool:
         """Whether the chosen width fits into memory at a depth."""
-        return within(self.problem, self.width, depth, self.memory) is not None
+        return self._within(self.width, depth) is not None
 
     def at(self, depth: int) -> Ensemble:
         """The ensemble at a depth."""
@@ -69,8 +60,7 @@ class Sampler:
     @property
     def narrow_width(self) -> int:
         """Width of the networks that show the bias of width."""
-        quarter = self.width // _LEVER
-        return quarter if quarter >= _LEAST_NARROW else max(1, self.width // 2)
+        return self.networks.narrower(self.width)
 
     def narrower(self, depth: int) -> Ensemble:
         """As many networks of ``narrow_width`` at a depth."""
@@ -89,25 +79,27 @@ class Sampler:
                 f"width={self.width} at depth {deepest} does not fit into memory; {widest_here} does. "
                 "Raise memory, or lower width, batch or steps."
             )
-        if not self.width and widest_here < 2 * _NARROWEST:
+        if not self.width and widest_here < self.networks.least_width:
             raise InputError(
-                f"memory allows no network of width {2 * _NARROWEST} at depth {deepest}. Raise memory, or lower "
-                "batch or steps."
+                f"memory allows no network of width {self.networks.least_width} at depth {deepest}. Raise memory, or "
+                "lower batch or steps."
             )
 
+    def _within(self, width: int, depth: int) -> Storage | None:
+        return cheapest(self.networks.ways(width, depth), self.memory)
+
+    def _weights(self, width: int, depth: int) -> NetworkWeights:
+        """How networks of a size hold their weights: the cheapest way, or that of the widest and deepest."""
+        if self.width and not self.networks.one_law:
+            width, depth = self.width, self._deepest
+        ways = self.networks.ways(width, depth)
+        return (cheapest(ways, self.memory) or min(ways, key=lambda way: way.bytes)).weights
+
     def _run(self, width: int, depth: int, count: int) -> Ensemble:
-        key = (width, depth)
-        have = self._done.get(key)
+        weights = self._weights(width, depth)
+        have = self._done.get((width, depth, weights))
         missing = range(len(have) if have else 0, count)
         if missing:
-            weights = chosen_weights(self.problem, width, depth, self.memory)
-            asked = replicates(self.problem, width, depth, weights, missing, self.seed)
-            more = Ensemble.of(asked, self.run(asked, f"predict: width {width}, depth {depth}"))
-            self._done[key] = have.joined(more) if have else more
-        return self._done[key]
-
-
-def chosen_weights(problem: Problem, width: int, depth: int, memory: int) -> Weights:
-    """Deferred or dense, whichever the cost model finds faster within memory."""
-    way = within(problem, width, depth, memory)
-    return way.weights if way else "deferred"
+            more = self.networks.train(width, depth, weights, missing, f"predict: width {width}, depth {depth}")
+            self._done[width, depth, weights] = have.joined(more) if have else more
+        return self._done[width, depth, weights]

@@ -1,89 +1,81 @@
-"""``nfd.predict``: the training of an infinitely wide, and if asked infinitely deep, residual network.
-
-Width: a network of large width n, R independent replicates; their spread gives the standard error. It does not see
-the O(1/n) bias: a narrower ensemble shows it, and it is taken out of the losses (``nfd.limits.loss``). Depth: see
-``nfd.limits.depth``. Replicates at different depths share U, V and, in one-layer blocks, the Brownian path whose
-increments their layers are, so that the standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is
-hardly larger than that of ``f_2L``; replicates at different widths share nothing.
-"""
+"""``nfd.predict``: the training of infinitely wide networks, the paper's or anyone's."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, overload
 
-import torch
-from torch import Tensor
-
-from nfd.core.ambient import undisturbed
-from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
-from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_depth, check_real, check_seed
-from nfd.core.statistics import rms, stderr
-from nfd.limits.cost import bytes_of
-from nfd.limits.depth import DEPTHS, Limit, amplification, at_depth, narrower, to_infinity
-from nfd.limits.loss import LimitLosses, limit_losses, output_bias
-from nfd.limits.prediction import Prediction
-from nfd.limits.problem import Problem, problem
-from nfd.limits.sampler import Sampler
-from nfd.runs.executors.executor import Executor, Inline
-from nfd.runs.replicates import Replicates
-from nfd.runs.sweep import Sweep
-
-_FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
+from nfd.families.family import Family
+from nfd.limits.prediction import LossPrediction, Prediction
+from nfd.questions.predict_model import predict_model
+from nfd.questions.predict_paper import predict_paper
+from nfd.scaling.sizes import MakeModel
 
 
-@undisturbed()
+@overload
+def predict(inputs: Any, targets: Any, **settings: Any) -> Prediction: ...
+
+
+@overload
 def predict(
-    inputs: Any,
-    targets: Any,
-    *,
-    depth: float = DEPTH,
-    horizon: float = 1.0,
-    activation: str = "relu",
-    block: str = "one-layer",
-    eta_c: float | Sequence[float] = ETA_C,
-    momentum: float = 0.0,
-    loss: str = "cross-entropy",
-    classes: int | None = None,
-    feedback: str = "shared",
-    rule: str = "depth-mup",
-    width: int | str = "auto",
-    replicates: int | None = None,
-    rtol: float = RTOL,
-    memory: str | int = MEMORY,
-    seed: int = 0,
-    eval_inputs: Any = None,
-    eval_targets: Any = None,
-    device: torch.device | str = "cpu",
-    out: str | Path | None = None,
-    executor: Executor | None = None,
-    progress: bool = False,
-) -> Prediction:
-    """Predict the SGD trajectory of an infinitely wide residual network, step by step, on given batches.
+    *, batches: Iterable[tuple[Any, Any]], make_model: MakeModel | Family, **settings: Any
+) -> LossPrediction: ...
+
+
+def predict(*args: Any, **settings: Any) -> LossPrediction:
+    """Predict the training of an infinitely wide residual network, step by step, on given batches.
+
+    ``nfd.predict(inputs, targets, ...)`` trains the paper's networks by SGD, and
+    ``nfd.predict(batches=..., make_model=..., ...)`` what your constructor builds, by SGD or Muon. Networks of two
+    widths n are trained, R of each from different seeds. Their mean loss is ``loss + a / n``, so that
+
+        loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1),
+
+    with standard errors from the spread of the networks. For infinite depth L is doubled, and ``2 loss_2L - loss_L``
+    taken, until a doubling moves it by less than ``rtol``.
 
     Args:
         inputs: ``[steps, batch, d]`` or ``[steps, d]``; one update per step, in this order.
         targets: ``[steps, batch]`` or ``[steps]``: class ids, or floats for ``loss="mse"``.
-        depth: L, or ``math.inf``.
-        horizon, activation, block: of the network, as in ``nfd.ResNet``.
-        eta_c: the rate that depends on neither width nor depth: a number, or one per step.
-        momentum: of SGD.
-        loss: ``"cross-entropy"`` or ``"mse"``, ``(f - y)^2 / 2`` with one output.
+        horizon, activation, block: of the paper's network, as in ``nfd.ResNet``.
+        eta_c: its rate, which depends on neither width nor depth: a number, or one per step.
+        momentum: of its SGD.
         classes: C; needed when the last class may be absent from ``targets``.
         feedback: ``"shared"``, the standard network; ``"independent"``, the decoupled one, whose limit is the
             paper's Definition 1; ``"static"``.
-        rule: learning-rate rule; its exponent decides the residual multiplier.
-        width: n of the deferred networks, or ``"auto"`` for the width and replicates that ``rtol`` needs.
-        replicates: R; None for as many as ``rtol`` needs.
-        rtol: wanted standard error (RMS over outputs), relative to the RMS of the outputs.
-        memory: bound on the working set of one network, such as ``"4 GiB"``.
-        seed: of everything random.
         eval_inputs: ``[n_eval, d]``, evaluated after the last step.
         eval_targets: ``[n_eval]``, of the kind of ``targets``, for the loss there.
-        device: where to compute.
+
+        batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
+            a dict of keyword arguments.
+        make_model: ``make_model(width, depth)``, or a family (``nfd.ConstructedFamily``).
+        optimizer: ``"sgd"`` (the default), a kind of ``"muon"``, or another law that acts on matrices as a whole.
+            AdamW on hidden matrices is refused; ``nfd.capacity`` fits wide models under every optimizer.
+        lr: rate of the base; by default the one that ``nfd.check`` begins with.
+        adamw_lr: the same of what Muon leaves to AdamW; ``lr`` where None.
+        weight_decay: of the base.
+        base_width, base_depth: the size that rates were tuned at; 64, and ``depth``, or 4 where that is infinite.
+            Widths are multiples of this one, depths are doubled from it.
+        weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), or ``"auto"``, the cheaper of both by
+            predicted cost. All widths have the same kind, as the laws of these differ at finite width.
+        rank: directions that the update of a structured matrix needs at most, where you know; memory is then foreseen
+            for them instead of for all rows of training.
+        eval_batches: batches whose mean loss after the last step is predicted too.
+        schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch.
+        blocks, roles: as in ``nfd.plan``. version: as in ``nfd.transfer``.
+
+        depth: L, or ``math.inf``, which needs a rule with a limit of depth: ``"depth-mup"`` or ``"complete-p"``. By
+            default infinite for the paper's networks and 4 for others.
+        rule: of the rates, and of the residual multiplier; by default ``"depth-mup"`` for the paper's networks and
+            ``"complete-p"`` for others.
+        loss: ``"cross-entropy"``, ``"mse"``, or for your networks a function of what they return and the targets.
+        width: n, or ``"auto"`` for the width and replicates that ``rtol`` needs and ``memory`` allows.
+        replicates: R; None for as many as ``rtol`` needs.
+        rtol: wanted standard error, RMS over outputs relative to the RMS of the outputs (0.05); of your networks over
+            losses, relative to these (0.01).
+        memory: bound on the working set of one network, such as ``"4 GiB"``, foreseen before anything is trained.
+        seed: of everything random.
+        device: where to compute; by default the CPU, or where ``batches`` lie.
         out: directory whose store keeps every network that was trained, so that the same call goes on where it was
             stopped; None keeps nothing.
         executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``; by default one
@@ -91,118 +83,16 @@ def predict(
         progress: show a bar when stderr is a terminal.
 
     Returns:
-        A ``Prediction``. A run that diverged is a result, too: not-a-number from that step on, with a note.
+        A ``Prediction``, or for your networks a ``LossPrediction``, without outputs. A run that diverged is a result,
+        too: not-a-number from that step on, with a note.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError, TypeError: naming the argument; for rules and optimizers without a limit, and sizes beyond memory.
+        RuntimeError: with the line of your code, where a network of yours cannot be trained.
 
-    Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/paper-notes.md for ``"shared"``.
+    Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/paper-notes.md for ``"shared"``;
+    docs/mathematics/structured.md for structured weights; docs/mathematics/extrapolation.md for the estimates.
     """
-    start = time.perf_counter()
-    depth = check_depth(depth)
-    given = problem(
-        inputs,
-        targets,
-        eval_inputs=eval_inputs,
-        eval_targets=eval_targets,
-        loss=loss,
-        classes=classes,
-        horizon=horizon,
-        activation=activation,
-        block=block,
-        eta_c=eta_c,
-        momentum=momentum,
-        feedback=feedback,
-        rule=rule,
-        device=device,
-        coupled=depth == math.inf and block == "one-layer",
-    )
-    replicates = None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST)
-    rtol, bound = check_real("rtol", rtol, least=_FINEST), bytes_of(memory)
-    executor = Inline(torch.get_num_threads()) if executor is None else executor
-    with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
-        sampler = Sampler(
-            given,
-            Replicates(sweep).run,
-            width=_width(width),
-            replicates=replicates,
-            rtol=rtol,
-            memory=bound,
-            seed=check_seed(seed),
-        )
-        if depth == math.inf:
-            sampler.settle(DEPTHS[0], DEPTHS[2], amplification(given))
-            limit = to_infinity(sampler)
-        else:
-            sampler.settle(int(depth), int(depth), 1.0)
-            limit = at_depth(sampler, int(depth))
-        return _summary(sampler, limit, time.perf_counter() - start)
-
-
-def _summary(sampler: Sampler, limit: Limit, seconds: float) -> Prediction:
-    given, ratio = sampler.problem, sampler.width / sampler.narrow_width
-    outputs, evaluations = narrower(sampler, limit) or (None, None)
-    losses = limit_losses(given.task.mean_loss, limit.outputs, outputs, ratio, limit.coarse)
-    train_losses: dict[str, Any] = {**losses.named("loss")}
-    eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
-    if given.task.eval_targets is not None:
-        losses = limit_losses(_eval_losses(given), limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
-        eval_losses = {name: float(value) for name, value in losses.named("eval_loss").items()}
-    bias = output_bias(limit.outputs, outputs, ratio)
-    evaluated = given.task.eval_inputs is not None
-    return Prediction(
-        outputs=limit.outputs.mean(0),
-        outputs_stderr=stderr(limit.outputs),
-        **train_losses,
-        eval_outputs=limit.eval_outputs.mean(0) if evaluated else None,
-        eval_stderr=stderr(limit.eval_outputs) if evaluated else None,
-        **eval_losses,
-        depths=limit.depths,
-        extrapolated=limit.extrapolated,
-        width=sampler.width,
-        narrow_width=sampler.narrow_width,
-        replicates=sampler.replicates,
-        bias=bias.value,
-        bias_stderr=bias.noise,
-        converged=limit.converged,
-        growth=limit.growth,
-        weights=limit.weights,
-        seconds=seconds,
-        note=" ".join(filter(None, (limit.note, _accuracy(sampler, limit), _unknown(sampler, limit, outputs)))),
-    )
-
-
-def _eval_losses(given: Problem) -> Callable[[Tensor], Tensor]:
-    return lambda outputs: given.task.eval_loss(outputs)[..., None]
-
-
-def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:
-    """What to say where losses come without intervals; empty where they have them."""
-    if narrow is None:
-        return "A network of width 1 has no narrower one to show what width adds: the losses have no intervals."
-    if bool(limit.outputs.isfinite().all()) and not bool(narrow.isfinite().all()):
-        return (
-            f"Networks of width {sampler.narrow_width} diverged, so that what width {sampler.width} adds to the loss "
-            "is not known: those losses have no intervals. Raise the width or lower eta_c."
-        )
-    return ""
-
-
-def _accuracy(sampler: Sampler, limit: Limit) -> str:
-    """What to say when the standard error stayed above rtol; empty when it did not."""
-    noise, signal = rms(stderr(limit.outputs)), rms(limit.outputs.mean(0))
-    if not noise > sampler.rtol * signal:
-        return ""
-    reached = noise / signal
-    return (
-        f"The standard error is {reached:.2g} of the RMS of the outputs, above rtol={sampler.rtol:g}: width "
-        f"{sampler.width} and {sampler.replicates} replicates are what was asked for, or what memory allows."
-    )
-
-
-def _width(value: int | str) -> int | None:
-    if isinstance(value, str) and value == "auto":
-        return None
-    if isinstance(value, str):
-        raise InputTypeError(f"width must be a whole number or 'auto'; got {value!r}.")
-    return check_count("width", value, maximum=WIDEST)
+    ask = predict_model if settings.keys() & {"make_model", "batches"} else predict_paper
+    prediction: LossPrediction = ask(*args, **settings)
+    return prediction

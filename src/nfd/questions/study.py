@@ -20,7 +20,7 @@ import nfd
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_device
 from nfd.core.machine import peak_memory
-from nfd.core.names import Block, Feedback, RuleName, Weights
+from nfd.core.names import Block, Feedback, NetworkWeights, RuleName
 from nfd.core.random import derive, generator
 from nfd.core.statistics import interval, mean
 from nfd.core.tables import rows_as_text
@@ -106,7 +106,7 @@ class Study:
         return cross_entropy(outputs, self.targets.cpu())
 
     @cached_property
-    def weights(self) -> Weights:
+    def weights(self) -> NetworkWeights:
         """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
         c = self.config
         given = self._problem("shared", "one-layer", "depth-mup", coupled=True)

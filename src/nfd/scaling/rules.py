@@ -108,6 +108,11 @@ class Rule:
     boosts_inner: bool = False
     regime: Regime = "feature"
 
+    @property
+    def has_depth_limit(self) -> bool:
+        """Whether training has a limit of large depth: branches shrink with it, and inner rates do not outgrow them."""
+        return self.scales_depth and self._a > 0 and not self.boosts_inner
+
     def std(self, role: Role) -> Power:
         """Of the initial entries."""
         width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5

@@ -1,0 +1,196 @@
+"""What training one of anyone's networks takes, before it is trained: bytes and seconds, by how it holds its weights.
+
+Four small networks, of the base and of twice its width or depth, show the shapes of all tensors, what a pass keeps for
+its gradient, and how many rows each wide matrix is asked for. Shapes are affine in the width, sums over a network
+affine in the depth, so every size follows. Structured weights hold r vectors of both sides of a matrix, r being the
+rows seen in training or the smaller side, whichever is less: that bounds them, and at the resolution of the layers they
+mostly need less. The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import InputError
+from nfd.core.names import NetworkWeights
+from nfd.core.random import global_streams
+from nfd.families.constructed import ConstructedFamily
+from nfd.families.member import Member
+from nfd.limits.cost import MATRIX_RATE, PRODUCT_RATE, Storage
+from nfd.nets.hadamard import padded_size
+from nfd.nets.wide import wide_maps
+from nfd.scaling.calls import batch_size, tensors_in
+from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.tensors import modules
+from nfd.training.task import Task
+
+_TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
+_LAYER_SECONDS = 2e-3  # of a structured layer and step, apart from its products
+_NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
+_SPARE = 9 / 8  # room that bases grow by
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one dense network showed: sizes of its tensors that stay dense and of its wide matrices, in their order.
+
+    Attributes:
+        rest: numbers of every other tensor. wide: (in_features, out_features). saved: bytes kept for the gradient.
+        rows: how often a batch asks the wide matrix that it asks most.
+    """
+
+    rest: Sequence[int]
+    wide: Sequence[tuple[int, int]]
+    saved: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """Predicted costs of the networks of a family on a task.
+
+    Args:
+        rank: directions that the update of a matrix needs at most, where that is known; None for the rows of training.
+    """
+
+    family: ConstructedFamily
+    task: Task
+    rank: int | None = None
+    _sizes: dict[tuple[int, int], Seen] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def obstacle(self) -> str | None:
+        """Why wide matrices must be stored; None where they need not."""
+        try:
+            module, planned = self.family.outline(*self.family.base)
+            wide_maps(module, planned, ["**"])
+        except InputError as error:
+            return str(error)
+        return None
+
+    def of(self, weights: NetworkWeights, width: int, depth: int) -> Storage:
+        """Of a network of any size, dense or structured."""
+        (n, L), law = self.family.base, law_of(self.family.optimizer)
+        parts = []
+        for deep in (L, 2 * L):
+            small, large = self._seen(n, deep), self._seen(2 * n, deep)
+            seen = _at(small, large, width / n)
+            parts.append(self._dense(seen, law) if weights == "dense" else self._structured(seen, law))
+        (bytes_1, seconds_1), (bytes_2, seconds_2) = parts
+        step = depth / L - 1
+        return Storage(weights, round(bytes_1 + step * (bytes_2 - bytes_1)), seconds_1 + step * (seconds_2 - seconds_1))
+
+    @property
+    def _samples(self) -> int:
+        """Rows that a wide matrix is asked for in training, at most."""
+        return self._seen(*self.family.base).rows * self.task.steps
+
+    def _dense(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
+        size, copies = self._itemsize, 2 + law.states
+        wide = sum(n_in * n_out for n_in, n_out in seen.wide)
+        largest = max((n_in * n_out for n_in, n_out in seen.wide), default=0)
+        flops = 6 * seen.rows * wide + sum(_orthogonalising(law, *sides) for sides in seen.wide)
+        step = flops / (3 * PRODUCT_RATE) + 2 * copies * wide * size / MATRIX_RATE
+        return self._shared_bytes(seen) + size * (copies * wide + 3 * largest), self.task.steps * step
+
+    def _structured(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
+        size, rows = self._itemsize, seen.rows
+        most = self._samples if self.rank is None else self.rank
+        numbers = seconds = 0.0
+        for n_in, n_out in seen.wide:
+            r, N = min(most, n_in, n_out), padded_size(max(n_in, n_out))
+            numbers += _SPARE * r * (1 + 2 + law.states) * max(n_in, n_out) + 6 * N + r * r
+            flops = 6 * rows * (r / 2) * (n_in + n_out) + _orthogonalising(law, r, max(n_in, n_out))
+            seconds += 4 * rows * N * _TRANSFORM_SECONDS + flops / PRODUCT_RATE + _LAYER_SECONDS
+        widest = max((max(sides) for sides in seen.wide), default=0)
+        transient = 4 * rows * padded_size(max(widest, 1)) + 2 * _SPARE * min(most, widest) * widest
+        if not self._on_meta:  # it is made with numbers, which are then replaced
+            transient += sum(n_in * n_out for n_in, n_out in seen.wide)
+        return self._shared_bytes(seen) + size * (numbers + transient), self.task.steps * seconds
+
+    def _shared_bytes(self, seen: Seen) -> float:
+        """Of what both ways hold: all other tensors, with gradients and states, and what a pass keeps."""
+        law = law_of(self.family.optimizer)
+        rest = law if law.rest is None else law_of(law.rest)
+        return self._itemsize * (3 + rest.states) * sum(seen.rest) + 2 * seen.saved
+
+    @cached_property
+    def _on_meta(self) -> bool:
+        return any(p.is_meta for p in self.family.outline(*self.family.base)[0].parameters())
+
+    @cached_property
+    def _itemsize(self) -> int:
+        return max(p.element_size() for p in self.family.build(*self.family.base, 0).module.parameters())
+
+    def _seen(self, width: int, depth: int) -> Seen:
+        if (width, depth) not in self._sizes:
+            self._sizes[width, depth] = self._looked_at(width, depth)
+        return self._sizes[width, depth]
+
+    def _looked_at(self, width: int, depth: int) -> Seen:
+        with global_streams(0):
+            member = self.family.build(width, depth, 0, device=self.task.device)
+            batch = max(self.task.batches, key=lambda pair: batch_size(pair[0]))
+            features = {} if self.obstacle else _wide_features(member)
+            saved, rows = _pass(member, self.task, batch, features)
+        stored = {f"{name}.weight".lstrip(".") for name in features}
+        rest = [math.prod(entry.shape) for name, entry in member.plan.entries.items() if name not in stored]
+        return Seen(rest, list(features.values()), saved, rows)
+
+
+def _at(small: Seen, large: Seen, ratio: float) -> Seen:
+    """A network ``ratio`` times as wide as ``small``, where ``large`` is twice as wide."""
+
+    def grown(one: float, two: float) -> int:
+        return round(one + (two - one) * (ratio - 1))
+
+    wide = [(grown(a, c), grown(b, d)) for (a, b), (c, d) in zip(small.wide, large.wide, strict=True)]
+    rest = [math.ceil(one * (two / one) ** math.log2(ratio)) for one, two in zip(small.rest, large.rest, strict=True)]
+    return Seen(rest, wide, grown(small.saved, large.saved), max(small.rows, large.rows))
+
+
+def _wide_features(member: Member) -> dict[str, tuple[int, int]]:
+    return {name: linear.features for name, linear in wide_maps(member.module, member.plan, ["**"]).items()}
+
+
+def _pass(member: Member, task: Task, batch: tuple[Any, Any], wide: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    """Bytes that a forward pass keeps beside parameters, and the rows of the wide matrix that is asked most."""
+    own = {p.untyped_storage().data_ptr() for p in member.module.parameters()}
+    kept: dict[int, Tensor] = {}
+    rows = dict.fromkeys(wide, 0)
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    def count(name: str, out: Tensor) -> None:
+        rows[name] += out.numel() // wide[name][1]
+
+    parts = modules(member.module)
+    with ExitStack() as stack:
+        for name in wide:
+            hook = parts[name].register_forward_hook(lambda _module, _args, out, name=name: count(name, out))
+            stack.callback(hook.remove)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
+        value = task.value(member(batch[0]), batch[1])
+    del value
+    most = max(rows.values(), default=0) or batch_size(batch[0])
+    inputs = sum(tensor.nbytes for tensor in tensors_in(batch))
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + inputs, most
+
+
+def _orthogonalising(law: OptimizerLaw, rows: float, columns: float) -> float:
+    """Operations of making all singular values of a matrix one, where the optimizer does."""
+    if law.rest is None:
+        return 0.0
+    m, M = min(rows, columns), max(rows, columns)
+    return _NEWTON_SCHULZ * (4 * m * m * M + 2 * m**3)

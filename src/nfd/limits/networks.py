@@ -1,0 +1,101 @@
+"""The networks that a limit is made of: how large they may be, what one takes, and where several are trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from nfd.core.names import NetworkWeights
+from nfd.limits.cost import LEVER, Storage, ways
+from nfd.limits.ensemble import Ensemble, Runner, replicates
+from nfd.limits.problem import Problem
+
+DEPTHS = (8, 16, 32, 64, 128, 256, 512)
+_LEAST_NARROW = 32  # narrower networks are not yet in the regime of 1/n; then half the width must do
+
+
+@dataclass(frozen=True)
+class Words:
+    """What messages call the values that are extrapolated, the learning rate, and the cure of a bad start."""
+
+    values: str
+    rate: str
+    at_start: str
+
+
+class Networks(Protocol):
+    """Networks of every width and depth that are trained alike, each from a seed of its own."""
+
+    @property
+    def words(self) -> Words:
+        """For messages."""
+
+    @property
+    def unit(self) -> int:
+        """Widths that are chosen are this times a power of two."""
+
+    @property
+    def pilot_width(self) -> int:
+        """Width of the networks that show the spread, where none is given."""
+
+    @property
+    def least_width(self) -> int:
+        """The narrowest that is worth running, where none is given."""
+
+    @property
+    def depths(self) -> Sequence[int]:
+        """What the depth is doubled through; at least three."""
+
+    @property
+    def amplification(self) -> float:
+        """Standard error of ``2 f_2L - f_L`` in units of that of ``f_2L``."""
+
+    @property
+    def one_law(self) -> bool:
+        """Whether weights have the same law however they are held, so that each size may hold them its own way."""
+
+    def narrower(self, width: int) -> int:
+        """Width of the networks that show what a width adds; the width itself where there are none."""
+
+    def ways(self, width: int, depth: int) -> Sequence[Storage]:
+        """How a network of this size can hold its weights, and what that takes."""
+
+    def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
+        """What the networks with these numbers gave."""
+
+
+@dataclass(frozen=True)
+class PaperNetworks:
+    """Those of the paper: replicates of a problem, trained by ``run``."""
+
+    problem: Problem
+    run: Runner
+    seed: int
+
+    words: ClassVar[Words] = Words("outputs", "eta_c", "Lower the horizon or the scale of the inputs")
+    unit: ClassVar[int] = 1
+    pilot_width: ClassVar[int] = 512
+    least_width: ClassVar[int] = 32
+    depths: ClassVar[Sequence[int]] = DEPTHS
+    one_law: ClassVar[bool] = True
+
+    @property
+    def amplification(self) -> float:
+        """Measured when coupled, a bound otherwise."""
+        return 1.15 if self.problem.coupled else math.sqrt(5.0)
+
+    def narrower(self, width: int) -> int:
+        """A quarter, or half where a quarter is very narrow."""
+        quarter = width // LEVER
+        return quarter if quarter >= _LEAST_NARROW else max(1, width // 2)
+
+    def ways(self, width: int, depth: int) -> Sequence[Storage]:
+        """Deferred or dense."""
+        return ways(self.problem, width, depth)
+
+    def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
+        """Their outputs."""
+        asked = replicates(self.problem, width, depth, weights, indices, self.seed)
+        return Ensemble.of(asked, self.run(asked, label))

@@ -1,0 +1,158 @@
+"""``nfd.predict`` of anyone's networks: the losses of an infinitely wide, and if asked infinitely deep, one.
+
+Width: networks of a width n and others, narrower, R of each. The mean losses of both are ``loss + a / n``, which gives
+the loss at infinite width and its error (``nfd.limits.loss``). Depth: see ``nfd.limits.depth``; networks of different
+widths and depths share nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from nfd.core.ambient import undisturbed
+from nfd.core.defaults import LOSS_RTOL, MEMORY
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    check_choice,
+    check_count,
+    check_depth,
+    check_device,
+    check_real,
+    check_seed,
+)
+from nfd.core.names import ModelWeights, NetworkWeights
+from nfd.families.constructed import ConstructedFamily, family_of
+from nfd.families.family import Family
+from nfd.limits.model_cost import ModelCosts
+from nfd.limits.prediction import LossPrediction
+from nfd.questions.sampled import limit_at, losses_of, sampler_of
+from nfd.runs.executors.executor import Executor, Inline
+from nfd.runs.model_networks import ModelNetworks
+from nfd.runs.sweep import Sweep
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
+from nfd.scaling.rules import MAX_RATE, RULES, rule_named
+from nfd.scaling.sizes import MakeModel
+from nfd.training.recipe import Recipe
+from nfd.training.schedule import Schedule
+from nfd.training.task import Task
+
+BASE_WIDTH = 64
+_FIRST_DEPTH = 4  # where the depth is infinite and the base's is not given
+
+
+@undisturbed()
+def predict_model(
+    *,
+    batches: Iterable[tuple[Any, Any]],
+    make_model: MakeModel | Family,
+    depth: float = 4,
+    rule: str = "complete-p",
+    optimizer: str | OptimizerLaw = "sgd",
+    lr: float | None = None,
+    adamw_lr: float | None = None,
+    weight_decay: float = 0.0,
+    base_width: int = BASE_WIDTH,
+    base_depth: int | None = None,
+    width: int | str = "auto",
+    weights: str = "auto",
+    rank: int | None = None,
+    replicates: int | None = None,
+    rtol: float = LOSS_RTOL,
+    memory: str | int = MEMORY,
+    seed: int = 0,
+    eval_batches: Iterable[tuple[Any, Any]] | None = None,
+    loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
+    schedule: Schedule | None = None,
+    blocks: str | Sequence[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+    version: str | None = None,
+    device: torch.device | str | None = None,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> LossPrediction:
+    """As ``nfd.predict`` of anyone's networks says."""
+    start = time.perf_counter()
+    depth, law = check_depth(depth), law_of(optimizer)
+    _check_limits(rule, law, depth)
+    first = _FIRST_DEPTH if depth == math.inf else int(depth)
+    base = (
+        check_count("base_width", base_width, maximum=WIDEST),
+        check_count("base_depth", first if base_depth is None else base_depth, maximum=MOST),
+    )
+    task = Task.of(batches, loss, eval_batches)
+    sample = task.batches[0][0]
+    family = _constructed(family_of(make_model, base, rule, law.name, blocks, roles, sample, version))
+    decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
+    check_optimizer(law.name, rule=rule, weight_decay=decay)
+    if adamw_lr is not None and law.rest is None:
+        raise InputError(f"adamw_lr is for tensors that Muon leaves to AdamW; got optimizer={law.name!r}.")
+    rate = check_real("lr", law.check_rate if lr is None else lr, least=0.0, below=MAX_RATE)
+    rest_rate = None if adamw_lr is None else check_real("adamw_lr", adamw_lr, least=0.0, below=MAX_RATE)
+    known = None if rank is None else check_count("rank", rank, maximum=WIDEST)
+    place = str(check_device(task.device if device is None else device))
+    recipe = Recipe(family, task, None, schedule, version)
+    costs = ModelCosts(family, task, known)
+    kinds = _kinds(weights, costs)
+    family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
+    executor = Inline(torch.get_num_threads()) if executor is None else executor
+    with Sweep(out, executor, device=place, progress=progress) as sweep:
+        networks = ModelNetworks(recipe, rate, decay, rest_rate, check_seed(seed), kinds, costs, sweep)
+        sampler = sampler_of(networks, width, replicates, rtol, memory)
+        if sampler.width and sampler.narrow_width >= sampler.width:
+            raise InputError(
+                f"width must be above base_width={family.base[0]}, whose networks show what width adds; got {width}."
+            )
+        limit, narrow = limit_at(sampler, depth)
+        judged = _same if task.eval_batches else None
+        return LossPrediction(**losses_of(sampler, limit, narrow, _same, judged, time.perf_counter() - start))
+
+
+def _same(losses: Tensor) -> Tensor:
+    return losses
+
+
+def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
+    """ValueError where training under a rule and an optimizer has no limit that can be had here."""
+    chosen = rule_named(rule)
+    if not chosen.scales_width:
+        fitting = ", ".join(repr(name) for name, other in RULES.items() if other.scales_width)
+        raise InputError(f"rule={rule!r} has no limit of large width for a model of yours. Choose one of {fitting}.")
+    if depth == math.inf and not chosen.has_depth_limit:
+        fitting = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
+        raise InputError(f"rule={rule!r} has no limit of large depth; use {fitting}, or give a finite depth.")
+    if not law.equivariant:
+        raise InputError(
+            f"optimizer={law.name!r} acts on every entry of the hidden matrices by itself, which is exact for stored "
+            f"weights alone. Use {names_where(lambda other: other.equivariant)}, or fit wide models under every "
+            "optimizer from narrow ones by nfd.capacity."
+        )
+
+
+def _constructed(family: Family) -> ConstructedFamily:
+    if not isinstance(family, ConstructedFamily) or family.rate_name != "lr":
+        raise InputError(
+            f"make_model builds networks of nfd.nets, {family.name}; their limit is that of "
+            "nfd.predict(inputs, targets)."
+        )
+    return family
+
+
+def _kinds(weights: str, costs: ModelCosts) -> list[NetworkWeights]:
+    """The ways to hold weights that the caller and the model allow."""
+    choice = check_choice("weights", weights, get_args(ModelWeights))
+    if choice != "dense" and costs.obstacle is not None:
+        if choice == "structured":
+            raise InputError(costs.obstacle)
+        return ["dense"]
+    kinds: list[NetworkWeights] = ["structured", "dense"]
+    return [kind for kind in kinds if choice in ("auto", kind)]

@@ -1,0 +1,111 @@
+"""``nfd.predict`` of the paper's networks: the training of an infinitely wide, and if asked infinitely deep, one.
+
+Width: a network of large width n, R independent replicates; their spread gives the standard error. It does not see
+the O(1/n) bias: a narrower ensemble shows it, and it is taken out of the losses (``nfd.limits.loss``). Depth: see
+``nfd.limits.depth``. Replicates at different depths share U, V and, in one-layer blocks, the Brownian path whose
+increments their layers are, so that the standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is
+hardly larger than that of ``f_2L``; replicates at different widths share nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.ambient import undisturbed
+from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
+from nfd.core.errors import check_depth, check_seed
+from nfd.core.statistics import stderr
+from nfd.limits.depth import Limit
+from nfd.limits.loss import output_bias
+from nfd.limits.networks import PaperNetworks
+from nfd.limits.prediction import Prediction
+from nfd.limits.problem import Problem, problem
+from nfd.limits.sampler import Sampler
+from nfd.questions.sampled import limit_at, losses_of, sampler_of
+from nfd.runs.executors.executor import Executor, Inline
+from nfd.runs.replicates import Replicates
+from nfd.runs.sweep import Sweep
+
+
+@undisturbed()
+def predict_paper(
+    inputs: Any,
+    targets: Any,
+    *,
+    depth: float = DEPTH,
+    horizon: float = 1.0,
+    activation: str = "relu",
+    block: str = "one-layer",
+    eta_c: float | Sequence[float] = ETA_C,
+    momentum: float = 0.0,
+    loss: str = "cross-entropy",
+    classes: int | None = None,
+    feedback: str = "shared",
+    rule: str = "depth-mup",
+    width: int | str = "auto",
+    replicates: int | None = None,
+    rtol: float = RTOL,
+    memory: str | int = MEMORY,
+    seed: int = 0,
+    eval_inputs: Any = None,
+    eval_targets: Any = None,
+    device: torch.device | str = "cpu",
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> Prediction:
+    """As ``nfd.predict`` of inputs and targets says."""
+    start = time.perf_counter()
+    depth = check_depth(depth)
+    given = problem(
+        inputs,
+        targets,
+        eval_inputs=eval_inputs,
+        eval_targets=eval_targets,
+        loss=loss,
+        classes=classes,
+        horizon=horizon,
+        activation=activation,
+        block=block,
+        eta_c=eta_c,
+        momentum=momentum,
+        feedback=feedback,
+        rule=rule,
+        device=device,
+        coupled=depth == math.inf and block == "one-layer",
+    )
+    executor = Inline(torch.get_num_threads()) if executor is None else executor
+    with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
+        networks = PaperNetworks(given, Replicates(sweep).run, check_seed(seed))
+        sampler = sampler_of(networks, width, replicates, rtol, memory)
+        limit, narrow = limit_at(sampler, depth)
+        return _prediction(given, sampler, limit, narrow, time.perf_counter() - start)
+
+
+def _prediction(
+    given: Problem, sampler: Sampler, limit: Limit, narrow: tuple[Tensor, Tensor] | None, seconds: float
+) -> Prediction:
+    judged, evaluated = given.task.eval_targets is not None, given.task.eval_inputs is not None
+    eval_loss = _eval_losses(given) if judged else None
+    losses = losses_of(sampler, limit, narrow, given.task.mean_loss, eval_loss, seconds)
+    bias = output_bias(limit.outputs, None if narrow is None else narrow[0], sampler.width / sampler.narrow_width)
+    return Prediction(
+        **losses,
+        outputs=limit.outputs.mean(0),
+        outputs_stderr=stderr(limit.outputs),
+        eval_outputs=limit.eval_outputs.mean(0) if evaluated else None,
+        eval_stderr=stderr(limit.eval_outputs) if evaluated else None,
+        bias=bias.value,
+        bias_stderr=bias.noise,
+    )
+
+
+def _eval_losses(given: Problem) -> Callable[[Tensor], Tensor]:
+    return lambda outputs: given.task.eval_loss(outputs)[..., None]

@@ -1,0 +1,120 @@
+"""From networks of two widths, sampled at one depth or several, to the losses of a prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_real
+from nfd.core.statistics import rms, stderr
+from nfd.limits.cost import bytes_of
+from nfd.limits.depth import Limit, at_depth, narrower, to_infinity
+from nfd.limits.loss import LimitLosses, limit_losses
+from nfd.limits.networks import Networks
+from nfd.limits.sampler import Sampler
+
+Losses = Callable[[Tensor], Tensor]
+_FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
+
+
+def sampler_of(networks: Networks, width: int | str, replicates: int | None, rtol: float, memory: str | int) -> Sampler:
+    """What samples networks at the sizes that the arguments of a prediction ask for.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+    count = None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST)
+    return Sampler(
+        networks,
+        width=_width(width),
+        replicates=count,
+        rtol=check_real("rtol", rtol, least=_FINEST),
+        memory=bytes_of(memory),
+    )
+
+
+def limit_at(sampler: Sampler, depth: float) -> tuple[Limit, tuple[Tensor, Tensor] | None]:
+    """The limit at a depth, or at infinite depth, and what narrower networks gave, made in the same way."""
+    networks = sampler.networks
+    if depth == math.inf:
+        sampler.settle(networks.depths[0], networks.depths[2], networks.amplification)
+        limit = to_infinity(sampler)
+    else:
+        sampler.settle(int(depth), int(depth), 1.0)
+        limit = at_depth(sampler, int(depth))
+    return limit, narrower(sampler, limit)
+
+
+def losses_of(
+    sampler: Sampler,
+    limit: Limit,
+    narrow: tuple[Tensor, Tensor] | None,
+    loss: Losses,
+    eval_loss: Losses | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """The fields of a ``LossPrediction``.
+
+    Args:
+        loss, eval_loss: from outputs ``[..., *shape]``, and evaluation outputs, to losses ``[..., K]`` and
+            ``[..., 1]``.
+    """
+    outputs, evaluations = narrow or (None, None)
+    ratio = sampler.width / sampler.narrow_width
+    train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse).named("loss")
+    eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
+    if eval_loss is not None:
+        judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
+        eval_losses = {name: float(value) for name, value in judged.named("eval_loss").items()}
+    return {
+        **train_losses,
+        **eval_losses,
+        "depths": limit.depths,
+        "extrapolated": limit.extrapolated,
+        "width": sampler.width,
+        "narrow_width": sampler.narrow_width,
+        "replicates": sampler.replicates,
+        "converged": limit.converged,
+        "growth": limit.growth,
+        "weights": limit.weights,
+        "ways": tuple(sampler.networks.ways(sampler.width, limit.depths[-1])),
+        "seconds": seconds,
+        "note": " ".join(filter(None, (limit.note, _accuracy(sampler, limit), _unknown(sampler, limit, outputs)))),
+    }
+
+
+def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:
+    """What to say where losses come without intervals; empty where they have them."""
+    if narrow is None:
+        return "A network of width 1 has no narrower one to show what width adds: the losses have no intervals."
+    if bool(limit.outputs.isfinite().all()) and not bool(narrow.isfinite().all()):
+        return (
+            f"Networks of width {sampler.narrow_width} diverged, so that what width {sampler.width} adds to the loss "
+            "is not known: those losses have no intervals. Raise the width or lower "
+            f"{sampler.networks.words.rate}."
+        )
+    return ""
+
+
+def _accuracy(sampler: Sampler, limit: Limit) -> str:
+    """What to say when the standard error stayed above rtol; empty when it did not."""
+    noise, signal = rms(stderr(limit.outputs)), rms(limit.outputs.mean(0))
+    if not noise > sampler.rtol * signal:
+        return ""
+    reached = noise / signal
+    return (
+        f"The standard error is {reached:.2g} of the RMS of the {sampler.networks.words.values}, above "
+        f"rtol={sampler.rtol:g}: width {sampler.width} and {sampler.replicates} replicates are what was asked for, or "
+        "what memory allows."
+    )
+
+
+def _width(value: int | str) -> int | None:
+    if isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, str):
+        raise InputTypeError(f"width must be a whole number or 'auto'; got {value!r}.")
+    return check_count("width", value, maximum=WIDEST)

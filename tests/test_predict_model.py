@@ -1,0 +1,225 @@
+"""nfd.predict of anyone's networks: against wide dense networks, its estimates, memory, depth, refusals."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import Tensor
+
+import nfd
+from nfd.families.constructed import ConstructedFamily
+from nfd.limits.model_cost import ModelCosts
+from nfd.runs import trials
+from nfd.runs.sweep import Sweep
+from nfd.runs.trials import Trial
+from nfd.training.recipe import Recipe
+from nfd.training.task import Task
+
+pytestmark = pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # these are small
+
+STREAM = torch.Generator().manual_seed(0)
+VECTORS = [(torch.randn(8, 5, generator=STREAM), torch.arange(8) % 3)] * 4  # the same ones, so that much is learned
+TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(1, 11, (3, 2, 9), generator=STREAM)]
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "MLP": (Residual, VECTORS, {"optimizer": "sgd", "lr": 0.3}),
+    "GPT": (Transformer, TOKENS, {"optimizer": "muon", "lr": 0.02, "adamw_lr": 0.005}),
+}
+SMALL: dict[str, Any] = {"depth": 2, "base_width": 16, "width": 64, "replicates": 8}
+
+
+def predicted(case: str = "MLP", **settings: Any) -> nfd.LossPrediction:
+    make_model, batches, tuned = CASES[case]
+    return nfd.predict(**{"batches": batches, "make_model": make_model} | tuned | SMALL | settings)
+
+
+@cache
+def wide(case: str, count: int = 8) -> Tensor:
+    """Losses [networks, steps] of wide dense networks, trained by the plan."""
+    make_model, batches, tuned = CASES[case]
+    family = ConstructedFamily(make_model, (16, 2), "complete-p", tuned["optimizer"], sample=batches[0][0])
+    recipe = Recipe(family, Task.of(batches))
+    width = 512 if case == "MLP" else 128  # Muon takes products in 16 bits, which processors are slow at
+    own = [Trial(recipe, width, 2, seed, tuned["lr"], adamw_lr=tuned.get("adamw_lr")) for seed in range(count)]
+    with Sweep(None) as sweep:
+        records = sweep.run_all({"wide": own})["wide"]
+        return torch.stack([sweep.store.curves(record.key)["loss"] for record in records])
+
+
+def distance(p: nfd.LossPrediction, losses: Tensor) -> float:
+    """The largest difference to the mean of networks, in standard errors of both."""
+    error = (p.loss_stderr**2 + losses.var(0) / len(losses)).sqrt()
+    return float(((p.loss - losses.mean(0)) / error).abs().max())
+
+
+@pytest.mark.parametrize("weights", ["dense", "structured"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_limit_is_that_of_wide_dense_networks(case: str, weights: str) -> None:
+    p = predicted(case, weights=weights)
+    assert p.weights == weights
+    assert (p.width, p.narrow_width, p.replicates, p.depths) == (64, 16, 8, (2,))
+    assert p.loss.shape == (len(CASES[case][1]),)
+    assert distance(p, wide(case)) < 4
+
+
+def test_networks_of_another_rate_are_not_taken_for_those_of_the_limit() -> None:
+    assert distance(predicted(lr=0.03), wide("MLP")) > 8
+
+
+def test_width_and_replicates_follow_from_the_wanted_error_and_memory() -> None:
+    coarse, fine = (predicted(width="auto", replicates=None, rtol=rtol) for rtol in (0.5, 0.004))
+    assert (coarse.width, coarse.replicates) == (64, 8)
+    assert fine.width * fine.replicates > coarse.width * coarse.replicates
+    assert fine.narrow_width == fine.width // 4
+    assert float(fine.loss_stderr.mean()) < float(coarse.loss_stderr.mean())
+    least = predicted(width="auto", replicates=None, rtol=0.004, memory=max(way.bytes for way in coarse.ways))
+    assert least.width <= fine.width
+
+
+def test_memory_is_foreseen_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "train", classmethod(lambda *_: pytest.fail("trained")))
+    with pytest.raises(ValueError, match=r"width=4096 at depth 2 does not fit into memory; \d+ does"):
+        predicted(width=4096, memory="1 MB")
+    with pytest.raises(ValueError, match="memory allows no network of width 32 at depth 2"):
+        predicted(width="auto", memory="1 KB")
+
+
+def test_predicted_bytes_bound_what_a_network_holds() -> None:
+    """Parameters, gradients and states of Muon and AdamW after training, dense and structured."""
+    make_model, batches, _ = CASES["GPT"]
+    family = ConstructedFamily(make_model, (16, 2), "complete-p", "muon", sample=batches[0][0])
+    costs, task = ModelCosts(family, Task.of(batches)), Task.of(batches)
+    for weights in ("dense", "structured"):
+        member = family.build(128, 3, 0, weights)  # type: ignore[arg-type]
+        optimizer = member.plan.make_optimizer(member.module, lr=0.01)
+        for x, y in task.batches:
+            optimizer.zero_grad()
+            task.value(member(x), y).backward()
+            optimizer.step()
+        tensors = [*member.module.parameters(), *(p.grad for p in member.module.parameters() if p.grad is not None)]
+        states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
+        bases = [m.matrix.nbytes for m in member.module.modules() if isinstance(m, nfd.StructuredLinear)]
+        held = sum(t.nbytes for t in (*tensors, *states)) + sum(bases)
+        assert held <= costs.of(weights, 128, 3).bytes <= 8 * held  # type: ignore[arg-type]
+
+
+def test_dense_weights_are_chosen_for_narrow_networks_and_structured_ones_for_wide_ones() -> None:
+    make_model, batches, _ = CASES["GPT"]
+    family = ConstructedFamily(make_model, (16, 2), "complete-p", "sgd", sample=batches[0][0])
+    costs = ModelCosts(family, Task.of(batches))
+    narrow, broad = ([costs.of(kind, n, 2) for kind in ("dense", "structured")] for n in (64, 16384))  # type: ignore[arg-type]
+    assert narrow[0].seconds < narrow[1].seconds
+    assert broad[0].seconds > broad[1].seconds
+    assert broad[0].bytes > broad[1].bytes
+
+
+def test_the_depth_is_doubled_to_its_limit() -> None:
+    settings: dict[str, Any] = {"base_depth": 2, "replicates": 16, "rtol": 0.05}
+    p = predicted(depth=math.inf, **settings)
+    assert p.extrapolated
+    assert p.converged
+    assert p.depths[:3] == (2, 4, 8)
+    deep = predicted(depth=32, **settings)
+    assert float(((p.loss - deep.loss) / (p.loss_stderr**2 + deep.loss_stderr**2).sqrt()).abs().max()) < 4
+
+
+def test_a_prediction_repeats_and_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"width": 32, "replicates": 3, "eval_batches": VECTORS[:1]}
+    here, other = predicted(**settings), predicted(**settings, seed=1)
+    trained, done = trials.Trial.train, list[Any]()
+
+    def counted(runs: Any, device: str) -> Any:
+        done.append(runs)
+        if len(done) == 2:  # the narrower networks
+            raise KeyboardInterrupt
+        return trained(runs, device)
+
+    monkeypatch.setattr(trials.Trial, "train", counted)
+    with pytest.raises(KeyboardInterrupt):
+        predicted(**settings, out=tmp_path)
+    assert len(done) == 2
+    resumed = predicted(**settings, out=tmp_path)
+    assert sum(map(len, done)) == 3 * 3  # the narrower ones twice, the wide ones once
+    assert torch.equal(here.loss, resumed.loss)
+    assert here.eval_loss == resumed.eval_loss
+    assert not torch.equal(here.loss, other.loss)
+    monkeypatch.setattr(trials.Trial, "train", classmethod(lambda *_: pytest.fail("trained twice")))
+    assert torch.equal(here.loss, predicted(**settings, out=tmp_path).loss)
+
+
+def test_a_schedule_and_evaluation_batches() -> None:
+    """Where rates are zero nothing is learned: the evaluation is that of the start."""
+    p = predicted(schedule=lambda step: 0.0, eval_batches=VECTORS[:1], width=32)
+    assert p.eval_loss == pytest.approx(float(p.loss[0]), abs=1e-4)
+    assert p.eval_interval is not None
+    assert [row["value"] for row in p.table] == p.loss.tolist()
+    assert "evaluation, after the last step" in str(p)
+    assert "dense weights" in str(p)
+
+
+def test_a_run_that_diverges_is_a_result() -> None:
+    p = predicted(lr=1e6, width=32, replicates=2)
+    assert not p.converged
+    assert "Lower lr" in p.note
+    assert math.isfinite(float(p.loss[0]))
+    assert math.isnan(float(p.loss[-1]))
+
+
+class Constant(Residual):
+    """Begins alike whatever the seed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0 * super().forward(x)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"rule": "standard"}, ValueError, "rule='standard' has no limit of large width"),
+    ({"rule": "mup", "depth": math.inf}, ValueError, "rule='mup' has no limit of large depth; use 'depth-mup'"),
+    ({"rule": "depth-mup-inner", "depth": math.inf}, ValueError, "has no limit of large depth"),
+    ({"optimizer": "adamw"}, ValueError, r"acts on every entry .* nfd\.capacity"),
+    ({"width": 16}, ValueError, "width must be above base_width=16"),
+    ({"width": "wide"}, TypeError, "width must be a whole number or 'auto'"),
+    ({"weights": "deferred"}, ValueError, "weights must be one of"),
+    ({"adamw_lr": 0.1}, ValueError, "adamw_lr is for tensors that Muon leaves to AdamW"),
+    ({"make_model": nfd.PaperFamily(nfd.ResNet, 5, 3)}, ValueError, r"nfd\.predict\(inputs, targets\)"),
+    ({"make_model": lambda n, L: nfd.ResNet(5, 3, n, L)}, ValueError, r"nfd\.predict\(inputs, targets\)"),
+    ({"make_model": 3}, TypeError, "make_model must be"),
+    ({"make_model": Constant}, ValueError, "the same losses from every seed"),
+    ({"batches": []}, ValueError, "batches must be"),
+    ({"rank": 0}, ValueError, "rank must be at least 1"),
+    ({"eta_c": 0.1}, TypeError, "eta_c"),
+    ({"replicates": 1}, ValueError, "replicates must be at least 2"),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "message"), BAD)
+def test_bad_arguments_are_refused_by_name(settings: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        predicted(**settings)
+
+
+class Own(torch.nn.Linear):
+    """A layer with a forward pass of its own, for which no other can stand in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 1.0
+
+
+class Stored(Residual):
+    """With such layers."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        for block in self.blocks:
+            block.down = Own(2 * width, width)
+
+
+def test_matrices_that_cannot_be_replaced_are_stored() -> None:
+    assert predicted(make_model=Stored, width=32, replicates=2).weights == "dense"
+    with pytest.raises(ValueError, match="No layer can stand in for these matrices"):
+        predicted(make_model=Stored, weights="structured")
