@@ -60,7 +60,7 @@ def worse(found: Sequence[Change], least: float = LEAST) -> list[Change]:
 def accept(path: Path, baseline: Path = BASELINE) -> None:
     """Make a result the baseline; one of some parts alone replaces these, where they were measured on that machine."""
     result = Result.read(path)
-    if baseline.exists() and result.parts.keys() < (before := Result.read(baseline)).parts.keys():
+    if baseline.exists() and (before := Result.read(baseline)).parts.keys() - result.parts.keys():
         if apart := _apart(before, result):
             raise ValueError(f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there.")
         parts, seconds = {**before.parts, **result.parts}, {**before.seconds, **result.seconds}

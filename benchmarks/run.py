@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import commands, data, gpu, kernels, networks, particles, profile, stacks
+from benchmarks import commands, data, gpu, kernels, modules, networks, particles, profile, stacks
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -44,6 +44,7 @@ PARTS = (
     Part("reference", networks.reference_problem, 3),
     Part("growth", networks.growth, 3),
     Part("stacks", stacks.together),
+    Part("modules", modules.together, 2),
     Part("grams", kernels.grams, 2),
     Part("horizons", kernels.long_horizons, 1),
     Part("recursion", kernels.against_recursion),

@@ -44,11 +44,11 @@ def _fits(recipe: Recipe, width: int, depth: int) -> bool:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
         members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
-        return _work(members[0], task) <= _WORK and _agree(recipe, members, task)
+        return work(members[0], task) <= _WORK and _agree(recipe, members, task)
     return False
 
 
-def _work(member: Member, task: Task) -> float:
+def work(member: Member, task: Task) -> float:
     """Floating-point operations of a product of a matrix, on average, in the first batch."""
     inputs, _ = task.batches[0]
     matrices = sum(p.dim() > 1 for p in member.module.parameters())
