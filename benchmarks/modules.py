@@ -66,7 +66,7 @@ NETWORKS = {"MLP, 32 inputs": (mlp, (32,)), "Transformer, 32 tokens": (transform
 
 def together(turn: Round) -> list[Row]:
     """One step of several networks as a sweep takes it, the optimizer's part included."""
-    cases = product(NETWORKS, ("sgd", "adamw", "muon"), (32, 64) if turn.quick else (32, 64, 128))
+    cases = product(NETWORKS, ("adamw", "sgd", "muon"), (32, 64) if turn.quick else (32, 64, 128))
     with threads(1):  # as the workers of a sweep compute
         rows = [_compared(*case, COUNTS if case[1] == "adamw" and not turn.quick else USUAL) for case in cases]
         return rows if turn.quick else [*rows, *(_compared(network, "adamw", 256, COUNTS[:2]) for network in NETWORKS)]
