@@ -104,7 +104,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def bracketed(row: Mapping[str, float | None], form: str, factor: float = 1.0) -> str:
     """``0.008 [0.007, 0.01]``; a dash where it is not known."""
-    value, low, high = (None if row[name] is None else format(factor * row[name] + 0.0, form) for name in LIMITS)
+    value, low, high = (None if row[name] is None else format(factor * row[name], form) for name in LIMITS)
     return "-" if value is None else value if low is None else f"{value} [{low}, {high}]"
 
 
@@ -113,22 +113,23 @@ def best_rates(results: Results, axis: str) -> str:
     ladders = results.along(axis)
     sizes = list(dict.fromkeys(row[axis] for found in ladders.values() for row in found["best"]))
     head = ["optimizer, rules", *(f"best rate, {axis} {size}" for size in sizes), "drift, doublings per doubling"]
-    head += ["regret (nats)", "regret over progress", "verdict", "gain of size (nats)"]
+    head += ["regret (nats)", "verdict, regret over progress", "best loss of the largest", "gain of size (nats)"]
     rows = []
     for name, found in ladders.items():
         best = {row[axis]: bracketed(row, ".2g") for row in found["best"]}
-        share = f"{bracketed(found['share'], '+.1f', 100)} %"
-        regret = [bracketed(found["drift"], "+.2f"), bracketed(found["regret"], "+.3f"), share, found["verdict"]]
-        rows.append([results.title(name), *(best.get(size, "-") for size in sizes), *regret, f"{gain(found):.3f}"])
+        word = f"{found['verdict']}, {bracketed(found['share'], '+z.1f', 100)} %"
+        moved = [bracketed(found["drift"], "+z.2f"), bracketed(found["regret"], "+z.3f"), word]
+        small, large = least(found, 0), least(found, -1)
+        gained = [bracketed(large, ".3f"), f"{small['value'] - large['value']:.3f}"]
+        rows.append([results.title(name), *(best.get(size, "-") for size in sizes), *moved, *gained])
     return table(head, rows)
 
 
-def gain(ladder: Found) -> float:
-    """How much lower the loss of the largest network is than that of the smallest, at the best rate of each."""
-    axis, least = axis_of(ladder), dict[int, float]()
-    for row in ladder["curves"]:
-        least[row[axis]] = min(row["value"], least.get(row[axis], row["value"]))
-    return least[min(least)] - least[max(least)]
+def least(ladder: Found, place: int) -> Found:
+    """The row of the least loss of the network at one place of a ladder, 0 for its smallest."""
+    width, depth = (ladder["best"][place][axis] for axis in AXES)
+    own = [row for row in ladder["curves"] if (row["width"], row["depth"]) == (width, depth)]
+    return min(own, key=lambda row: row["value"])
 
 
 def larger(results: Results) -> str:
@@ -140,7 +141,8 @@ def larger(results: Results) -> str:
         cells = [bracketed(mean(column).limits, ".3f") for column in losses.unbind(1)]
         cells[own] = f"**{cells[own]}**"
         rates = [f"{cell} at {rate:.2g}" for cell, rate in zip(cells, found["rates"], strict=True)]
-        paid = "0" if own == moved else bracketed(mean(losses[:, moved] - losses[:, own]).limits, "+.3f")
+        paid = "0" if own == moved else bracketed(mean(losses[:, moved] - losses[:, own]).limits, "+z.3f")
+        paid = f"at least {paid}" if own in (0, len(rates) - 1) else paid
         rows.append([results.title(results.ladder_of(found)), *rates, paid])
     if not rows:
         return "Nothing was trained."
@@ -186,7 +188,7 @@ def checks(results: Results) -> str:
     for name, check in own.items():
         found, faults = results.ladders[name], faults_of(check)
         seen = [words_of(own) for own in faults.values()]
-        moved = [bracketed(found["drift"], "+.2f"), found["verdict"]]
+        moved = [bracketed(found["drift"], "+z.2f"), found["verdict"]]
         rows.append(
             [
                 ladder_title(results, name),
@@ -242,7 +244,7 @@ def exponents(check: Found) -> str:
 
 def exponent(row: Found) -> str:
     """The slope with its interval, and the verdict where something is said."""
-    slope = bracketed({"value": row["slope"], "low": row["low"], "high": row["high"]}, "+.2f")
+    slope = bracketed({"value": row["slope"], "low": row["low"], "high": row["high"]}, "+z.2f")
     return slope if row["verdict"] == "STABLE" else f"{slope} {row['verdict']}"
 
 
@@ -265,8 +267,9 @@ def summary(results: Results, name: str) -> str:
     small, large = (bracketed(row, ".2g") for row in (found["best"][0], found["best"][-1]))
     return (
         f"- **{ladder_title(results, name)}**: the best rate goes from {small} to {large}, by "
-        f"{bracketed(found['drift'], '+.2f')} doublings per doubling. The smallest network's rate costs the largest "
-        f"{bracketed(found['regret'], '+.3f')} nats, where size gains {gain(found):.3f}: {found['verdict']}."
+        f"{bracketed(found['drift'], '+z.2f')} doublings per doubling. The smallest network's rate costs the largest "
+        f"{bracketed(found['regret'], '+z.3f')} nats. The losses of the two at their best rates: "
+        f"{least(found, 0)['value']:.3f}, {least(found, -1)['value']:.3f}. {found['verdict']}."
     )
 
 
