@@ -151,11 +151,11 @@ def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladd
 
 
 def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
-    """Operations per second of the median training of the largest network."""
+    """Operations per second of the median training of the largest network; not-a-number where either is not known."""
     largest = max(trained)
-    if "flops" not in costs.by_resource:
-        return math.nan
-    return costs.cost("flops").at(*largest[:2]) / median(record.seconds for record in trained[largest])
+    seconds = median(record.seconds for record in trained[largest])
+    known = "flops" in costs.by_resource and seconds > 0
+    return costs.cost("flops").at(*largest[:2]) / seconds if known else math.nan
 
 
 def _targets(task: Task) -> int:
