@@ -220,6 +220,8 @@ class Stored(Residual):
 
 
 def test_matrices_that_cannot_be_replaced_are_stored() -> None:
-    assert predicted(make_model=Stored, width=32, replicates=2).weights == "dense"
+    p = predicted(make_model=Stored, width=32, replicates=2)
+    assert p.weights == "dense"
+    assert "Matrices are stored: No layer can stand in for these matrices" in p.note
     with pytest.raises(ValueError, match="No layer can stand in for these matrices"):
         predicted(make_model=Stored, weights="structured")

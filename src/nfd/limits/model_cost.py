@@ -34,6 +34,7 @@ from nfd.training.task import Task
 
 _TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
 _LAYER_SECONDS = 2e-3  # of a structured layer and step, apart from its products
+_FULL_RATE = 3 * PRODUCT_RATE  # of products of square matrices
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 _SPARE = 9 / 8  # room that bases grow by
 
@@ -98,7 +99,7 @@ class ModelCosts:
         wide = sum(n_in * n_out for n_in, n_out in seen.wide)
         largest = max((n_in * n_out for n_in, n_out in seen.wide), default=0)
         flops = 6 * seen.rows * wide + sum(_orthogonalising(law, *sides) for sides in seen.wide)
-        step = flops / (3 * PRODUCT_RATE) + 2 * copies * wide * size / MATRIX_RATE
+        step = flops / _FULL_RATE + 2 * copies * wide * size / MATRIX_RATE
         return self._shared_bytes(seen) + size * (copies * wide + 3 * largest), self.task.steps * step
 
     def _structured(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
@@ -108,8 +109,10 @@ class ModelCosts:
         for n_in, n_out in seen.wide:
             r, N = min(most, n_in, n_out), padded_size(max(n_in, n_out))
             numbers += _SPARE * r * (1 + 2 + law.states) * max(n_in, n_out) + 6 * N + r * r
-            flops = 6 * rows * (r / 2) * (n_in + n_out) + _orthogonalising(law, r, max(n_in, n_out))
-            seconds += 4 * rows * N * _TRANSFORM_SECONDS + flops / PRODUCT_RATE + _LAYER_SECONDS
+            typical = r / 2  # directions are added as training goes
+            thin = 6 * rows * typical * (n_in + n_out) / PRODUCT_RATE
+            full = _orthogonalising_gram(law, typical, max(n_in, n_out)) / _FULL_RATE
+            seconds += 4 * rows * N * _TRANSFORM_SECONDS + thin + full + _LAYER_SECONDS
         widest = max((max(sides) for sides in seen.wide), default=0)
         transient = 4 * rows * padded_size(max(widest, 1)) + 2 * _SPARE * min(most, widest) * widest
         if not self._on_meta:  # it is made with numbers, which are then replaced
@@ -194,3 +197,8 @@ def _orthogonalising(law: OptimizerLaw, rows: float, columns: float) -> float:
         return 0.0
     m, M = min(rows, columns), max(rows, columns)
     return _NEWTON_SCHULZ * (4 * m * m * M + 2 * m**3)
+
+
+def _orthogonalising_gram(law: OptimizerLaw, rows: float, columns: float) -> float:
+    """The same on the Gram matrix of the rows, as ``nfd.Muon`` does it."""
+    return 0.0 if law.rest is None else 4 * rows * rows * columns + _NEWTON_SCHULZ * 8 * rows**3

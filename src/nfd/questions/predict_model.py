@@ -114,7 +114,9 @@ def predict_model(
             )
         limit, narrow = limit_at(sampler, depth)
         judged = _same if task.eval_batches else None
-        return LossPrediction(**losses_of(sampler, limit, narrow, _same, judged, time.perf_counter() - start))
+        losses = losses_of(sampler, limit, narrow, _same, judged, time.perf_counter() - start)
+        stored = "" if weights == "dense" or costs.obstacle is None else f"Matrices are stored: {costs.obstacle}"
+        return LossPrediction(**losses | {"note": " ".join(filter(None, (losses["note"], stored)))})
 
 
 def _same(losses: Tensor) -> Tensor:
