@@ -14,6 +14,7 @@ from torch import Tensor
 
 import nfd
 from nfd.families.constructed import ConstructedFamily
+from nfd.limits.cost import Storage
 from nfd.limits.model_cost import ModelCosts
 from nfd.runs import trials
 from nfd.runs.sweep import Sweep
@@ -118,6 +119,24 @@ def test_dense_weights_are_chosen_for_narrow_networks_and_structured_ones_for_wi
     assert broad[0].bytes > broad[1].bytes
 
 
+def test_both_widths_hold_their_weights_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the narrow networks would be cheaper with dense weights: the laws differ at finite width."""
+    held, trained = set[tuple[int, str]](), trials.Trial.train
+
+    def costs(_: ModelCosts, weights: Any, width: int, depth: int) -> Storage:
+        return Storage(weights, 1, 1.0 if (weights == "structured") == (width > 16) else 2.0)
+
+    def watched(runs: Any, device: str) -> Any:
+        held.update((run.width, run.weights) for run in runs)
+        return trained(runs, device)
+
+    monkeypatch.setattr(ModelCosts, "of", costs)
+    monkeypatch.setattr(trials.Trial, "train", watched)
+    p = predicted(width=32, replicates=2)
+    assert p.weights == "structured"
+    assert held == {(32, "structured"), (16, "structured")}
+
+
 def test_the_depth_is_doubled_to_its_limit() -> None:
     settings: dict[str, Any] = {"base_depth": 2, "replicates": 16, "rtol": 0.05}
     p = predicted(depth=math.inf, **settings)
@@ -179,8 +198,6 @@ class Constant(Residual):
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rule": "standard"}, ValueError, "rule='standard' has no limit of large width"),
-    ({"rule": "mup", "depth": math.inf}, ValueError, "rule='mup' has no limit of large depth; use 'depth-mup'"),
-    ({"rule": "depth-mup-inner", "depth": math.inf}, ValueError, "has no limit of large depth"),
     ({"optimizer": "adamw"}, ValueError, r"acts on every entry .* nfd\.capacity"),
     ({"width": 16}, ValueError, "width must be above base_width=16"),
     ({"width": "wide"}, TypeError, "width must be a whole number or 'auto'"),
@@ -195,6 +212,12 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"eta_c": 0.1}, TypeError, "eta_c"),
     ({"replicates": 1}, ValueError, "replicates must be at least 2"),
 ]
+
+
+@pytest.mark.parametrize("rule", ["mup", "depth-mup-inner"])
+def test_a_rule_without_a_limit_of_depth_is_refused(rule: str) -> None:
+    with pytest.raises(ValueError, match=f"rule='{rule}' has no limit of large depth; use 'depth-mup' or 'complete-p'"):
+        predicted(rule=rule, depth=math.inf)
 
 
 @pytest.mark.parametrize(("settings", "kind", "message"), BAD)
