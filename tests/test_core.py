@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from nfd.core.activations import ACTIVATIONS, activation
-from nfd.core.errors import check_count, check_depth, check_finite, check_flag, check_real
+from nfd.core.errors import check_choice, check_count, check_depth, check_finite, check_flag, check_real
 from nfd.core.quadrature import gaussian_mean
 from nfd.core.random import Increment, derive, generator
 from nfd.core.statistics import Interval, combined, mean, satterthwaite, student
@@ -97,6 +97,8 @@ def test_streams_depend_on_seed_and_names_only() -> None:
 def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"activation must be one of .*got 'rellu'\. Did you mean 'relu'\?"):
         activation("rellu")
+    with pytest.raises(ValueError, match=r"got 'AdamW'\. Did you mean 'adamw'"):
+        check_choice("optimizer", "AdamW", ["sgd", "adam", "adamw"])
     with pytest.raises(ValueError, match="depth must be at least 1; got 0"):
         check_count("depth", 0)
     with pytest.raises(TypeError, match=r"depth must be a whole number; got 2\.5 of type float"):

@@ -157,6 +157,17 @@ def test_a_rate_that_may_gain_much_and_costs_little_transfers() -> None:
     assert loses.verdict == "UNCERTAIN"
 
 
+def test_two_seeds_give_no_verdict_and_the_answer_says_so() -> None:
+    (known,) = transfer_of_sweep(config(), cast(Sweep, Known(0.0, 0.0, start=-1.0)))
+    assert known.regret is not None
+    grid = replace(known.regret.grid, losses=known.regret.grid.losses[:2])
+    few = replace(known, regret=replace(known.regret, grid=grid))
+    assert few.verdict == "UNCERTAIN"
+    for answer, says in ((few, True), (known, False)):
+        assert ("a verdict needs 3 seeds" in sentence(answer)) is says
+        assert ("a verdict needs 3 seeds" in str(answer)) is says
+
+
 def test_what_pytorch_was_told_does_not_reach_the_answer() -> None:
     known = cast(Sweep, Known(-1.0, 0.0, start=0.0))
     expected = table(transfer_of_sweep(config(), known).rules)

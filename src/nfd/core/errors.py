@@ -85,9 +85,10 @@ def trace_of(error: BaseException) -> str | None:
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
-    """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near."""
-    close = difflib.get_close_matches(str(name), list(choices), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """A hint such as ``" Did you mean 'relu'?"``, or an empty string when nothing is near; case does not count."""
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.5)
+    return f" Did you mean {by_lower_case[close[0]]!r}?" if close else ""
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -121,7 +122,8 @@ def _checked(columns: Any) -> Mapping[str, str | None]:
 def _needed(field: Field, table: Sequence[Line], names: Sequence[str], given: Mapping[str, str | None]) -> str:
     """The column of a field; ValueError where there is none, or where several hold different values."""
     candidates = _column(field, names, given)
-    example = f"columns={{{field!r}: {candidates[0] if candidates else '...'!r}}}"
+    name = candidates[0] if candidates else "..."
+    example = f"columns={{{field!r}: {name!r}}}, in the shell --columns {shlex.quote(f'{field}={name}')}"
     if not candidates:
         raise InputError(f"no column of the log is known to be the {field}. Name it: {example}. {_among(names)}")
     if any(len({repr(line.get(name)) for name in candidates}) > 1 for line in table):

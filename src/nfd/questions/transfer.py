@@ -111,6 +111,8 @@ class RuleTransfer:
 
     def __str__(self) -> str:
         verdict = "" if self.regret is None else f": {self.verdict}"
+        if self.has_few_seeds:
+            verdict += f", as a verdict needs {FEWEST_SEEDS} seeds"
         return f"{self.rule}{verdict}\n{rows_as_text(self.table)}"
 
     @property
@@ -120,12 +122,17 @@ class RuleTransfer:
         return Doubt(unlearnt, {size: cell.edge for size, cell in self.cells.items() if cell.edge})
 
     @property
+    def has_few_seeds(self) -> bool:
+        """Whether there is a regret, from fewer starts than a verdict needs."""
+        return self.regret is not None and len(self.regret.grid.losses) < FEWEST_SEEDS
+
+    @property
     def verdict(self) -> TransferVerdict:
         """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it, or neither.
 
         A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
         """
-        if self.doubt or self.regret is None or len(self.regret.grid.losses) < FEWEST_SEEDS:
+        if self.doubt or self.regret is None or self.has_few_seeds:
             return "UNCERTAIN"
         share = self.regret.share
         if share.high < TOLERANCE:

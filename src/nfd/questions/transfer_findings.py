@@ -12,7 +12,15 @@ from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
-from nfd.questions.transfer import RuleTransfer, Transfer, TransferVerdict, in_words, rate_in_words, signed
+from nfd.questions.transfer import (
+    FEWEST_SEEDS,
+    RuleTransfer,
+    Transfer,
+    TransferVerdict,
+    in_words,
+    rate_in_words,
+    signed,
+)
 
 _MEANINGS: dict[TransferVerdict, str] = {
     "TRANSFERS": "it transfers",
@@ -43,9 +51,10 @@ def sentence(answer: RuleTransfer) -> str:
     reading += f"; the smallest network's best rate costs the largest {loss} nats"
     if not answer.regret.counts_progress:
         return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
+    meaning = f"a verdict needs {FEWEST_SEEDS} seeds" if answer.has_few_seeds else _MEANINGS[answer.verdict]
     return (
         f"{reading}, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
-        f"{answer.doubt or _MEANINGS[answer.verdict]}."
+        f"{answer.doubt or meaning}."
     )
 
 

@@ -148,7 +148,10 @@ def transfer(
         ladder = varied(ladder, Variation("adamw_lr", adamw_lr))
     varying = axes_of(axes, ladder)
     if len(ladder.sizes) < 2 and not varying:
-        raise InputError(f"widths and depths must make two sizes or more; got {list(widths)} and {list(depths)}.")
+        raise InputError(
+            f"widths and depths must make two sizes or more, or one with axes, such as batch_size; got {list(widths)} "
+            f"and {list(depths)}."
+        )
     grid = _grid(lr, ladder.recipe.family.optimizer)
     networks = _Trials(ladder, grid, varying, check_flag("halving", halving))
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:

@@ -65,7 +65,6 @@ distinct = must_be("ascending numbers", _ascend)
 different = must_be("one or more different names", lambda names: 0 < len(names) == len(set(names)))
 values_of_settings = must_be("like batch_size=16,32,64, each setting once", lambda texts: _are_axes(texts))
 pairs = must_be("like layers.*.up.weight=inner", lambda texts: all(all(text.partition("=")) for text in texts))
-rates = must_be("three or more numbers that ascend by one factor", _ascend_by_one_factor)
 doubling = must_be(
     "numbers that end in L and 2L, from which infinite depth is extrapolated",
     lambda depths: depths[-1] == 2 * depths[-2],
@@ -78,6 +77,15 @@ whole_or_infinite = must_be(
 )
 count_or_auto = must_be("a whole number of at least 1, or 'auto'", lambda value: value == "auto" or _is_count(value))
 utf8 = must_be("a name in UTF-8", lambda name: name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name))
+
+
+def rates(values: Sequence[float]) -> Sequence[float]:
+    """Rates as they are; InputError with even ones between the same ends where their factors differ."""
+    expected = "three or more numbers that ascend by one factor"
+    if len(values) >= 3 and _ascend(values) and values[0] > 0:
+        factor = (values[-1] / values[0]) ** (1 / (len(values) - 1))
+        expected += f", such as {' '.join(f'{values[0] * factor**k:.3g}' for k in range(len(values)))}"
+    return must_be(expected, _ascend_by_one_factor)(values)  # type: ignore[no-any-return]
 
 
 def is_path(name: str) -> bool:

@@ -94,6 +94,7 @@ def _tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[
             heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
             factors |= dict.fromkeys(heads, 1 / entry.ratios.fan_out)
             notes.append(
-                f"{name} is the head as well: wrap {', '.join(heads)} in nfd.Scaled, factor in plan.multipliers."
+                f"{name} is the head as well: plan.apply_ wraps {', '.join(heads)} in nfd.Scaled, which renames its "
+                "entries of the state_dict; the factor is in plan.multipliers."
             )
     return factors, notes

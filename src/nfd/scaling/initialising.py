@@ -68,7 +68,8 @@ def insert_multiplier(model: nn.Module, name: str, factor: float) -> None:
         return
     if "" in head_sizes(module):  # it is a whole attention
         raise InputError(
-            f"Heads grow with width, and {name!r} makes queries, keys and values together, so that their factor cannot "
-            "be inserted. Let make_model keep the head size and grow the number of heads."
+            f"The size of a head grows with width, and {name!r} makes queries, keys and values together, so that the "
+            "factor of the logits cannot be inserted. Let make_model keep the size of a head and grow their number: "
+            "heads = width // 16."
         )
     model.set_submodule(name, Scaled(module, factor))
