@@ -202,7 +202,8 @@ def full() -> list[Job]:
     muon = [*under(("mup", "complete-p"), wide), *under(("mup", "complete-p"), deep)]
     mup, standard = (Larger(ladder, 512) for ladder in under(("mup", "standard"), widths))
     adamw_first = [*adamw, *checks(adamw), *last, *checks(last), mup]
-    return [*adamw_first, *(job for ladder in muon for job in (ladder, *checks([ladder]))), standard]
+    muon_too = (job for ladder in muon for job in (ladder, *checks([ladder])))
+    return [*adamw_first, *muon_too, standard, Larger(muon[0], 512)]
 
 
 def checks(ladders: Sequence[Ladder]) -> list[Check]:

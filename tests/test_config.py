@@ -14,11 +14,12 @@ import nfd
 from nfd.cli.commands import COMMANDS, command
 from nfd.core import names
 from nfd.core.activations import ACTIVATIONS
+from nfd.core.errors import InputError
 from nfd.data.load import NAMES
 from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
 from nfd.questions.predict_paper import predict_paper
-from nfd.questions.sweep_settings import data_settings
+from nfd.questions.sweep_settings import ModelCapacityConfig, data_settings
 from nfd.runs.config import Config
 from nfd.runs.model_settings import CheckConfig
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
@@ -194,3 +195,10 @@ def test_the_rate_of_a_check_is_that_of_its_optimizer() -> None:
     for optimizer, rate in (("sgd", 0.1), ("adam", 1e-3), ("adamw", 1e-3), ("muon", 1e-3)):
         assert rate_for(optimizer, None) == rate
         assert rate_for(optimizer, 0.5) == 0.5
+
+
+def test_a_law_over_several_lengths_takes_no_question_about_one_network() -> None:
+    assert ModelCapacityConfig(lengths=(10,), width=9).width == 9
+    for asked in ({"width": 9}, {"depth": 3}):
+        with pytest.raises(InputError, match=rf"got {next(iter(asked))}=\d\. Drop it"):
+            ModelCapacityConfig(lengths=(10, 20), **asked)

@@ -172,6 +172,12 @@ class ModelCapacityConfig(SizeConfig, ModelSweepConfig):
     def check(self) -> None:
         super().check()
         check_planned(self, self.rule)
+        of_one_size = self.changed("width", "depth") if len(self.lengths or ()) > 1 else []
+        if of_one_size:
+            raise InputError(
+                "with several lengths the law is also one of the number of targets seen, and says nothing of one "
+                f"network; got {', '.join(of_one_size)}. Drop it, or give one length."
+            )
 
 
 class CapacityConfig(SizeConfig, SweepConfig):
