@@ -407,6 +407,23 @@ def test_networks_of_a_sweep_are_trained_where_the_batches_lie_or_as_asked(devic
     assert sized.costs.cost("parameters").at(16, 4) == sum(p.numel() for p in make_model(16, 4).parameters())
 
 
+@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")
+@pytest.mark.parametrize("weights", ["dense", "structured"])
+@pytest.mark.parametrize("where", ["batches", "device"])
+def test_limits_of_anyones_networks_are_found_where_the_batches_lie_or_as_asked(
+    device: str, where: str, weights: str
+) -> None:
+    here = [(numbers(8, 5, seed=k).float(), torch.arange(8) % 2) for k in range(2)]
+    there = [(x.to(device), y.to(device)) for x, y in here] if where == "batches" else here
+    place = {} if where == "batches" else {"device": device}
+    options: dict[str, Any] = {"make_model": make_model, "depth": 2, "base_width": 8, "width": 16, "replicates": 2}
+    moved, near = (
+        nfd.predict(batches=batches, weights=weights, **options | on) for batches, on in ((there, place), (here, {}))
+    )
+    assert torch.isfinite(moved.loss).all()
+    assert moved.ways == near.ways
+
+
 def spread(outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss of the user's own, so that a fingerprint is taken of the training."""
     return nn.functional.cross_entropy(outputs, targets) + outputs.square().mean()

@@ -120,11 +120,11 @@ class ConstructedFamily(Family):
             )
         module = self._shapes(width, depth)
         if module is not None:
-            planned = self._planned(module, width, depth, None)
+            planned = self._planned(module, width, depth, "cpu")
             if not any(entry.start.kept for entry in planned.entries.values()):
                 return module, planned
         module = instance(self.make_model, width, depth, seed)
-        return module, self._planned(module, width, depth, None)
+        return module, self._planned(module, width, depth, "cpu")
 
     def _shapes(self, width: int, depth: int) -> nn.Module | None:
         """A module on the meta device; None where it cannot be made there, or has buffers, which would be lost."""
