@@ -113,6 +113,54 @@ class Buffered(Changed):
         return self.net(x) / self.passes
 
 
+class InEval(Changed):
+    """A number of its own that only its answers in eval mode show."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) if self.training else self.own * self.net(x)
+
+
+class LateNoise(Changed):
+    """Random numbers from the seventh step."""
+
+    steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += self.training
+        return drawn(self.net(x)) if self.steps > 6 else self.net(x)
+
+
+def rounded(width: int, depth: int) -> nn.Module:
+    net = Residual(width, depth).bfloat16()
+    net.register_forward_pre_hook(lambda module, args: args[0].bfloat16())
+    net.register_forward_hook(lambda module, args, out: out.float())
+    return net
+
+
+def clips(g: Tensor) -> Tensor:
+    return g.clamp(-0.3, 0.3)
+
+
+def hooked(module: nn.Module, args: Any, out: Tensor) -> None:
+    if out.requires_grad:
+        out.register_hook(clips)
+
+
+PLACES = ("outputs", "module", "weight")
+
+
+def with_hooks(width: int, depth: int, place: str) -> nn.Module:
+    """Gradients that are clipped where they are large, which those of the first steps need not be."""
+    net = Residual(width, depth)
+    if place == "outputs":
+        net.register_forward_hook(hooked)
+    elif place == "module":
+        net.head.register_full_backward_hook(lambda module, before, after: (clips(before[0]),))
+    else:
+        net.head.weight.register_hook(clips)
+    return net
+
+
 def masked(width: int, depth: int) -> nn.Module:
     """With buffers that are the same in every network, and some that are not."""
     net = nn.Sequential(Residual(width, depth), nn.Linear(3, 3))
@@ -162,6 +210,9 @@ ALONE = {
     "a number of its own": recipe(partial(OwnNumber, nn.Identity())),
     "a counter": recipe(partial(Buffered, nn.Identity())),
     "networks that are the same": recipe(same, rule="standard"),
+    "a number that shows in eval mode": recipe(partial(InEval, nn.Identity())),
+    "16 bits": recipe(rounded, optimizer="muon"),
+    **{f"hooks, {place}": recipe(partial(with_hooks, place=place), optimizer="muon") for place in PLACES},
     "a loss that looks": recipe(Residual, loss=weighed),
     "an optimizer of one's own": recipe(Residual, make_optimizer=torch.optim.AdamW),
     "an error": recipe(partial(Changed, lambda out: out[:, :1])),
@@ -175,3 +226,13 @@ def test_what_can_be_is_trained_together(case: str, recwarn: pytest.WarningsReco
     assert (most_together(given, 16, 2) > 1) is (case in TOGETHER)
     assert torch.equal(torch.get_rng_state(), state)
     assert not recwarn.list
+
+
+def test_networks_that_draw_random_numbers_late_draw_their_own() -> None:
+    """Their first steps draw none, so that they look as if they could be trained together."""
+    given = recipe(partial(LateNoise, nn.Identity()), [*VECTORS, *VECTORS])
+    runs = [Trial(given, 16, 2, seed, 1e-3) for seed in range(2)]
+    assert given.task.steps > 6
+    assert most_together(given, 16, 2) > 1
+    alone = [record for run in runs for record in Trial.train([run], "cpu")]
+    assert [record.metrics for record in Trial.train(runs, "cpu")] == [record.metrics for record in alone]

@@ -13,7 +13,7 @@ from torch import nn
 import nfd
 from nfd.data.digits import digits
 from nfd.training.loop import train
-from nfd.training.losses import cross_entropy, mse, outputs_needed
+from nfd.training.losses import cross_entropy, loss_of, mse, outputs_needed
 
 
 def test_rows_hold_the_loss_before_the_update() -> None:
@@ -114,3 +114,17 @@ def test_digits_are_normalised_split_and_served_in_a_repeatable_order() -> None:
     assert len(torch.unique(first_epoch, dim=0)) >= 1390  # no sample twice; a few digits are identical images
     with pytest.raises(ValueError, match="at most the 1437 training samples"):
         d.batches(2000, 1, 0)
+
+
+def test_the_squared_error_of_anyone_s_model_broadcasts_nothing() -> None:
+    """Every output has its target; where PyTorch would give all outputs all targets, the shapes are refused."""
+    value = loss_of("mse")
+    outputs, targets = torch.randn(4, 1), torch.randn(4)
+    expected = 0.5 * (outputs[:, 0] - targets).square().mean()
+    for out, y in ((outputs, targets), (outputs[:, 0], targets), (outputs, targets[:, None])):
+        torch.testing.assert_close(value(out, y), expected)
+    whole = torch.randn(4, 3)
+    torch.testing.assert_close(value(whole, whole + 2), torch.tensor(2.0))
+    for out, y in ((outputs, targets[:1]), (outputs.mean(0), targets), (whole, targets), (outputs.mT, targets)):
+        with pytest.raises(ValueError, match="needs outputs"):
+            value(out, y)

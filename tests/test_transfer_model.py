@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,20 @@ def test_seeds_that_give_one_network_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"the same losses for seeds 0 and 1"):
         asked(None, make_model, rules=("standard",))
+
+
+class Empty(Residual):
+    """A model whose outputs are no numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * math.nan
+
+
+def test_a_loss_that_is_no_number_before_training_is_refused() -> None:
+    """No rate can help, so that more of them would be tried in vain."""
+    for loss in ("cross-entropy", lambda out, y: out.square().mean()):
+        with pytest.raises(RuntimeError, match=r"make_model\((8|16), 2\) has a loss of nan before it is trained"):
+            asked(None, Empty, loss=loss)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

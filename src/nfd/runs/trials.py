@@ -11,15 +11,13 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import nn
 
-from nfd.core.errors import InputError, described, trace_of
+from nfd.core.errors import InputError, StateError, described, trace_of
 from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
-from nfd.core.random import derive, global_streams
+from nfd.core.random import derive, global_state, global_streams
 from nfd.families.member import Member
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
-from nfd.scaling.calls import evaluating
 from nfd.store.rows import Record, Status
 from nfd.training.blame import blaming_the_model
 from nfd.training.recipe import Recipe
@@ -139,7 +137,12 @@ class Trial(Run):
                 member, self.lr, self.weight_decay, list(task.batches), self.factors, adamw_lr=self.adamw_lr
             )
             losses = torch.tensor([row.loss for row in rows], dtype=torch.float64)
-            judged = _mean_losses(member, member.module, task.value, task)[0] if losses[-1].isfinite() else math.nan
+            if not losses[0].isfinite():
+                raise InputError(
+                    f"make_model({self.width}, {self.depth}) has a loss of {losses[0]:g} before it is trained, so that "
+                    "no rate can help. Look at its outputs and at loss on the first batch."
+                )
+            judged = self.recipe.judged(member, task) if losses[-1].isfinite() else math.nan
         return losses, judged
 
 
@@ -149,13 +152,16 @@ def _together(runs: Sequence[Trial], group: str, place: torch.device) -> list[Re
     recipe, task = runs[0].recipe, runs[0].task.on(place)
     with _streams(runs[0], place):
         members = [run.build(place) for run in runs]
+        streams = global_state()
         stack = type(members[0]).stacked(members)
         assert stack is not None
         tuned = [(run.lr, run.weight_decay, run.adamw_lr) for run in runs]
         groups = [member.groups(*own) for member, own in zip(members, tuned, strict=True)]
         rows = recipe.rows_together(stack, groups, task.batches, _factors(runs))
         losses = torch.stack([row.losses for row in rows], dim=1).double().cpu()
-        judged = _mean_losses(stack, stack.module, recipe.losses_together, task)
+        judged = recipe.judged_together(stack, task)
+        if global_state() != streams or not losses[:, 0].isfinite().all():
+            raise StateError("networks that draw random numbers, or begin without a loss, are trained alone.")
     seconds = (time.perf_counter() - start) / len(runs)
     return [run.record(group, own, value, seconds) for run, own, value in zip(runs, losses, judged, strict=True)]
 
@@ -169,14 +175,3 @@ def _factors(runs: Sequence[Trial]) -> Callable[[int], torch.Tensor] | None:
 def _streams(run: Trial, place: torch.device) -> AbstractContextManager[None]:
     """The global random streams of a network, while it is trained."""
     return global_streams(derive(run.seed, "training", run.width, run.depth), [] if place.type == "cpu" else [place])
-
-
-@torch.no_grad()
-def _mean_losses(
-    network: Callable[[Any], Any], module: nn.Module, loss: Callable[[Any, Any], torch.Tensor], task: Task
-) -> list[float]:
-    """Of every network, the mean loss over the evaluation batches, over the last training batch without them."""
-    pairs = task.eval_batches or task.batches[-1:]
-    with evaluating(module):
-        losses = [loss(network(x), y).flatten().tolist() for x, y in pairs]
-    return [math.fsum(own) / len(pairs) for own in zip(*losses, strict=True)]

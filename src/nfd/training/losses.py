@@ -43,13 +43,23 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
         outputs = outputs_of(out)
         try:
             if loss == "mse":
-                return chosen(outputs, y)
+                return chosen(_real(outputs, y).flatten().unsqueeze(-1), y.flatten())
             return chosen(classes_last(outputs, y).flatten(0, -2), y.flatten())
         except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
             shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
             raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}") from error
 
     return value
+
+
+def _real(out: Tensor, y: Tensor) -> Tensor:
+    """Outputs [...] for targets [...]; nothing is broadcast."""
+    if out.shape not in (y.shape, (*y.shape, 1)):
+        raise InputError(
+            f"loss='mse' needs outputs [...] or [..., 1] for targets [...]; got {list(out.shape)} for {list(y.shape)}. "
+            "Give every output its target, or pass loss=, a function of what the model returns and the targets."
+        )
+    return out
 
 
 def classes_last(output: Any, y: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from nfd.core.errors import InputTypeError, check_callable
@@ -16,7 +17,7 @@ from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of
 from nfd.families.member import Member, StackedMembers
-from nfd.scaling.calls import doubled, shape_of
+from nfd.scaling.calls import doubled, evaluating, shape_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
 from nfd.training.loop import Around, Rates, Step, train
@@ -98,6 +99,15 @@ class Recipe:
         """The loss of every member, ``[R]``, from what a stack of them returns."""
         return vmap(partial(self._loss, targets=targets))(outputs)
 
+    def judged(self, member: Member, task: Task) -> float:
+        """The mean loss of a trained member over the evaluation batches, over the last training batch without them."""
+        (loss,) = _mean_losses(member, member.module, self._loss, task)
+        return loss
+
+    def judged_together(self, stack: StackedMembers, task: Task) -> list[float]:
+        """The same of every member of a stack."""
+        return _mean_losses(stack, stack.module, self.losses_together, task)
+
     def factors(self, lr: float) -> tuple[float, ...] | None:
         """The schedule and the warm-up as factors on the rates, one per step; None where there is neither."""
         steps = self.task.steps
@@ -144,6 +154,16 @@ class Recipe:
         if not isinstance(loss, Tensor) or loss.dim():
             raise InputTypeError(f"loss must return the mean over the batch, one number; got {shape_of(loss)}.")
         return loss
+
+
+@torch.no_grad()
+def _mean_losses(
+    network: Callable[[Any], Any], module: nn.Module, loss: Callable[[Any, Any], Tensor], task: Task
+) -> list[float]:
+    pairs = task.eval_batches or task.batches[-1:]
+    with evaluating(module):
+        losses = [loss(network(x), y).flatten().tolist() for x, y in pairs]
+    return [math.fsum(own) / len(pairs) for own in zip(*losses, strict=True)]
 
 
 def _scaling(law: OptimizerLaw) -> str:

@@ -6,9 +6,13 @@ The time of a small network goes into calling operations. A stack calls each of 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nfd.core.random import global_state, global_streams
 from nfd.families.member import Member
@@ -28,8 +32,9 @@ _ROUNDING_OF_MUON = 1e-3  # whose products are in 16 bits
 def most_together(recipe: Recipe, width: int, depth: int) -> int:
     """How many networks of a size are trained as one, at most.
 
-    They are few operations and no more than rounding changes their numbers: two of them are trained for two steps,
-    alone and together. A model that refuses, draws random numbers, or changes its buffers is trained alone.
+    They are few operations and no more than rounding changes their numbers: two of them are trained for two steps and
+    judged, alone and together. A model that refuses, draws random numbers, changes its buffers, hooks into gradients or
+    holds fewer bits than 32 is trained alone.
     """
     if (width, depth) not in recipe.together:
         recipe.together[width, depth] = _TOGETHER if _fits(recipe, width, depth) else 1
@@ -44,8 +49,32 @@ def _fits(recipe: Recipe, width: int, depth: int) -> bool:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
         members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
-        return work(members[0], task) <= _WORK and _agree(recipe, members, task)
+        few = work(members[0], task) <= _WORK
+        return few and not _hooked(members[0].module) and _is_exact(members[0].module) and _agree(recipe, members, task)
     return False
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether gradients pass through hooks, which a stack of the weights does not have."""
+    of_tensors = [hooks for p in module.parameters() for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    of_modules = [hooks for part in module.modules() for hooks in (part._backward_hooks, part._backward_pre_hooks)]
+    return any(of_tensors) or any(of_modules)
+
+
+def _is_exact(module: nn.Module) -> bool:
+    """Whether rounding of its numbers is too small to be seen."""
+    return all(p.dtype in (torch.float32, torch.float64) for p in module.parameters())
+
+
+class _RefusingHooks(TorchFunctionMode):
+    """Raises where a forward pass hooks into the gradient of what it computes, which a stack would leave out."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is Tensor.register_hook:
+            raise RuntimeError("hooks of gradients see those of one network alone.")
+        return function(*args, **(kwargs or {}))
 
 
 def work(member: Member, task: Task) -> float:
@@ -66,11 +95,15 @@ def _agree(recipe: Recipe, members: list[Member], task: Task) -> bool:
     buffers = [b for member in members for b in member.module.buffers()]
     before, start = [b.clone() for b in buffers], global_state()
     groups = [member.groups(law.check_rate) for member in members]
-    rows = recipe.rows_together(stack, groups, pairs, None)
-    together = torch.stack([row.losses for row in rows])
-    alone = [[row.losses for row in recipe.rows(member, law.check_rate, 0.0, pairs, None)] for member in members]
+    expected = []
+    with _RefusingHooks():
+        together = [row.losses for row in recipe.rows_together(stack, groups, pairs, None)]
+        together.append(torch.tensor(recipe.judged_together(stack, task)))
+        for member in members:
+            alone = [row.losses for row in recipe.rows(member, law.check_rate, 0.0, pairs, None)]
+            expected.append(torch.stack([*alone, torch.tensor(recipe.judged(member, task))]))
     unchanged = start == global_state() and all(map(torch.equal, buffers, before))
     rounding = _ROUNDING if law.rest is None else _ROUNDING_OF_MUON
-    expected = torch.stack([torch.stack(losses) for losses in alone], dim=1)
-    differ = not torch.equal(expected[:, 0], expected[:, 1])
-    return unchanged and differ and torch.allclose(together, expected, rtol=rounding, atol=0.0)
+    differ = not torch.equal(expected[0], expected[1])
+    same = torch.allclose(torch.stack(together).double(), torch.stack(expected, 1).double(), rtol=rounding, atol=0.0)
+    return unchanged and differ and same
