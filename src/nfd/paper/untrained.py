@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nfd import ResNet
+from nfd import ResNet, kernel
 from nfd.core import Activation, activation, generator
 from nfd.nets import Network, Streams
 
@@ -38,6 +38,32 @@ def endpoints(x: Tensor, name: Activation, n: int, L: int, seed: int, horizon: f
     net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, coupled=True, dtype=x.dtype)
     streams = flows(net, x)
     return streams.h[-1].double(), streams.delta[0].double()
+
+
+def errors_in_width(
+    x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int], horizon: float = 1.0
+) -> Tensor:
+    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the same depth."""
+    C, P = moments(x, name, L, horizon)
+    errors = []
+    for n in widths:
+        net = ResNet(x.shape[1], 1, n, L, horizon=horizon, activation=name, seed=seed, dtype=torch.float64)
+        streams = flows(net, x.double())
+        h, g = streams.h[-1], streams.delta[0]
+        errors.append(torch.stack([(h @ h.T / n - C).square().mean(), (g @ g.T / n - P).square().mean()]))
+    return torch.stack(errors, 1)
+
+
+def moments(x: Tensor, name: Activation, L: int, horizon: float = 1.0) -> tuple[Tensor, Tensor]:
+    """``C_L`` and ``P_0 = prod (1 + tau E[phi' phibar'])`` of networks of depth L."""
+    act, tau = activation(name), horizon / L
+    P = torch.ones(len(x), len(x), dtype=torch.float64)
+    C = x.double() @ x.double().T / x.shape[1]
+    for level in range(L):
+        a = C.diagonal()
+        P = P * (1 + tau * act.slope_moment(a[:, None], a[None], C))
+        C = kernel(x.double(), activation=name, horizon=tau * (level + 1), depth=level + 1)
+    return C, P
 
 
 def covariances(x: Tensor, name: Activation, n: int, L: int, count: int, seed: int, horizon: float = 1.0) -> Tensor:

@@ -34,7 +34,7 @@ from nfd.families.constructed import ConstructedFamily, family_of
 from nfd.families.family import Family
 from nfd.limits.model_cost import ModelCosts
 from nfd.limits.prediction import LossPrediction
-from nfd.questions.sampled import limit_at, losses_of, sampler_of
+from nfd.questions.sampled import limit_at, losses_of, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.sweep import Sweep
@@ -104,10 +104,11 @@ def predict_model(
     costs = ModelCosts(family, task, known)
     kinds = _kinds(weights, costs)
     family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
+    sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=place, progress=progress) as sweep:
-        networks = ModelNetworks(recipe, rate, decay, rest_rate, check_seed(seed), kinds, costs, sweep)
-        sampler = sampler_of(networks, width, replicates, rtol, memory)
+        networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, sweep)
+        sampler = sampled(networks)
         if sampler.width and sampler.narrow_width >= sampler.width:
             raise InputError(
                 f"width must be above base_width={family.base[0]}, whose networks show what width adds; got {width}."

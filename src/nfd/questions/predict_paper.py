@@ -28,7 +28,7 @@ from nfd.limits.networks import PaperNetworks
 from nfd.limits.prediction import Prediction
 from nfd.limits.problem import Problem, problem
 from nfd.limits.sampler import Sampler
-from nfd.questions.sampled import limit_at, losses_of, sampler_of
+from nfd.questions.sampled import limit_at, losses_of, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.replicates import Replicates
 from nfd.runs.sweep import Sweep
@@ -81,10 +81,11 @@ def predict_paper(
         device=device,
         coupled=depth == math.inf and block == "one-layer",
     )
+    sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
-        networks = PaperNetworks(given, Replicates(sweep).run, check_seed(seed))
-        sampler = sampler_of(networks, width, replicates, rtol, memory)
+        networks = PaperNetworks(given, Replicates(sweep).run, seed)
+        sampler = sampled(networks)
         limit, narrow = limit_at(sampler, depth)
         return _prediction(given, sampler, limit, narrow, time.perf_counter() - start)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -20,17 +21,16 @@ Losses = Callable[[Tensor], Tensor]
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
 
-def sampler_of(networks: Networks, width: int | str, replicates: int | None, rtol: float, memory: str | int) -> Sampler:
-    """What samples networks at the sizes that the arguments of a prediction ask for.
+def sampling(width: int | str, replicates: int | None, rtol: float, memory: str | int) -> Callable[[Networks], Sampler]:
+    """What samples any networks at the sizes that the arguments of a prediction ask for.
 
     Raises:
         ValueError, TypeError: naming the argument.
     """
-    count = None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST)
-    return Sampler(
-        networks,
+    return partial(
+        Sampler,
         width=_width(width),
-        replicates=count,
+        replicates=None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST),
         rtol=check_real("rtol", rtol, least=_FINEST),
         memory=bytes_of(memory),
     )
