@@ -380,6 +380,62 @@ def test_a_change_of_code_changes_the_fingerprint(monkeypatch: pytest.MonkeyPatc
     assert identity_of(Tuned, version="1") != identity_of(Tuned, version="2")
 
 
+class Judged(Residual):
+    """With a number that only its answers in eval mode show."""
+
+    gain = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if self.training else self.gain)
+
+
+def test_what_judges_a_network_is_in_its_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity_of(Judged)
+    monkeypatch.setattr(Judged, "gain", 2.0)
+    assert identity_of(Judged) != before
+
+
+def scaled(factor: float) -> Any:
+    """A constructor with a variable of its own."""
+    return lambda width, depth: nn.Sequential(Residual(width, depth), nn.Softplus(factor))
+
+
+class Scaling:
+    """A constructor with an attribute of its own."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.itself = factor, self
+
+    def __call__(self, width: int, depth: int) -> nn.Module:
+        return nn.Sequential(Residual(width, depth), nn.Softplus(self.factor))
+
+    def make(self, width: int, depth: int) -> nn.Module:
+        return self(width, depth)
+
+
+def of_factor(width: int, depth: int, factor: float) -> nn.Module:
+    return nn.Sequential(Residual(width, depth), nn.Softplus(factor))
+
+
+def a_part(factor: float) -> Any:
+    return partial(of_factor, factor=factor)
+
+
+def a_method(factor: float) -> Any:
+    return Scaling(factor).make
+
+
+@pytest.mark.parametrize("made", [scaled, Scaling, a_part, a_method])
+def test_a_version_tells_the_code_and_not_what_it_is_made_with(made: Any) -> None:
+    """Other settings of one constructor are other networks, whatever the version of its text."""
+    assert identity_of(made(1.0), version="1") == identity_of(made(1.0), version="1")
+    assert identity_of(made(1.0), version="1") != identity_of(made(2.0), version="1")
+
+
+def test_a_constructor_is_called_by_its_name() -> None:
+    assert identity_of(Residual, version="1")["family"] == "tests.models:Residual"
+
+
 def test_code_without_a_fingerprint_needs_a_version() -> None:
     count = iter(range(100))
 

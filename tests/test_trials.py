@@ -221,6 +221,22 @@ def test_another_version_of_the_code_is_another_trial(
     assert given("1").key != given("2").key
 
 
+def first_loss(out: Any, y: Any) -> Any:
+    return torch.nn.functional.cross_entropy(out, y)
+
+
+def other_loss(out: Any, y: Any) -> Any:
+    return 2 * first_loss(out, y)
+
+
+def test_a_version_stands_for_no_other_loss_or_optimizer() -> None:
+    """Which function it is was the caller's choice, and is no version of one."""
+    tasks = [replace(TASK, loss=loss) for loss in (first_loss, other_loss, "cross-entropy")]
+    makers = (torch.optim.AdamW, torch.optim.SGD, partial(torch.optim.SGD, momentum=0.5), None)
+    assert len({trial(recipe(version="1", task=task)).key for task in tasks}) == len(tasks)
+    assert len({trial(recipe(version="1", make_optimizer=made)).key for made in makers}) == len(makers)
+
+
 def test_code_that_cannot_be_told_apart_needs_a_version() -> None:
     rate = iter(range(1, 1000))
 

@@ -14,7 +14,7 @@ from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_call
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
-from nfd.families.fingerprint import check_version, fingerprint
+from nfd.families.fingerprint import check_version, fingerprint, name_of
 from nfd.families.member import Member
 from nfd.families.paper import PaperMember
 from nfd.nets.defer import defer
@@ -78,7 +78,7 @@ class ConstructedFamily(Family):
     @property
     def identity(self) -> Mapping[str, Any]:
         return {
-            "family": f"{getattr(self.make_model, '__module__', None)}:{self.name}",
+            "family": name_of(self.make_model),
             "base": list(self.base),
             "rule": self.rule,
             "optimizer": self.optimizer,

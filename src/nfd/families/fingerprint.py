@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, first_line
 from nfd.core.random import global_streams
-from nfd.scaling.calls import call_with, device_of, doubled, outputs_of
+from nfd.scaling.calls import call_with, device_of, doubled, evaluating, outputs_of
 
 Build = Callable[[int, int], nn.Module]
 
@@ -21,8 +24,8 @@ def fingerprint(name: str, build: Build, size: tuple[int, int], sample: Any) -> 
     """A hash of what a constructor builds at a size and at twice its width and depth.
 
     It holds the text of the modules, names, shapes and start of their tensors, and, in training mode in double
-    precision, the outputs on the sample and their gradients. Numbers count to six digits, so that the order of sums on
-    another machine does not change it.
+    precision, the outputs on the sample and their gradients, and the outputs in eval mode where they are others.
+    Numbers count to six digits, so that the order of sums on another machine does not change it.
 
     Args:
         name: of the model, for messages. build: from (width, depth), under seeded streams. sample: an input.
@@ -78,7 +81,50 @@ def _computed(module: nn.Module, sample: Any) -> str:
     gradients = torch.autograd.grad((weights * outputs).sum(), list(trained.values()), allow_unused=True)
     about.append(f"outputs {list(outputs.shape)} {digits(outputs)}")
     about += [f"{n} {digits(g)}" for n, g in zip(trained, gradients, strict=True) if g is not None]
-    return "\n".join(about)
+    with torch.no_grad(), evaluating(module):
+        judged = f"outputs {list(outputs.shape)} {digits(outputs_of(call_with(module, doubled(sample))))}"
+    return "\n".join(about if judged in about else [*about, f"in eval mode {judged}"])
+
+
+def name_of(code: Any) -> str:
+    """Module and name of code of the user's, and a hash of what it was made with, where it was.
+
+    That are arguments of ``functools.partial``, variables of a closure, defaults, and attributes of an object: numbers
+    and texts by their values, code by its name. So two that a constructor makes of different settings differ.
+    """
+    name, made_with = _described(code, ())
+    return f"{name} {blake2b(made_with.encode(), digest_size=10).hexdigest()}" if made_with else name
+
+
+def _described(value: Any, within: tuple[int, ...]) -> tuple[str, str]:
+    """The name of a value, or the value itself where it is plain; and what it was made with, empty for nothing."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value), ""
+    if isinstance(value, tuple | list):
+        return "sequence", _listed(value, within)
+    if isinstance(value, Mapping):
+        return "mapping", _listed([part for pair in value.items() for part in pair], within)
+    if isinstance(value, partial):
+        return _described(value.func, within)[0], _listed([value.func, value.args, value.keywords], within)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    name = f"{getattr(named, '__module__', None)}:{named.__qualname__}"
+    if isinstance(value, type) or id(value) in within or not callable(value):
+        return name, ""
+    return name, _listed(_made_with(value), (*within, id(value)))
+
+
+def _listed(values: Sequence[Any], within: tuple[int, ...]) -> str:
+    return ", ".join(" ".join(_described(value, within)) for value in values)
+
+
+def _made_with(code: Any) -> list[Any]:
+    if isinstance(code, MethodType):
+        owner = code.__self__
+        return [code.__func__, owner if isinstance(owner, type) else getattr(owner, "__dict__", None)]
+    if isinstance(code, FunctionType):
+        variables = [*inspect.getclosurevars(code).nonlocals.values()] if code.__closure__ else []
+        return [*variables, *(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
+    return [getattr(code, "__dict__", None)]
 
 
 def digits(values: Tensor) -> str:

@@ -15,7 +15,7 @@ from torch.func import vmap
 from nfd.core.errors import InputTypeError, check_callable
 from nfd.core.random import global_streams
 from nfd.families.family import Family
-from nfd.families.fingerprint import digits, fingerprint_of
+from nfd.families.fingerprint import digits, fingerprint_of, name_of
 from nfd.families.member import Member, StackedMembers
 from nfd.scaling.calls import doubled, evaluating, shape_of
 from nfd.scaling.grouping import Groups
@@ -130,7 +130,15 @@ class Recipe:
         """Of what the user brings beside the model: None where the loss and the optimizer are ours."""
         if not self.laws and self.make_optimizer is None and isinstance(self.task.loss, str):
             return None
-        return self.version or fingerprint_of(f"the training of {self.family.name}", self._first_updates)
+        if self.version is None:
+            return fingerprint_of(f"the training of {self.family.name}", self._first_updates)
+        return " ".join([self.version, *map(name_of, self._own)])
+
+    @property
+    def _own(self) -> list[Any]:
+        """The loss, the optimizer and the makers of laws that are code of the user's."""
+        given = [None if isinstance(self.task.loss, str) else self.task.loss, self.make_optimizer]
+        return [code for code in (*given, *(law.make for law in self.laws)) if code is not None]
 
     def _first_updates(self) -> str:
         """Losses and updates of the base's network in double precision, and what the user's law says of other sizes."""
