@@ -30,6 +30,8 @@ from nfd.meters.table import METERS
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import seeds_needed, since
 from nfd.questions.findings.check import check_findings
+from nfd.questions.named import named_batches
+from nfd.questions.plan_lines import plan_lines
 from nfd.report.check import check_report
 from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.planning import plan
@@ -642,7 +644,42 @@ def test_losses_and_optimizers_of_ones_own() -> None:
     assert all(row["value"] == row["slope"] or math.isnan(row["value"]) for row in found.table)
 
 
+def test_batches_of_dicts_are_refused_with_what_makes_them_pairs() -> None:
+    inputs, targets = vectors(1)[0]
+    with pytest.raises(ValueError, match=r"got dict of x, y\. Take them apart, such as batches=\[\(b\['input_ids'\]"):
+        nfd.check(Residual, [8, 16], [2], [{"x": inputs, "y": targets}])
+    with pytest.raises(ValueError, match="one per step; got tuple of 3"):
+        nfd.check(Residual, [8, 16], [2], [(inputs, targets, targets)])
+
+
 # ---- the command -------------------------------------------------------------------------------------------------
+
+
+def test_the_shell_reads_the_first_steps_of_a_loader_and_the_same_batches_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "myloaders.py").write_text(
+        "import itertools, torch\n"
+        "from torch.utils.data import DataLoader, IterableDataset, TensorDataset\n"
+        "shuffled = DataLoader(TensorDataset(torch.arange(64.0), torch.arange(64)), batch_size=4, shuffle=True)\n"
+        "class Stream(IterableDataset):\n"
+        "    def __iter__(self):\n"
+        "        return ((torch.rand(3), k) for k in itertools.count())\n"
+        "def endless():\n"
+        "    return DataLoader(Stream(), batch_size=4)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    state = torch.get_rng_state()
+    for path, steps, count in (("myloaders:shuffled", None, 16), ("myloaders:endless", 3, 3)):
+        first, again = (named_batches(path, "batches", 0, steps) for _ in range(2))
+        assert len(first) == count
+        assert torch.equal(torch.cat([x for x, _ in first]), torch.cat([x for x, _ in again]))
+        assert torch.equal(torch.get_rng_state(), state)
+    lines = plan_lines("m:make", CheckConfig(batches="myloaders:shuffled"), "mup", 0.1)
+    assert "sample=next(iter(shuffled))[0]," in lines
+    lines = plan_lines("m:make", CheckConfig(batches="myloaders:endless"), "mup", 0.1)
+    assert "sample=next(iter(endless()))[0]," in lines
 
 
 def test_the_command_says_writes_and_exits(
@@ -668,7 +705,9 @@ def test_the_command_says_writes_and_exits(
     assert len((tmp_path / "out/check/runs.csv").read_text().splitlines()) == 13
     assert main([*arguments, "--batches", "mymodels:batches"]) in (0, 1)
     assert main([*arguments, "--batches", "mymodels:batches", "--steps", "3"]) == 2
-    assert "brings its own data and steps; got steps=3" in capsys.readouterr().err
+    assert "gives 2 batches, too few for 3 steps" in capsys.readouterr().err
+    assert main([*arguments, "--batches", "mymodels:batches", "--batch", "3"]) == 2
+    assert "brings its own data; got batch=3" in capsys.readouterr().err
     for bad, said in (
         ([], "needs a constructor"),
         (["mymodels"], "package.module:name"),

@@ -74,7 +74,7 @@ def test_no_fault_leads_to_later_steps_and_no_other_rule() -> None:
     late, transfer, _ = after_check(sound, steps=4)
     settings = as_typed(late)
     assert isinstance(settings, CheckCommand)
-    assert (settings.rule, settings.at, settings.steps) == ("mup", (1, 4, 40), 10)
+    assert (settings.rule, settings.at, settings.steps) == ("mup", (1, 4, 40), None)
     asked = as_typed(transfer)
     assert isinstance(asked, ModelTransferCommand)
     assert (asked.rules, asked.steps) == (("mup",), 4)

@@ -425,7 +425,7 @@ MODELS_TRANSFERRED: Settings = {"widths": (4, 8), "depths": (2, 3), "seeds": 2, 
 OF_MODELS: Changes = {name: DATA[name] for name in DATA} | {
     "optimizer": ["adam", f"{__name__}_models:LAW"], "weight_decay": [0.5], "seeds": [3], "steps": [3], "batch": [5],
     "blocks": ["layers.*"], "roles": [("head.weight=hidden",)], "loss": [f"{__name__}_models:loss"],
-    "batches": [{"batches": f"{__name__}_models:batches", "steps": 40, "batch": 32}], "version": ["2"],
+    "batches": [{"batches": f"{__name__}_models:batches", "steps": None, "batch": 32}], "version": ["2"],
     "eval_batches": [f"{__name__}_models:batches"], "schedule": [f"{__name__}_models:schedule"],
     "make_optimizer": [f"{__name__}_models:make_optimizer"],
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import math
 import operator
 import traceback
@@ -151,12 +152,15 @@ def check_takes(argument: str, function: Callable[..., Any], *names: str) -> Non
         raise InputTypeError(f"{argument} must take ({', '.join(names)}); got a function of {form}: {error}.") from None
 
 
-def check_several(argument: str, value: Any, kind: str) -> list[Any]:
-    """The entries of a list, tuple, array or other iterable that is no text; ``kind`` says what they should be."""
+def check_several(argument: str, value: Any, kind: str, most: int | None = None) -> list[Any]:
+    """The entries of a list, tuple, array or other iterable that is no text; ``kind`` says what they should be.
+
+    No more than the first ``most`` are read, where it is given.
+    """
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        return list(value)
+        return list(itertools.islice(value, most))
     except TypeError:
         raise InputTypeError(f"{argument} must be a list of {kind}; got {value!r} of {type(value).__name__}.") from None
 

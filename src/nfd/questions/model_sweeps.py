@@ -50,5 +50,5 @@ def capacity_of_model(
 def _arguments(config: ModelSweepConfig, model: str, device: str | None) -> tuple[dict[str, Any], str]:
     """What both sweeps share."""
     arguments, data = arguments_of(config, model, config.steps, device)
-    judged = None if config.eval_batches is None else named_batches(config.eval_batches, "eval_batches")
+    judged = None if config.eval_batches is None else named_batches(config.eval_batches, "eval_batches", config.seed)
     return arguments | {"eval_batches": judged, "version": config.version}, data

@@ -8,6 +8,7 @@ from typing import Any
 
 from nfd.core.errors import InputError, check_device, check_several, check_takes, first_line
 from nfd.core.origin import import_users, is_ours
+from nfd.core.random import global_streams
 from nfd.data.load import load
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import ModelConfig
@@ -41,24 +42,37 @@ def named(path: str, what: str) -> Any:
         raise InputError(f"{what}: module {module_name!r} has no {name!r}.") from None
 
 
-def named_batches(path: str, what: str) -> Batches:
-    """The list of (inputs, targets) called ``package.module:name``, or what a function of that name returns."""
-    batches = named(path, what)
-    if callable(batches):
-        check_takes(what, batches)
-        batches = batches()
-    return check_several(what, batches, "(inputs, targets), one per step")
+def named_batches(path: str, what: str, seed: int, steps: int | None = None) -> Batches:
+    """The list or loader of (inputs, targets) called ``package.module:name``, or what a function of that name returns.
+
+    Only its first ``steps`` are read, where they are given. A loader that shuffles gives the same batches every time,
+    as the global random streams begin at ``seed``.
+    """
+    with global_streams(seed):
+        batches = named(path, what)
+        if callable(batches):
+            check_takes(what, batches)
+            batches = batches()
+        batches = check_several(what, batches, "(inputs, targets), one per step", steps)
+    if steps is not None and len(batches) < steps:
+        raise InputError(
+            f"{what}={path!r} gives {len(batches)} batches, too few for {steps} steps. Give a batch for every "
+            "step; they may repeat."
+        )
+    return batches
 
 
-def arguments_of(config: ModelConfig, model: str, steps: int, device: str | None) -> tuple[dict[str, Any], str]:
+def arguments_of(config: ModelConfig, model: str, steps: int | None, device: str | None) -> tuple[dict[str, Any], str]:
     """The arguments that ``nfd.check``, ``nfd.transfer`` and ``nfd.capacity`` share, and what the data are.
 
     Args:
-        model: the constructor, as package.module:name. steps: on the data set, where batches do not decide.
+        model: the constructor, as package.module:name. steps: of training; None: as many as there are batches, and on
+            the data set the usual number.
         device: None leaves its choice to the question.
     """
     place = None if device is None else check_device(device)  # before the data are read
-    make_model = named(model, "model")
+    with global_streams(config.seed):  # the module may draw its batches where it is imported
+        make_model = named(model, "model")
     batches, data = _batches(config, steps)
     arguments = {
         "make_model": make_model,
@@ -79,12 +93,12 @@ def arguments_of(config: ModelConfig, model: str, steps: int, device: str | None
     return arguments, data
 
 
-def _batches(config: ModelConfig, steps: int) -> tuple[Batches, str]:
+def _batches(config: ModelConfig, steps: int | None) -> tuple[Batches, str]:
     """The training batches and what they are: named ones, or flattened images of the data set."""
     if config.batches is not None:
-        return named_batches(config.batches, "batches"), f"batches of {config.batches}"
+        return named_batches(config.batches, "batches", config.seed, steps), f"batches of {config.batches}"
     dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
-    x, y = dataset.batches(config.batch, steps, config.seed)
+    x, y = dataset.batches(config.batch, steps or config.USUAL_STEPS, config.seed)
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 

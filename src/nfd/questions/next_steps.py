@@ -140,8 +140,9 @@ def cure_of(check: Check) -> RuleName | None:
 
 def _later(config: CheckConfig) -> CheckConfig:
     """The same check at the first step, at its last and at ten times that."""
-    at = sorted({1, config.steps, 10 * config.steps})
-    return config.model_copy(update={"at": tuple(at), "steps": CheckConfig.model_fields["steps"].default})
+    last = config.steps or config.USUAL_STEPS
+    at = sorted({1, last, 10 * last})
+    return config.model_copy(update={"at": tuple(at), "steps": None})
 
 
 def _for(kind: type[C], config: ModelConfig, **settings: Any) -> C:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nfd.questions.named import named
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import ModelConfig
@@ -58,5 +60,8 @@ def _name(path: str) -> str:
 
 
 def _first_inputs(batches: str) -> str:
-    """The inputs of the first of the batches."""
-    return f"{_name(batches)}{'()' if callable(named(batches, 'batches')) else ''}[0][0],"
+    """The inputs of the first of the batches, of a list or of a loader."""
+    value, text = named(batches, "batches"), _name(batches)
+    if callable(value):
+        value, text = value(), f"{text}()"
+    return f"{text}[0][0]," if isinstance(value, Sequence) else f"next(iter({text}))[0],"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -17,7 +17,13 @@ from nfd.scaling.rules import rule_named
 
 
 class ModelConfig(DataConfig):
-    """How the networks of a constructor are trained, and on what."""
+    """How the networks of a constructor are trained, and on what.
+
+    Attributes:
+        USUAL_STEPS: training steps on the data set by default.
+    """
+
+    USUAL_STEPS: ClassVar[int] = 40
 
     widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
     """widths of the networks, ascending; the smallest is the base"""
@@ -35,8 +41,8 @@ class ModelConfig(DataConfig):
     """weight decay of the base"""
     seeds: Several = SEEDS
     """initialisations of each network"""
-    steps: Count = 40
-    """training steps on the data set, where batches do not decide"""
+    steps: Count | None = None
+    """training steps, of batches the first so many; by default as many as there are batches, on the data set 40"""
     batch: Count = 32
     """samples per step"""
     blocks: str | None = None
@@ -46,22 +52,25 @@ class ModelConfig(DataConfig):
     loss: str = "cross-entropy"
     """cross-entropy, mse, or package.module:name of a function of what the model returns and the targets"""
     batches: str | None = None
-    """package.module:name of a list of (inputs, targets), or of a function that returns one; by default the data set"""
+    """package.module:name of a list or DataLoader of (inputs, targets), or of a function that returns one; by default
+    the data set"""
 
     def check(self) -> None:
         super().check()
         if self.make_optimizer is None and not is_path(self.optimizer):
             law_of(self.optimizer).check_made()
-        unused = self.changed("steps", "batch", *DataConfig.model_fields) if self.batches is not None else []
+        unused = self.changed("batch", *DataConfig.model_fields) if self.batches is not None else []
         if unused:
             raise InputError(
-                f"batches={self.batches!r} brings its own data and steps; got {', '.join(unused)} beside it. Drop one "
+                f"batches={self.batches!r} brings its own data; got {', '.join(unused)} beside it. Drop one "
                 "or the other."
             )
 
 
 class CheckConfig(ModelConfig):
     """A check of how a constructor's networks scale."""
+
+    USUAL_STEPS: ClassVar[int] = 10
 
     widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (64, 128, 256)
     """widths of the networks, ascending; the smallest is the base"""
@@ -76,8 +85,9 @@ class CheckConfig(ModelConfig):
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     eta_c: Rate | None = None
     """the same rate by the paper's name, for networks of nfd"""
-    steps: Count = 10
-    """training steps on the data set, where neither batches nor at decide"""
+    steps: Count | None = None
+    """training steps, of batches the first so many; by default what at says, or as many as there are batches, on the
+    data set 10"""
     at: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None
     """steps to look after, ascending, such as 1 10 100; training ends with the last; by default the last step alone"""
     batch: Count = 64
@@ -90,7 +100,7 @@ class CheckConfig(ModelConfig):
         check_planned(self, self.rule)
         if self.lr is not None and self.eta_c is not None:
             raise InputError(f"lr and eta_c name one rate; got lr={self.lr:g} and eta_c={self.eta_c:g}. Drop one.")
-        if self.at is not None and self.changed("steps"):
+        if self.at is not None and self.steps is not None:
             raise InputError(f"at decides the steps; got at={list(self.at)} and steps={self.steps}. Drop one.")
 
 

@@ -26,12 +26,25 @@ def pairs_of(
     """
     pairs = check_several(argument, batches, "(inputs, targets), one per step")
     if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        raise InputError(f"{argument} must be a list of (inputs, targets), one per step.")
+        raise InputError(f"{argument} must be a list of (inputs, targets), one per step; {_not_pairs(pairs, argument)}")
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
         check_sample(f"targets of {argument}[{step}]", y)
     return placed(pairs, place)
+
+
+def _not_pairs(values: Sequence[Any], argument: str) -> str:
+    """What arrived in place of pairs, and for batches of a Hugging Face loader how to make them."""
+    if not values:
+        return "got none."
+    first = next(value for value in values if not isinstance(value, tuple | list) or len(value) != 2)
+    if not isinstance(first, Mapping):
+        return f"got {type(first).__name__}{f' of {len(first)}' if isinstance(first, tuple | list) else ''}."
+    return (
+        f"got dict of {', '.join(map(str, first))}. Take them apart, such as "
+        f"{argument}=[(b['input_ids'], b['labels']) for b in loader]."
+    )
 
 
 def placed(pairs: Sequence[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:
