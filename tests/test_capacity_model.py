@@ -176,6 +176,13 @@ def test_what_cannot_be_asked_is_refused_by_name(options: dict[str, Any], error:
         of_known(Known, **options)
 
 
+def test_sizes_that_tell_no_law_are_refused_before_they_are_trained(tmp_path: Path) -> None:
+    for widths, depths in (((8, 16, 32), (2,)), ((8,), (2, 4, 8))):
+        with pytest.raises(ValueError, match="at least 2 widths, 2 depths"):
+            nfd.capacity(Residual, widths, depths, VECTORS, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 # ---- the command -------------------------------------------------------------------------------------------------
 
 

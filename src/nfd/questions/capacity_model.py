@@ -21,7 +21,7 @@ from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Cost, Costs, Resource, counted
 from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.law import Law, Losses
-from nfd.questions.law_fit import fit_law
+from nfd.questions.law_fit import check_sizes, fit_law
 from nfd.questions.power_fit import fit_power_law
 from nfd.questions.power_law import PowerLaw
 from nfd.questions.trusted import trusted_law
@@ -117,6 +117,8 @@ def capacity(
     rate = law_of(family.optimizer).check_rate if lr is None else check_real("lr", lr, above=0.0, below=MAX_RATE)
     ladders = _of_lengths(ladder, lengths)
     names = ("width", "depth", "tokens") if len(ladders) > 1 else ("width", "depth")
+    if len(ladders) == 1:
+        check_sizes(ladder.sizes)  # before hours of training
     plans = {
         (*size, *([tokens] if len(ladders) > 1 else [])): of_length.trials(
             family.rule, size, [rate], range(ladder.seeds)

@@ -22,6 +22,7 @@ Whether the law holds is tested by ``nfd.questions.law_test``.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -100,11 +101,14 @@ def _checked(losses: Losses) -> tuple[Grid, str]:
         else:
             lost.append(f"{n} x {L}")
     note = f"Left out, as runs diverged there: width x depth {', '.join(lost)}." if lost else ""
-    _require(sizes, note)
+    check_sizes(sizes, note)
+    if all(np.ptp(sample) == 0 for sample in sizes.values()):
+        raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
     return sizes, note
 
 
-def _require(sizes: Grid, note: str) -> None:
+def check_sizes(sizes: Collection[tuple[int, int]], note: str = "") -> None:
+    """ValueError where these sizes, each a width and a depth, are too few or too alike for a law; ``note`` says why."""
     widths, depths = _axes(sizes)
     if len(widths) < 2 or len(depths) < 2 or len(sizes) < 4:
         raise InputError(
@@ -115,15 +119,13 @@ def _require(sizes: Grid, note: str) -> None:
         raise InputError(
             f"losses must vary width and depth independently of each other; got sizes {list(sizes)}. Add sizes."
         )
-    if all(np.ptp(sample) == 0 for sample in sizes.values()):
-        raise InputError("losses of different seeds must differ; they are equal at every size. Train from other seeds.")
 
 
-def _axes(sizes: Grid) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _axes(sizes: Collection[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(sorted({n for n, _ in sizes})), tuple(sorted({L for _, L in sizes}))
 
 
-def _design(sizes: Grid) -> Array:
+def _design(sizes: Collection[tuple[int, int]]) -> Array:
     """First order in units of the smallest size ``n0 x L0``: rows ``(1, n0/n, L0/L)``."""
     (n0, *_), (L0, *_) = _axes(sizes)
     return np.array([[1.0, n0 / n, L0 / L] for n, L in sizes])
