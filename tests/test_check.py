@@ -644,6 +644,19 @@ def test_losses_and_optimizers_of_ones_own() -> None:
     assert all(row["value"] == row["slope"] or math.isnan(row["value"]) for row in found.table)
 
 
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_a_check_says_that_a_model_draws_random_numbers(probability: float) -> None:
+    class Dropping(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.dropout(x, probability, self.training and probability > 0))
+
+    found = nfd.check(Dropping, [8, 16], [2], vectors(2), seeds=2)
+    assert found.draws is (probability > 0)
+    assert ("draws random numbers" in str(found)) is found.draws
+    (finding,) = check_findings(CheckConfig(widths=(8, 16), depths=(2,)), found, "vectors")
+    assert ("draws random numbers" in finding.caption) is found.draws
+
+
 def test_batches_of_dicts_are_refused_with_what_makes_them_pairs() -> None:
     inputs, targets = vectors(1)[0]
     with pytest.raises(ValueError, match=r"got dict of x, y\. Take them apart, such as batches=\[\(b\['input_ids'\]"):

@@ -46,7 +46,10 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ("activation", "width", "GROWS"): Advice(
         "the stream grows with width", "Use rule 'mup' or a depth rule instead of 'standard'.", _WIDTH
     ),
-    ("activation", "width", "COLLAPSES"): Advice("the start shrinks with width: the initialisation is not the rule's"),
+    ("activation", "width", "COLLAPSES"): Advice(
+        "the stream shrinks with width",
+        "Check after one step: where it shrinks there, the initialisation is not the rule's; else training shrinks it.",
+    ),
     ("activation_update", "depth", "GROWS"): Advice(
         "the stream moves further the deeper the network",
         "Use 'complete-p', or a lower rate.",

@@ -129,10 +129,10 @@ def check(
     family.check_sizes(sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
-        runs = all_runs(job, wanted, shown)
+        runs, draws = all_runs(job, wanted, shown)
     table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, job)]
     names = (family.rule, family.optimizer, family.rate_name)
-    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, growth(runs, job.looks))
+    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, growth(runs, job.looks), draws)
 
 
 def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:

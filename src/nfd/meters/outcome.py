@@ -29,6 +29,11 @@ MEANINGS = {
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
 
+_DRAWS = (
+    "Note: the model draws random numbers in training, as dropout does. That is noise in every meter: switch it off "
+    "for a check."
+)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -44,6 +49,7 @@ class Check:
             called: ``eta_c`` for the paper's networks.
         growth: with several steps, one dict per meter: its exponent against the step, ``meter ~ step^p``, as value, low
             and high, over networks of every size.
+        draws: whether a network drew random numbers in training, as dropout does.
     """
 
     table: list[dict[str, Any]]
@@ -56,6 +62,7 @@ class Check:
     at: tuple[int, ...]
     seeds: int
     growth: list[dict[str, Any]] = field(default_factory=list)
+    draws: bool = False
 
     @property
     def steps(self) -> int:
@@ -83,6 +90,11 @@ class Check:
         return self.lr
 
     @property
+    def notes(self) -> list[str]:
+        """What makes the numbers less certain than they could be, in words."""
+        return [_DRAWS] if self.draws else []
+
+    @property
     def events(self) -> list[str]:
         """The failures in words."""
         return [str(failure) for failure in self.failures]
@@ -98,7 +110,8 @@ class Check:
             table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
         rate = f"{self.rate_name} = {self.lr:g}"
         head = f"Rule {self.rule!r}, {self.optimizer}, {rate}, {self.steps} steps, {self.seeds} seeds"
-        return "\n".join([head, *(f"! {event}" for event in self.events), as_text(table, 150), THRESHOLDS, LIMITS])
+        remarks = [*(f"! {event}" for event in self.events), *self.notes]
+        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS])
 
 
 def failures_of(runs: Sequence[Row]) -> list[Failure]:

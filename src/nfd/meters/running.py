@@ -24,11 +24,12 @@ _MOST_AT_A_TIME = 8  # networks; each is in memory three times
 Which = tuple[int, int, int]  # width, depth, seed
 
 
-def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Row]:
-    """Every network, the largest first; several at a time, one thread each, as long as none draws random numbers.
+def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> tuple[list[Row], bool]:
+    """Every network, and whether one drew random numbers in training, as dropout does.
 
-    The global random streams are shared by threads. Networks that were trained together while one moved because a
-    network drew from it are trained again, alone, each from streams of its own, and so are all that follow.
+    The smallest is trained alone, then the largest first, several at a time, one thread each, as long as none draws
+    random numbers. The global random streams are shared by threads. Networks that were trained together while one moved
+    because a network drew from it are trained again, alone, each from streams of its own, and so are all that follow.
     """
     shown.plan(sum(width * depth for width, depth, _ in wanted), "checking")
     *rest, smallest = sorted(wanted, key=lambda w: w[0] * w[1], reverse=True)
@@ -40,7 +41,7 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Row]:
             shown.advance(width * depth)
 
     with global_streams(devices=job.devices), _attention_by_parts():
-        trained, alone = _alone(job, smallest, starts)
+        trained, draws, alone = _alone(job, smallest, starts)
         kept({smallest: trained})
         at_a_time = min(most, _MOST_AT_A_TIME)
         while rest and not alone and at_a_time > 1:
@@ -52,8 +53,10 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> list[Row]:
                 kept(together)
                 rest = rest[at_a_time:]
         for which in rest:
-            kept({which: _alone(job, which, starts)[0]})
-    return [runs[which] for which in wanted]
+            trained, drew, _ = _alone(job, which, starts)
+            draws = draws or drew
+            kept({which: trained})
+    return [runs[which] for which in wanted], draws
 
 
 def _run(job: Job, which: Which, built: Built) -> Row:
@@ -66,14 +69,16 @@ def _built(job: Job, which: Which) -> Built:
         return job.built(*which)
 
 
-def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Row, bool]:
-    """A network by itself, on streams of its own, and whether others may not be trained beside it."""
+def _alone(job: Job, which: Which, starts: _Starts) -> tuple[Row, bool, bool]:
+    """A network by itself, on streams of its own, whether it drew from them, and whether no other may be trained beside
+    it."""
     built = _built(job, which)
     starts.add(which, built.member.module)
     with global_streams(derive(which[2], "training", *which[:2]), job.devices):
         before = global_state()
         run = _run(job, which, built)
-        return run, global_state() != before or _accelerated(built.member.module)
+        draws = global_state() != before
+        return run, draws, draws or _accelerated(built.member.module)
 
 
 def _together(job: Job, batch: Sequence[Which], starts: _Starts) -> dict[Which, Row] | None:

@@ -23,7 +23,7 @@ _CAPTION = (
 def check_findings(config: CheckConfig, check: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter after the last step against size, relative to the smallest network."""
     about = {name: getattr(check, name) for name in ("rule", "optimizer", "rate_name", "lr", "seeds", "steps")}
-    caption = _CAPTION.format(**about, data=data, thresholds=f"{THRESHOLDS} {LIMITS}")
+    caption = _CAPTION.format(**about, data=data, thresholds=" ".join([THRESHOLDS, LIMITS, *check.notes]))
     axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
     findings = []
     for axis, sizes in axes:
