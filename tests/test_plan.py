@@ -723,6 +723,22 @@ def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
     assert plan.multipliers == {"head": 0.25}
 
 
+def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
+    class Tied(Transformer):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.head.weight = self.tokens.weight
+
+    model = Tied(64, 2)
+    plan = nfd.plan(model, rule="mup", make_model=Tied, base_width=16, base_depth=2, sample=TOKENS)
+    assert any("plan.apply_ wraps head in nfd.Scaled" in note for note in plan.notes)
+    plan.apply_(model).eval()
+    plan.save(tmp_path / "plan.json")
+    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(Tied(64, 2), seed=1).eval()
+    loaded.load_state_dict(model.state_dict())
+    torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
+
+
 def test_submodules_called_module_keep_their_names() -> None:
     class Named(nn.Module):
         def __init__(self, width: int, depth: int) -> None:
