@@ -615,3 +615,14 @@ def test_our_own_runs_are_a_log(tmp_path: Path) -> None:
     cells = transfer.of("depth-mup").cells
     assert {size: tuple(cell.losses.shape) for size, cell in cells.items()} == {(8, 2): (2, 3), (16, 2): (2, 3)}
     assert torch.allclose(cells[8, 2].log2_eta, torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64).log2())
+
+
+def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
+    """As seeds, runs of two decays would make an interval of what is no noise."""
+    places = [(width, 2.0**k, seed) for width in (32, 64) for k in range(-3, 3) for seed in (0, 1)]
+    alike = [{"width": n, "lr": lr, "seed": s, "loss": 1 + math.log2(lr) ** 2 / 20 + s / 99} for n, lr, s in places]
+    mixed = [{**row, "config/weight_decay": 0.1 * row["seed"]} for row in alike]
+    (note,) = {*nfd.fit_transfer(mixed).notes} - {*nfd.fit_transfer(alike).notes}
+    assert "'config/weight_decay' varies and is not read" in note
+    constant = [{**row, "config/weight_decay": 0.1} for row in alike]
+    assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(alike).notes

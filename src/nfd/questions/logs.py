@@ -41,6 +41,21 @@ _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")  # which rows are runs
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")  # states of runs whose last loss is their result
 
 
+_SETTINGS = {
+    "weight_decay",
+    "batch_size",
+    "warmup",
+    "warmup_steps",
+    "optimizer",
+    "momentum",
+    "beta1",
+    "beta2",
+    "adamw_lr",
+    "dropout",
+}
+"""Usual names of what a best rate depends on and no field holds."""
+
+
 @dataclass(frozen=True)
 class LoggedRun:
     """A row of a log; None for what it does not hold. A loss that is infinite diverged."""
@@ -95,7 +110,10 @@ def read_log(
     chosen = {field: _needed(field, table, names, given) for field in needed}
     more = {field: _column(field, names, given) for field in (*others, *_ABOUT_RUNS)}
     chosen |= {field: candidates[0] for field, candidates in more.items() if candidates}
-    notes = list[str]()
+    notes = [
+        f"Column {name!r} varies and is not read: runs that differ in it count as alike. Give the rows of one setting."
+        for name in _unread(table, names, chosen)
+    ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]
     runs = _last_steps(_ended(logged, notes), notes)
     whole = [run for run in runs if all(getattr(run, field) is not None for field in needed)]
@@ -140,12 +158,22 @@ def _column(field: Field, names: Sequence[str], given: Mapping[str, str | None])
     return [name for _, name in meant if name not in given.values()]
 
 
+def _unread(table: Sequence[Line], names: Sequence[str], chosen: Mapping[Field, str]) -> list[str]:
+    """The columns of settings that differ between rows and are no field."""
+    settings = [name for name in names if _last(name) in _SETTINGS and name not in chosen.values()]
+    return [name for name in settings if len({repr(line.get(name)) for line in table}) > 1]
+
+
+def _last(name: str) -> str:
+    """The name of a column below its prefix, as ``NAMES`` are written."""
+    return re.split(r"[./]", name.strip().lower())[-1].replace("-", "_").replace(" ", "_")
+
+
 def _place(name: str, field: Field) -> int | None:
     """Which of the usual names of a field a column has, perhaps below a prefix; None for another name."""
-    *above, last = re.split(r"[./]", name.strip().lower())
-    if field == "step" and above:  # in a summary, the length of a run that ended
+    if field == "step" and re.search(r"[./]", name):  # in a summary, the length of a run that ended
         return None
-    last = last.replace("-", "_").replace(" ", "_")
+    last = _last(name)
     return NAMES[field].index(last) if last in NAMES[field] else None
 
 
