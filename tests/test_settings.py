@@ -58,6 +58,7 @@ from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.runs.sweep import Sweep
 from nfd.store.rows import Record
+from nfd.training import together
 
 pytestmark = pytest.mark.filterwarnings("ignore:A DeferredLinear of size")
 
@@ -548,7 +549,7 @@ def cheap_kernel(X: Tensor, X2: Tensor | None, *, kind: str, activation: str, ho
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two folders of images, batches and constructors by name, and a cheap kernel."""
+    """Two folders of images, batches and constructors by name, a cheap kernel, and no trial of training together."""
     pixels = np.random.default_rng(0)
     for folder, size in (("first", 8), ("second", 8)):
         for name in "abc":
@@ -558,6 +559,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 image.save(tmp_path / folder / name / f"{k}.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernel_fit, "gram_matrix", cheap_kernel)
+    monkeypatch.setattr(together, "_fits", lambda *_: False)  # no network of a constructor is trained here
     kept = lru_cache(load)  # reading the digits takes longer than training on them here
     for module in (named, kernel_fit, prediction, study):
         monkeypatch.setattr(module, "load", lambda name, place, *, progress, **options: kept(name, place, **options))
