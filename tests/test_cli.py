@@ -70,7 +70,8 @@ def test_its_own_configuration_repeats_a_study_bit_for_bit_in_other_processes(st
 
 def test_options_win_over_the_configuration_file(study: Path, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("steps = 2\nbatch = 3\nwidth = 16\nreplicates = 3\ndepth = 1.0\n")
-    assert main(["predict", f"--config={tmp_path / 'c.toml'}", "--batch", "2", "--out", str(tmp_path)]) == 0
+    given = ["predict", f"--config={tmp_path / 'c.toml'}", "--batch", "2", "--executor", "inline"]
+    assert main([*given, "--out", str(tmp_path)]) == 0
     config = json.loads((tmp_path / "result.json").read_text())["config"]
     assert (config["steps"], config["batch"], config["width"]) == (2, 2, 16)
 
@@ -205,8 +206,8 @@ def test_report_is_one_offline_page(study: Path) -> None:
 
 
 def test_predict_writes_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 3 --feedback independent"
-    assert main([*arguments.split(), "--out", str(tmp_path)]) == 0
+    arguments = shlex.split("predict --depth 2 --steps 3 --batch 4 --width 32 --replicates 3 --feedback independent")
+    assert main([*arguments, "--executor", "inline", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["width"] == 32
     assert result["depths"] == [2]
@@ -289,20 +290,7 @@ def test_help_and_version_come_without_torch() -> None:
 
 
 def test_piped_output_has_no_progress_bar(tmp_path: Path) -> None:
-    arguments = [
-        "predict",
-        "--depth",
-        "2",
-        "--steps",
-        "2",
-        "--batch",
-        "2",
-        "--width",
-        "16",
-        "--replicates",
-        "2",
-        "--out",
-    ]
+    arguments = shlex.split("predict --depth 2 --steps 2 --batch 2 --width 16 --replicates 2 --workers 1 --out")
     done = run(*arguments, str(tmp_path))
     assert done.returncode == 0
     assert done.stderr == ""

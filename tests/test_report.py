@@ -151,10 +151,15 @@ def test_rows_that_an_axis_cannot_show_are_left_out_and_bars_without_ends_too() 
 
 def test_nothing_above_the_top_is_drawn_or_stretches_the_axis() -> None:
     rows = [{"series": "a", "x": x, "y": y, "low": y, "high": y} for x, y in enumerate([1.0, 2.0, 300.0])]
-    axes = Axes("x", "y", "across", "up", "curves", top=3.0)
-    low, high = chart_of(Finding("cut", "", "", rows, axes, "")).to_dict()["usermeta"]["scales"]["linear"]["domain"]
+
+    def about(top: float) -> dict[str, Any]:
+        axes = Axes("x", "y", "across", "up", "curves", top=top)
+        return dict(chart_of(Finding("cut", "", "", rows, axes, "")).to_dict()["usermeta"])
+
+    low, high = about(3.0)["scales"]["linear"]["domain"]
     assert 0.9 < low <= 1.0
     assert 2.0 <= high <= 3.0
+    assert (about(3.0)["cut"], about(300.0)["cut"]) == (True, False)  # clips are slow to draw
 
 
 def test_axes_turn_only_where_every_value_is_above_zero() -> None:

@@ -41,7 +41,7 @@ def chart_of(finding: Finding) -> Chart:
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Lines in bands from ``low`` to ``high``."""
     drawing = _Drawing(rows, series, axes, compared)
-    band = drawing.bars(drawing.base.mark_area(opacity=_BAND, clip=True))
+    band = drawing.bars(drawing.base.mark_area(fillOpacity=_BAND, clip=True))
     band.encoding.strokeDash = alt.Undefined  # areas have none
     line = drawing.base.mark_line(strokeWidth=_STROKE, clip=True).encode(y=drawing.up())
     return drawing.finished([band, line, drawing.touched(drawing.base)])
@@ -50,7 +50,7 @@ def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: 
 def points(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
     """Points with bars from ``low`` to ``high``, joined by lines, on the axes that ``axes.kind`` says."""
     drawing = _Drawing(rows, series, axes, compared)
-    clip = axes.top is not None
+    clip = drawing.cut
     line = drawing.base.mark_line(strokeWidth=_STROKE, clip=clip).encode(y=drawing.up())
     bars = drawing.bars(drawing.base.mark_rule(strokeWidth=1.5, clip=clip)).encode(strokeDash=alt.value([1, 0]))
     dot = drawing.base.mark_point(filled=True, size=55, opacity=1, clip=clip)
@@ -87,12 +87,22 @@ class _Drawing:
         self.base = self._layer(self.points)
 
     @property
+    def cut(self) -> bool:
+        """Whether something lies above the top of the y axis."""
+        return any(max(p["y"], p.get("high", p["y"])) > self.top for p in [*self.points, *self.compared])
+
+    @property
+    def top(self) -> float:
+        """The largest value that the y axis may show."""
+        return math.inf if self.axes.top is None else self.axes.top
+
+    @property
     def _log(self) -> bool:
         return self.axes.kind in LOG_Y
 
     def _spans(self, complete: bool) -> dict[str, tuple[float, float]]:
         """The ranges of the y axis by its type: both where a reader may switch, which takes values above zero only."""
-        top, points = math.inf if self.axes.top is None else self.axes.top, [*self.points, *self.compared]
+        top, points = self.top, [*self.points, *self.compared]
         in_range = [p for p in points if p["y"] <= top] or points
         zero = self.axes.zero and self.axes.kind in ("named", "semilogarithmic", "linear")
         if self.axes.kind == "map":
@@ -158,21 +168,24 @@ class _Drawing:
         return [alt.Tooltip("series:N", title="series"), where, alt.Tooltip("text:N", title=y)]
 
     def finished(self, layers: Sequence[alt.Chart]) -> Chart:
-        """The layers over the references; ``usermeta`` tells the page of the series and of both kinds of y axis."""
+        """The layers over the references; ``usermeta`` holds the series, both kinds of y axis, and whether it cuts."""
         behind = [self._layer(self.compared).mark_line(strokeWidth=_THIN, clip=True).encode(y=self.up())]
         scales = {kind: _scale(self.spans, kind) for kind in self.spans}
         usermeta = {
             "series": [{**vars(s), "dash": list(s.dash)} for s in self.series],
             "scales": scales if len(scales) > 1 else {},
+            "cut": self.cut,
         }
         chart = alt.layer(*(behind if self.compared else []), *layers).add_params(alt.param(name="hidden", value=[]))
         return cast(Chart, chart.properties(width="container", height=_HEIGHT, usermeta=usermeta))
 
 
 def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
-    """The chart as PDF and PNG, under its title."""
-    plain = chart.properties(width=_STILL_WIDTH).to_dict()
+    """The chart as PDF and PNG, under its title; clips and unseen points, slow to draw, only where they show."""
+    plain = chart.properties(width=_STILL_WIDTH).to_dict(validate=False)  # the tests check every kind
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
+    for layer in spec["layer"]:
+        layer["mark"]["clip"] = plain["usermeta"]["cut"]
     if title:
         spec["title"] = {
             "text": textwrap.wrap(visible(title), _TITLE_WIDTH * 2),
@@ -180,7 +193,8 @@ def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
             "fontWeight": "normal",
         }
     text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
-    return vl_convert.vegalite_to_pdf(text), vl_convert.vegalite_to_png(text, scale=2)
+    drawn = vl_convert.vegalite_to_svg(text)
+    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
 
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
