@@ -18,10 +18,11 @@ from nfd.core.errors import InputError
 from nfd.data.load import NAMES
 from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
+from nfd.questions.predict_model import predict_model
 from nfd.questions.predict_paper import predict_paper
 from nfd.questions.sweep_settings import ModelCapacityConfig, data_settings
 from nfd.runs.config import Config
-from nfd.runs.model_settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.scaling.laws import rate_for
 from nfd.scaling.rules import RULES
@@ -137,6 +138,7 @@ BUILT: list[tuple[Callable[..., Any], type[Config]]] = [
     (nfd.ResNet.param_groups, RunConfig),
     (nfd.InfiniteDepthKernel, KernelConfig),
     (predict_paper, PredictConfig),
+    (predict_model, ModelPredictConfig),
 ]
 # None here means: what the network was built for, or what the family is for; where the inputs are, which for a command
 # is the CPU; in this process and without a file, where a command keeps what it made and uses every core.
@@ -147,6 +149,8 @@ OPEN = {
     ("kernel", "device"),
     ("predict_paper", "out"),
     ("predict_paper", "executor"),
+    ("predict_model", "out"),
+    ("predict_model", "executor"),
     ("transfer", "out"),
     ("transfer", "executor"),
     ("capacity", "out"),

@@ -48,6 +48,7 @@ NOT_RUN = {
     "make demo": "installs an environment and then runs nfd study, which tests/test_study.py does",
     "nfd check mypackage.module:make_model": "the module is the reader's; tests/test_check.py runs the command on ours",
     "nfd transfer mypackage.module:make_model": "as above, tests/test_transfer_model.py",
+    "nfd predict mypackage.module:make_model": "as above, tests/test_predict_model.py",
     "nfd capacity mypackage.module:make_model": "as above, tests/test_capacity_model.py",
     "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ from tests.models import Residual, Transformer
 from torch import Tensor
 
 import nfd
+from nfd.cli.main import main
 from nfd.families.constructed import ConstructedFamily
 from nfd.limits.cost import Storage
 from nfd.limits.model_cost import ModelCosts
@@ -248,3 +251,70 @@ def test_matrices_that_cannot_be_replaced_are_stored() -> None:
     assert "Matrices are stored: No layer can stand in for these matrices" in p.note
     with pytest.raises(ValueError, match="No layer can stand in for these matrices"):
         predicted(make_model=Stored, weights="structured")
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+def the_line(out: Path, *options: str) -> list[str]:
+    """The command that asks what ``predicted`` asks, at width 32."""
+    words = ["predict", "tests.models:Residual", "--batches", f"{__name__}:VECTORS", "--lr", "0.3", "--depth", "2"]
+    return [*words, "--base-width", "16", "--width", "32", "--replicates", "3", "--out", str(out), *options]
+
+
+def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluated = ["--eval-batches", f"{__name__}:VECTORS", "--executor", "inline"]
+    assert main(the_line(tmp_path, *evaluated)) == 0
+    printed = capsys.readouterr().out
+    result = json.loads((tmp_path / "result.json").read_text())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trials.Trial, "train", classmethod(lambda *_: pytest.fail("trained twice")))
+        p = predicted(width=32, replicates=3, eval_batches=VECTORS, out=tmp_path)
+        assert main(["predict", "tests.models:Residual", "--config", str(tmp_path / "config.toml"), *evaluated[2:],
+                     "--out", str(tmp_path)]) == 0  # fmt: skip
+    assert result["rows"] == p.table
+    assert result["eval_loss"]["value"] == p.eval_loss
+    assert (result["model"], result["width"], result["weights"]) == ("tests.models:Residual", 32, "dense")
+    assert [way["weights"] for way in result["ways"]] == ["structured", "dense"]
+    assert "Infinitely wide network, depth 2" in printed
+    with (tmp_path / "predict.csv").open() as file:
+        assert [float(row["loss"]) for row in csv.DictReader(file)] == p.loss.tolist()
+
+
+def test_a_stopped_command_says_where_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = trials.Trial.train
+
+    def stopped(runs: Any, device: str) -> Any:
+        if runs[0].width == 16:  # the narrower networks
+            raise KeyboardInterrupt
+        return trained(runs, device)
+
+    monkeypatch.setattr(trials.Trial, "train", stopped)
+    assert main(the_line(tmp_path, "--executor", "inline")) == 130
+    assert f"3 runs are kept in {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--optimizer", "adamw"], "nfd.capacity"),
+        (["--width", "16"], "width must be above base_width=16"),
+        (["--rule", "ntk"], "rule='ntk'"),
+        (["--memory", "1 KB"], "does not fit into memory"),
+        (["--batch", "8"], "brings its own data"),
+        (["--eta-c", "0.1"], "--eta-c"),
+        (["--batches", f"{__name__}:NOTHING"], "has no 'NOTHING'"),
+    ],
+)
+def test_bad_options_are_one_message_and_exit_code_2(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(the_line(tmp_path, *options, "--executor", "inline"))
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert message in capsys.readouterr().err

@@ -36,6 +36,7 @@ from nfd.cli.figure import FigureCommand
 from nfd.cli.logs import LogConfig
 from nfd.cli.main import main
 from nfd.cli.options import DeviceOptions, Options
+from nfd.cli.predict import ModelPredictCommand
 from nfd.cli.sweep import SweepCommand
 from nfd.cli.sweeping import ExecutorOptions, SweepOptions
 from nfd.cli.transfer import ModelTransferCommand, TransferCommand
@@ -53,7 +54,7 @@ from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Outcome, unnoticed
-from nfd.runs.model_settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.runs.sweep import Sweep
@@ -179,6 +180,22 @@ def predict_numbers(config: PredictConfig, place: Path) -> Any:
     """The prediction, all of it."""
     predicted = prediction.prediction(config).prediction
     return predicted, predicted.table
+
+
+class Predicting(LawfulTrials):
+    """The same as curves, for predictions."""
+
+    def _record(self, trial: Any) -> Record:
+        record = super()._record(trial)
+        curve = np.full(trial.recipe.task.steps, record.metrics["train_loss"])
+        return dataclasses.replace(record, curves={"loss": curve})
+
+
+def model_predict_numbers(config: ModelPredictConfig, place: Path) -> Any:
+    """The trials of a constructor's prediction, and the prediction."""
+    trained, model = Predicting(), f"{__name__}_models:plain"
+    predicted = prediction.prediction_of_model(config, model, out=place, executor=trained, device="cpu")
+    return sorted(trained.keys), predicted.prediction, predicted.result()["data"]
 
 
 def kernel_numbers(config: KernelConfig, place: Path) -> Any:
@@ -461,6 +478,25 @@ MODEL_CAPACITIES = Probe(
     },
 )  # fmt: skip
 
+MODELS_PREDICTED: Settings = SHORT | {"version": "1", "depth": 2.0, "base_width": 4, "width": 8, "replicates": 2}
+MODEL_PREDICTIONS = Probe(
+    model_predict_numbers,
+    [
+        (MODELS_PREDICTED, sorted(set(ModelPredictConfig.model_fields) - {"adamw_lr", "base_depth", "memory", "rtol"})),
+        (MODELS_PREDICTED | IMAGES, OF_IMAGES),
+        (MODELS_PREDICTED | {"optimizer": "muon"}, ("adamw_lr",)),
+        (MODELS_PREDICTED | {"depth": math.inf, "rtol": 0.5}, ("base_depth",)),
+        (MODELS_PREDICTED | {"width": "auto", "rtol": 1e-4}, ("rtol", "memory")),
+    ],
+    {name: values for name, values in OF_MODELS.items() if name not in ("seeds", "make_optimizer")}
+    | {
+        "optimizer": ["muon", f"{__name__}_models:LAW"], "steps": [2], "batch": [5],
+        "depth": [3.0], "rule": ["mup", "standard", "ntk"], "lr": [0.2], "adamw_lr": [0.2], "base_width": [2],
+        "base_depth": [3], "width": [16], "weights": ["structured"], "rank": [1], "replicates": [3], "rtol": [0.5],
+        "memory": ["60 KB", "1 KB", "plenty"],
+    },
+)  # fmt: skip
+
 SIZED: Settings = {"widths": (4, 8, 16), "depths": (1, 2, 4), "horizons": (0.5, 1.0), "seeds": 4, "replicates": 0}
 CAPACITIES = Probe(
     capacity_numbers,
@@ -497,6 +533,7 @@ PROBES: dict[type[Config], Probe] = {
     RunConfig: RUNS,
     StudyConfig: STUDIES,
     PredictConfig: PREDICTIONS,
+    ModelPredictConfig: MODEL_PREDICTIONS,
     KernelConfig: KERNELS,
     CheckConfig: CHECKS,
     TransferConfig: TRANSFERS,
@@ -643,6 +680,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
     "SweepCommand": {"grid": "grid.toml"},
     "StudyCommand": dict(STUDY),
     "PredictCommand": dict(PREDICTED),
+    "ModelPredictCommand": {"model": f"{__name__}_models:plain"} | MODELS_PREDICTED,
     "KernelCommand": dict(FITTED),
     "TransferCommand": dict(TRANSFERRED),
     "ModelTransferCommand": {"model": f"{__name__}_models:plain"} | MODELS_TRANSFERRED,
@@ -663,6 +701,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "CheckCommand": {"model"},
     "ModelTransferCommand": {"model"},
     "ModelCapacityCommand": {"model"},
+    "ModelPredictCommand": {"model"},
     "SweepCommand": {"grid"},
 }
 
@@ -689,7 +728,7 @@ def stopped_at(target: str, command: Options) -> Any:
 
 
 def test_no_option_of_a_command_is_forgotten() -> None:
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 15
     for kind in COMMANDS:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()
@@ -810,6 +849,7 @@ def test_the_rest_of_what_commands_take_changes_what_they_say(place: Path, capsy
             ("checking.check", CheckCommand),
             ("model_sweeps.transfer", ModelTransferCommand),
             ("model_sweeps.capacity", ModelCapacityCommand),
+            ("prediction.predict", ModelPredictCommand),
         ):
             model = stopped_at(f"nfd.questions.{question}", made(kind, model=f"{__name__}_models:{name}"))[0]
             assert model is getattr(sys.modules[f"{__name__}_models"], name)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
+from nfd.cli.options import ModelOptions, Options
 from nfd.cli.sweeping import ExecutorOptions
+from nfd.runs.model_settings import ModelPredictConfig
 from nfd.runs.settings import PredictConfig
 
+if TYPE_CHECKING:
+    from nfd.questions.prediction import Predicted
 
-class PredictCommand(ExecutorOptions, PredictConfig):
-    """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
 
-    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and
-    every network to OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
-    """
+class PredictionFiles(Options):
+    """The files of a prediction."""
 
     out: str = "out/predict"
     """directory for the results"""
@@ -21,16 +23,50 @@ class PredictCommand(ExecutorOptions, PredictConfig):
     def files(self) -> list[str]:
         return ["predict.csv", "config.toml", "result.json"]
 
-    def answer(self, config: PredictConfig, directory: Path, command: str) -> int:
+    def write(self, predicted: Predicted, directory: Path, command: str) -> int:
+        """Write them, and print the prediction."""
         from nfd.core.files import staged, write_csv, write_json, write_text
+
+        with staged(directory) as folder:
+            write_csv(folder / "predict.csv", predicted.prediction.table)
+            write_text(folder / "config.toml", predicted.config.toml())
+            write_json(folder / "result.json", {"command": command, **predicted.result()})
+        print(predicted.prediction)
+        print(f"Result: {directory / 'result.json'}")
+        return 0
+
+
+class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelPredictConfig):
+    """Predict the losses of your own network at infinite width, under SGD or Muon, with intervals.
+
+    Without a constructor the command predicts the paper's networks: see nfd predict --help. Writes result.json,
+    config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and every network to
+    OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
+    """
+
+    def answer(self, config: ModelPredictConfig, directory: Path, command: str) -> int:
+        from nfd.questions.prediction import prediction_of_model
+
+        executor = self.chosen_executor()
+        predicted = prediction_of_model(config, self.model, out=directory, executor=executor, device=self.device)
+        return self.write(predicted, directory, command)
+
+
+class PredictCommand(PredictionFiles, ExecutorOptions, PredictConfig):
+    """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
+
+    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and
+    every network to OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
+
+    Your own networks: nfd predict package.module:make_model, whose options nfd predict package.module:make_model
+    --help lists.
+    """
+
+    of_models: ClassVar[type[Options] | None] = ModelPredictCommand
+
+    def answer(self, config: PredictConfig, directory: Path, command: str) -> int:
         from nfd.questions.prediction import prediction
 
         executor = self.chosen_executor()
-        done = prediction(config, device=self.device, out=directory, executor=executor, progress=True)
-        with staged(directory) as folder:
-            write_csv(folder / "predict.csv", done.prediction.table)
-            write_text(folder / "config.toml", config.toml())
-            write_json(folder / "result.json", {"command": command, **done.result()})
-        print(done.prediction)
-        print(f"Result: {directory / 'result.json'}")
-        return 0
+        predicted = prediction(config, device=self.device, out=directory, executor=executor, progress=True)
+        return self.write(predicted, directory, command)

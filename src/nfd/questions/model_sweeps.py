@@ -9,7 +9,7 @@ from nfd.questions.capacity import Capacity
 from nfd.questions.capacity_model import capacity
 from nfd.questions.capacity_sweep import budgets_of
 from nfd.questions.costs import amount
-from nfd.questions.named import arguments_of, named_batches
+from nfd.questions.named import arguments_of, evaluation_arguments
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelSweepConfig, ModelTransferConfig
 from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_model import transfer
@@ -50,5 +50,4 @@ def capacity_of_model(
 def _arguments(config: ModelSweepConfig, model: str, device: str | None) -> tuple[dict[str, Any], str]:
     """What both sweeps share."""
     arguments, data = arguments_of(config, model, config.steps, device)
-    judged = None if config.eval_batches is None else named_batches(config.eval_batches, "eval_batches", config.seed)
-    return arguments | {"eval_batches": judged, "version": config.version}, data
+    return arguments | evaluation_arguments(config), data

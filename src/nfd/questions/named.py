@@ -11,7 +11,7 @@ from nfd.core.origin import import_users, is_ours
 from nfd.core.random import global_streams
 from nfd.data.load import load
 from nfd.runs.fields import is_path
-from nfd.runs.model_settings import ModelConfig
+from nfd.runs.model_settings import EvaluationConfig, ModelConfig, RecipeConfig
 
 Batches = list[tuple[Any, Any]]
 
@@ -65,6 +65,24 @@ def named_batches(path: str, what: str, seed: int, steps: int | None = None) -> 
 def arguments_of(config: ModelConfig, model: str, steps: int | None, device: str | None) -> tuple[dict[str, Any], str]:
     """The arguments that ``nfd.check``, ``nfd.transfer`` and ``nfd.capacity`` share, and what the data are.
 
+    Args: as of ``training_arguments``.
+    """
+    arguments, data = training_arguments(config, model, steps, device)
+    sizes = {name: getattr(config, name) for name in ("widths", "depths", "seeds")}
+    return arguments | sizes | {"make_optimizer": _perhaps_named(config.make_optimizer, "make_optimizer")}, data
+
+
+def evaluation_arguments(config: EvaluationConfig) -> dict[str, Any]:
+    """The batches that trained networks are judged by, and the version of their code."""
+    judged = None if config.eval_batches is None else named_batches(config.eval_batches, "eval_batches", config.seed)
+    return {"eval_batches": judged, "version": config.version}
+
+
+def training_arguments(
+    config: RecipeConfig, model: str, steps: int | None, device: str | None
+) -> tuple[dict[str, Any], str]:
+    """The arguments that all questions about a constructor's networks share, and what the data are.
+
     Args:
         model: the constructor, as package.module:name. steps: of training; None: as many as there are batches, and on
             the data set the usual number.
@@ -76,14 +94,10 @@ def arguments_of(config: ModelConfig, model: str, steps: int | None, device: str
     batches, data = _batches(config, steps)
     arguments = {
         "make_model": make_model,
-        "widths": config.widths,
-        "depths": config.depths,
         "batches": batches,
         "optimizer": _perhaps_named(config.optimizer, "optimizer"),
-        "make_optimizer": _perhaps_named(config.make_optimizer, "make_optimizer"),
         "schedule": _perhaps_named(config.schedule, "schedule"),
         "loss": _perhaps_named(config.loss, "loss"),
-        "seeds": config.seeds,
         "blocks": config.blocks,
         "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
         "weight_decay": config.weight_decay,
@@ -93,7 +107,7 @@ def arguments_of(config: ModelConfig, model: str, steps: int | None, device: str
     return arguments, data
 
 
-def _batches(config: ModelConfig, steps: int | None) -> tuple[Batches, str]:
+def _batches(config: RecipeConfig, steps: int | None) -> tuple[Batches, str]:
     """The training batches and what they are: named ones, or flattened images of the data set."""
     if config.batches is not None:
         return named_batches(config.batches, "batches", config.seed, steps), f"batches of {config.batches}"

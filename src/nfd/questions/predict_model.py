@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.defaults import LOSS_RTOL, MEMORY
+from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -45,7 +45,6 @@ from nfd.training.recipe import Recipe
 from nfd.training.schedule import Schedule
 from nfd.training.task import Task
 
-BASE_WIDTH = 64
 _FIRST_DEPTH = 4  # where the depth is infinite and the base's is not given
 
 
@@ -54,7 +53,7 @@ def predict_model(
     *,
     batches: Iterable[tuple[Any, Any]],
     make_model: MakeModel | Family,
-    depth: float = 4,
+    depth: float = MODEL_DEPTH,
     rule: str = "complete-p",
     optimizer: str | OptimizerLaw = "sgd",
     lr: float | None = None,

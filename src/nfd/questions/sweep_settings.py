@@ -20,7 +20,7 @@ from nfd.runs.fields import (
     rates,
     values_of_settings,
 )
-from nfd.runs.model_settings import ModelConfig, check_planned
+from nfd.runs.model_settings import EvaluationConfig, ModelConfig, check_planned
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import check_block
@@ -128,13 +128,11 @@ class SizeConfig(Config):
     """budget of floating-point operations of the training, such as 1T"""
 
 
-class ModelSweepConfig(ModelConfig):
+class ModelSweepConfig(EvaluationConfig, ModelConfig):
     """What ``nfd transfer`` and ``nfd capacity`` share where they train a constructor's networks."""
 
     eval_batches: str | None = None
     """package.module:name of batches to judge by; by default the mean training loss over the last tenth of the steps"""
-    version: str | None = None
-    """a text that you change with your code, where it draws random numbers of its own or takes no double precision"""
 
 
 class ModelTransferConfig(ModelSweepConfig):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from nfd.core.errors import InputError, nearest
 from nfd.runs.config import Count
@@ -109,4 +109,6 @@ def _registered(name: str, names: list[str]) -> str:
 
 Optimizer = Annotated[str, AfterValidator(known)]  # or the path of one
 WholeOptimizer = Annotated[str, AfterValidator(whole)]  # of every tensor of a network
+AnyDepth = Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)]
+WidthOrAuto = Annotated[int | str, AfterValidator(count_or_auto)]
 Ascending = Annotated[tuple[Count, ...], AfterValidator(ascending)]

@@ -6,17 +6,26 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from nfd.core.defaults import SEEDS
+from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
 from nfd.core.errors import InputError
-from nfd.core.names import RuleName
-from nfd.runs.config import Count, Rate, Several, Width
-from nfd.runs.fields import Optimizer, distinct, is_path, pairs
+from nfd.core.names import ModelWeights, RuleName
+from nfd.runs.config import Count, Positive, Rate, Several, Width
+from nfd.runs.fields import AnyDepth, Optimizer, WidthOrAuto, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer, law_of
 from nfd.scaling.rules import rule_named
 
 
-class ModelConfig(DataConfig):
+class ModelSizes(DataConfig):
+    """The sizes of a constructor's networks."""
+
+    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
+    """widths of the networks, ascending; the smallest is the base"""
+    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
+    """depths of the networks, ascending; the smallest is the base"""
+
+
+class RecipeConfig(DataConfig):
     """How the networks of a constructor are trained, and on what.
 
     Attributes:
@@ -25,22 +34,14 @@ class ModelConfig(DataConfig):
 
     USUAL_STEPS: ClassVar[int] = 40
 
-    widths: Annotated[tuple[Width, ...], AfterValidator(distinct)] = (32, 64, 128)
-    """widths of the networks, ascending; the smallest is the base"""
-    depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
-    """depths of the networks, ascending; the smallest is the base"""
     optimizer: Optimizer = "adamw"
     """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or package.module:name of an
     nfd.OptimizerLaw"""
-    make_optimizer: str | None = None
-    """package.module:name of a function from parameter groups to an optimizer; by default PyTorch's"""
     schedule: str | None = None
     """package.module:name of a function from the step to a factor on every rate, or from an optimizer to a scheduler of
     PyTorch; by default rates stay as they are"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base"""
-    seeds: Several = SEEDS
-    """initialisations of each network"""
     steps: Count | None = None
     """training steps, of batches the first so many; by default as many as there are batches, on the data set 40"""
     batch: Count = 32
@@ -57,14 +58,35 @@ class ModelConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        if self.make_optimizer is None and not is_path(self.optimizer):
-            law_of(self.optimizer).check_made()
         unused = self.changed("batch", *DataConfig.model_fields) if self.batches is not None else []
         if unused:
             raise InputError(
                 f"batches={self.batches!r} brings its own data; got {', '.join(unused)} beside it. Drop one "
                 "or the other."
             )
+
+
+class ModelConfig(RecipeConfig, ModelSizes):
+    """How a constructor's networks of several sizes are trained, each from several seeds."""
+
+    make_optimizer: str | None = None
+    """package.module:name of a function from parameter groups to an optimizer; by default PyTorch's"""
+    seeds: Several = SEEDS
+    """initialisations of each network"""
+
+    def check(self) -> None:
+        super().check()
+        if self.make_optimizer is None and not is_path(self.optimizer):
+            law_of(self.optimizer).check_made()
+
+
+class EvaluationConfig(DataConfig):
+    """What trained networks are judged by, and the version of their code."""
+
+    eval_batches: str | None = None
+    """package.module:name of batches to judge by; by default the training loss alone judges"""
+    version: str | None = None
+    """a text that you change with your code, where it draws random numbers of its own or takes no double precision"""
 
 
 class CheckConfig(ModelConfig):
@@ -104,7 +126,45 @@ class CheckConfig(ModelConfig):
             raise InputError(f"at decides the steps; got at={list(self.at)} and steps={self.steps}. Drop one.")
 
 
-def check_planned(config: ModelConfig, rule: str) -> None:
+class ModelPredictConfig(EvaluationConfig, RecipeConfig):
+    """A prediction of the losses of a constructor's infinitely wide network."""
+
+    USUAL_STEPS: ClassVar[int] = 12
+
+    depth: AnyDepth = MODEL_DEPTH
+    """depth of the network, or inf"""
+    rule: RuleName = "complete-p"
+    """scaling rule: complete-p or depth-mup, at a finite depth also mup or depth-mup-inner"""
+    optimizer: Optimizer = "sgd"
+    """sgd, muon with adamw for what is no matrix of a block, or package.module:name of an nfd.OptimizerLaw that acts on
+    matrices as a whole"""
+    lr: Rate | None = None
+    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
+    adamw_lr: Rate | None = None
+    """with muon, the rate of what it leaves to adamw; by default that of muon"""
+    base_width: Width = BASE_WIDTH
+    """width that rates were tuned at; widths are multiples of it"""
+    base_depth: Count | None = None
+    """depth that rates were tuned at; by default that of the network, or 4 where it is infinite"""
+    width: WidthOrAuto = "auto"
+    """width of the networks that stand for the infinitely wide one, or auto"""
+    weights: ModelWeights = "auto"
+    """dense, structured, or auto: the cheaper of both by predicted cost"""
+    rank: Width | None = None
+    """directions that the update of a structured matrix needs at most, where you know"""
+    replicates: Several | None = None
+    """how many networks are averaged; as many as rtol needs by default"""
+    rtol: Positive = LOSS_RTOL
+    """wanted standard error, relative to the losses"""
+    memory: str = MEMORY
+    """bound on the memory of one network"""
+
+    def check(self) -> None:
+        super().check()
+        check_planned(self, self.rule)
+
+
+def check_planned(config: RecipeConfig, rule: str) -> None:
     """Refuse the rule that is no plan's, and what the optimizer does not take under it."""
     if rule_named(rule).regime == "kernel":
         raise InputError(

@@ -25,14 +25,14 @@ from nfd.core.names import (
 )
 from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width
 from nfd.runs.fields import (
+    AnyDepth,
     Ascending,
     WholeOptimizer,
+    WidthOrAuto,
     ascending,
-    count_or_auto,
     doubling,
     holdable,
     utf8,
-    whole_or_infinite,
 )
 from nfd.scaling.laws import check_optimizer, law_of, names_where
 from nfd.scaling.rules import check_block, rule_named
@@ -176,7 +176,7 @@ class StudyConfig(TrainingConfig):
 class PredictConfig(TrainingConfig):
     """A prediction at one depth, or at infinite depth."""
 
-    depth: Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)] = DEPTH
+    depth: AnyDepth = DEPTH
     """number of residual blocks, or inf"""
     steps: Count = 12
     """steps of SGD"""
@@ -190,7 +190,7 @@ class PredictConfig(TrainingConfig):
     """shared (the standard network), independent (the paper's decoupled one) or static"""
     momentum: Momentum = 0.0
     """momentum of SGD"""
-    width: Annotated[int | str, AfterValidator(count_or_auto)] = "auto"
+    width: WidthOrAuto = "auto"
     """width of the networks that stand for the infinitely wide one, or auto"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
