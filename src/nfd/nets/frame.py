@@ -55,6 +55,15 @@ def add_combination(onto: Tensor, coefficients: Tensor, tiles: Tensor, alpha: fl
     return onto.baddbmm_(coefficients.expand(tiles.shape[0], -1, -1), tiles, alpha=alpha)
 
 
+def add_rows(onto: Tensor, coefficients: Tensor, tiles: Tensor) -> None:
+    """Add ``coefficients @ vectors`` in place to rows ``[b, n]``, contiguous, for a tiled block."""
+    p, _, width = tiles.shape
+    if p * width == onto.shape[1]:
+        add_combination(tiled(onto), coefficients, tiles)
+    else:
+        onto.add_(untiled(combination(coefficients, tiles), onto.shape[1]))
+
+
 def padded(matrix: Tensor, rows: int, columns: int) -> Tensor:
     """``matrix`` with zeros appended to both sides, ``[rows, columns]``."""
     held = matrix.shape

@@ -124,7 +124,11 @@ class Guarded(Watched, nn.Parameter):
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
         """Add ``left' right`` to the gradient of D, and note it."""
-        self.begin_gradient()
+        if self.grad is None:
+            self.ledger = Ledger()
+            self._put(_padded_product(left.T, right, self.numbers), True)
+            self.ledger.add(left, right)
+            return
         grad, ledger = cast(Watched, self.grad), self.ledger or Ledger()
         if not ledger.is_signed(grad):
             factor, handed_out = self.check_gradient(), getattr(grad, "exposed", True)
@@ -177,6 +181,16 @@ class Guarded(Watched, nn.Parameter):
             return self.noted.fits(self.numbers)
         now, then = self._note(), self.noted
         return now == then or (now != now and then != then)  # not-a-number both
+
+
+def _padded_product(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    """``a b`` among zeros, of the shape of another matrix."""
+    rows, columns = len(a), b.shape[1]
+    product = torch.empty_like(like)
+    torch.mm(a, b, out=product[:rows, :columns])
+    product[rows:].zero_()
+    product[:rows, columns:].zero_()
+    return product
 
 
 def _rebuilt(

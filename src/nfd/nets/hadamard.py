@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_MOST_BITS = 6  # of a factor: products with 64 x 64 are large enough for a BLAS, and still cheap
+_MOST_BITS = 5  # of a factor: products with 32 x 32 are large enough for a BLAS, and still cheap
 
 
 def padded_size(n: int) -> int:

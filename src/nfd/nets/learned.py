@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nfd.core.names import Space
 from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, combination, inner, tiled, untiled
+from nfd.nets.frame import LEAST_ROOM, add_rows, inner, tiled
 from nfd.nets.orthogonal import TOLERANCE, Basis, expand
 from nfd.nets.revealed import unit_rows
 from nfd.nets.rotated import RotatedMatrix
@@ -67,12 +67,13 @@ class LearnedMatrix:
         other = self.sizes["gradients" if self.space == "inputs" else "inputs"]
         return (self.basis.rank, other) if self.settled else (0, 0)
 
-    def learned(self, v: Tensor, space: Space, U: Tensor) -> Tensor:
-        """The update's answer to rows v of this space: ``v B U`` where B is a basis of it, ``v U'B'`` elsewhere."""
+    def add_learned(self, value: Tensor, v: Tensor, space: Space, U: Tensor) -> None:
+        """Add the update's answer to rows v of this space: ``v B U`` where B is a basis of it, ``v U'B'`` elsewhere."""
         B, U = self.basis.tiles, U[: self.basis.rank]
         if space == self.space:
-            return inner(tiled(v), B) @ U
-        return untiled(combination(v @ U.T, B), self.basis.n)
+            value.addmm_(inner(tiled(v), B), U)
+        else:
+            add_rows(value, v @ U.T, B)
 
     def factors(self, x: Tensor, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """c and o of a batch of inputs and gradients; recorded, B grows by what it lacks beyond the resolution."""

@@ -31,6 +31,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 _WELL_CONDITIONED = {torch.float32: 1e-2, torch.float64: 1e-4}  # smallest pivot a round accepts
 _SAFE_PIVOT = 0.3  # a Gram matrix with smaller pivots is factored a second time
 _SAFE_GAIN = 20.0  # directions that magnify rounding more than this are projected a second time
+_NEARLY = 0.99  # of a square length: rounding is far less
 _SHRUNK = 0.5  # a direction that loses half its length in the second projection was rounding noise
 
 Matrix = NDArray[np.float64]
@@ -54,10 +55,10 @@ class Basis(Frame):
         """``Q'Q`` of the measured vectors."""
         return self._gram[: self.measured, : self.measured]
 
-    def project(self, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``Q'u``, ``c = (2 I - Q'Q) Q'u`` and the residual ``u - Q c``, tiled, of rows u: two passes over Q.
+    def coordinates(self, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """``Q'u`` and ``c = (2 I - Q'Q) Q'u`` of rows u: one pass over Q.
 
-        The first also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
+        It also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
         """
         Q, rank, measured = self.tiles, self.rank, self.measured
         p, late, width = len(Q), rank - measured, Q.shape[2]
@@ -68,8 +69,7 @@ class Basis(Frame):
         self._gram = with_room(self._gram, rank, rank)
         self._gram[measured:rank, :rank] = overlap
         self._gram[:rank, measured:rank] = overlap.T
-        known = torch.addmm(products, products, self._gram[:rank, :rank], beta=2, alpha=-1)
-        return products, known, torch.baddbmm(block[:, late:], known.expand(p, -1, -1), Q, alpha=-1)
+        return products, torch.addmm(products, products, self._gram[:rank, :rank], beta=2, alpha=-1)
 
     def extend(self, tiles: Tensor) -> None:
         """Append the orthonormal directions that ``expand`` returned last, all earlier ones being measured."""
@@ -102,9 +102,27 @@ class Expansion:
 
 
 def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
-    """Expand rows of length one or zero in ``basis`` and the directions it lacks."""
-    products, known, residual = basis.project(unit)
-    directions = [basis.tiles]
+    """Expand rows of length one or zero, or less, in ``basis`` and the directions it lacks."""
+    products, known = basis.coordinates(unit)
+    outside = _outside(unit, products, tolerance)
+    if bool(outside.all()):
+        return Expansion(products, known, *_lacking(basis, unit, known, tolerance))
+    _, directions = _lacking(basis, unit[outside], known[outside], tolerance)
+    return Expansion(products, known, inner(tiled(unit), directions), directions)
+
+
+def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor:
+    """Which rows may be longer than ``tolerance`` outside of the basis: all, where rounding hides how long they are."""
+    if tolerance < _WELL_CONDITIONED[unit.dtype]:
+        return torch.ones(len(unit), dtype=torch.bool, device=unit.device)
+    return unit.square().sum(1) - products.square().sum(1) > _NEARLY * tolerance**2
+
+
+def _lacking(basis: Basis, unit: Tensor, known: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Coefficients of rows in the directions that ``basis`` lacks for them, and these directions."""
+    Q = basis.tiles
+    residual = torch.baddbmm(tiled(unit), known.expand(len(Q), -1, -1), Q, alpha=-1)
+    directions = [Q]
     fresh: list[Matrix] = []
     while True:
         room = basis.n - sum(d.shape[1] for d in directions)
@@ -115,9 +133,8 @@ def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
             break
         _project_out(residual, accepted)
     if len(fresh) == 1:
-        return Expansion(products, known, torch.from_numpy(fresh[0]).to(unit), accepted)
-    together = torch.from_numpy(np.concatenate(fresh, 1)).to(unit)
-    return Expansion(products, known, together, torch.cat(directions[1:], 1))
+        return torch.from_numpy(fresh[0]).to(unit), accepted
+    return torch.from_numpy(np.concatenate(fresh, 1)).to(unit), torch.cat(directions[1:], 1)
 
 
 def _well_conditioned(

@@ -19,7 +19,7 @@ Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/stru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -29,6 +29,8 @@ from torch import Tensor
 
 from nfd.core.random import derive, generator
 from nfd.nets.hadamard import hadamard, padded_size
+
+_BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
 
 
 class RotatedMatrix:
@@ -50,7 +52,8 @@ class RotatedMatrix:
         self.entry, self.exit = signs(n_in), signs(n_out)
         self.entry_at = None if n_in == N else order(n_in)
         self.exit_at = None if n_out == N else order(n_out)
-        self.order = order(N)
+        self.order = order(N).int()
+        self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
         self.spectrum = sigma[order(N)] * signs(N)  # out of order: beside H nothing may be regular
 
@@ -59,15 +62,23 @@ class RotatedMatrix:
         """Bytes of signs, orders and singular values."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
-    def product(self, x: Tensor) -> Tensor:
-        """``x W_0'`` of rows ``[b, n_in]``."""
-        inside = hadamard(self._placed(x * self.entry, self.entry_at))[:, self.order] * self.spectrum
-        return _taken(hadamard(inside), self.exit_at) * self.exit
+    def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """``scale x W_0'`` of rows ``[b, n_in]``."""
+        y, signs = x.new_empty(len(x), len(self.exit)), self.exit * scale
+        for rows, answer in zip(self._blocks(x), self._blocks(y), strict=True):
+            inside = hadamard(self._placed(rows * self.entry, self.entry_at))
+            inside = hadamard(inside.index_select(1, self.order).mul_(self.spectrum))
+            torch.mul(_taken(inside, self.exit_at), signs, out=answer)
+        return y
 
-    def transposed_product(self, g: Tensor) -> Tensor:
-        """``g W_0`` of rows ``[b, n_out]``."""
-        inside = hadamard(self._placed(g * self.exit, self.exit_at)) * self.spectrum
-        return _taken(hadamard(self._placed(inside, self.order)), self.entry_at) * self.entry
+    def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """``scale g W_0`` of rows ``[b, n_out]``."""
+        x, signs = g.new_empty(len(g), len(self.entry)), self.entry * scale
+        for rows, answer in zip(self._blocks(g), self._blocks(x), strict=True):
+            inside = hadamard(self._placed(rows * self.exit, self.exit_at)).mul_(self.spectrum)
+            inside = hadamard(inside.index_select(1, self.inverse))
+            torch.mul(_taken(inside, self.entry_at), signs, out=answer)
+        return x
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply a change of dtype or device."""
@@ -79,9 +90,14 @@ class RotatedMatrix:
         """Rows with these entries at these places among N, and zeros elsewhere."""
         return x if places is None else x.new_zeros(len(x), self.size).index_copy_(1, places, x)
 
+    def _blocks(self, x: Tensor) -> Sequence[Tensor]:
+        """Rows in blocks."""
+        count = _BLOCK // self.size if x.device.type == "cpu" else len(x)
+        return torch.split(x, max(1, count))
+
 
 def _taken(x: Tensor, places: Tensor | None) -> Tensor:
-    return x if places is None else x[:, places]
+    return x if places is None else x.index_select(1, places)
 
 
 @lru_cache(maxsize=4)

@@ -121,17 +121,17 @@ class StructuredLinear(FactoredLinear):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'`` and x itself."""
-        value = self.matrix.forward.product(x).mul_(self.scale.numbers)
+        value = self.matrix.forward.product(x, self.scale.numbers)
         if self.rank:
-            value.add_(self.matrix.learned(x, "inputs", self.update.numbers))
+            self.matrix.add_learned(value, x, "inputs", self.update.numbers)
         return value, x
 
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of U."""
         static = self.feedback == "static"
-        value = self.matrix.backward.transposed_product(g).mul_(self.std if static else self.scale.numbers)
+        value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.numbers)
         if self.rank and not static:
-            value.add_(self.matrix.learned(g, "gradients", self.update.numbers))
+            self.matrix.add_learned(value, g, "gradients", self.update.numbers)
         left, right = self.matrix.factors(kept, g, record)
         rows, columns = self.matrix.shape
         self._grow(max(len(self.update), room_for(rows, self.matrix.basis.n)), columns)
