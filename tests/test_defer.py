@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from tests.models import ConvBlock, ConvNet, Residual, Transformer
+from tests.models import ConvBlock, ConvNet, ConvResNet, Residual, Transformer
 from tests.test_plan import families
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.linear_map import DeferredConv2d
+from nfd.nets.convolution import DeferredConv
+from nfd.nets.factored import FactoredLinear
+from nfd.scaling.calls import outputs_of
+from nfd.scaling.tensors import is_conv1d, modules
 
 pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # all are small here
 F64 = torch.float64
@@ -25,40 +28,127 @@ def inputs(model: nn.Module, count: int) -> list[Tensor]:
     stream = torch.Generator().manual_seed(0)
     if isinstance(model, Residual):
         return [torch.randn(2, 5, generator=stream, dtype=F64) for _ in range(count)]
-    if isinstance(model, ConvNet) or "ViT" in type(model).__name__:
+    if isinstance(model, nn.TransformerEncoder):
+        return [torch.randn(2, 5, 32, generator=stream, dtype=F64) for _ in range(count)]
+    if isinstance(model, ConvNet | ConvResNet) or "ViT" in type(model).__name__:
         return [torch.randn(2, 3, 8, 8, generator=stream, dtype=F64) for _ in range(count)]
     return [torch.randint(0, 11, (2, 4), generator=stream) for _ in range(count)]
 
 
 def outputs(model: nn.Module, x: Tensor) -> Tensor:
-    out = model(x)
-    return out if isinstance(out, Tensor) else out.logits  # type: ignore[no-any-return]
+    return outputs_of(model(x))
 
 
-def train(model: nn.Module, make: Callable[..., torch.optim.Optimizer], batches: list[Tensor]) -> list[Tensor]:
-    optimizer = make(model.parameters())
+def train(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], batches: list[Tensor]) -> list[Tensor]:
     seen = []
     for x in batches:
         y = outputs(model, x)
         seen.append(y.detach())
-        optimizer.zero_grad()
+        model.zero_grad()
         torch.tanh(y - 1).square().mean().backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
     return seen
+
+
+def bert(width: int, depth: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 8,
+        intermediate_size=2 * width, max_position_embeddings=8,
+    )  # fmt: skip
+    return transformers.BertModel(config, add_pooling_layer=False)  # type: ignore[no-any-return]
 
 
 def built(kind: str) -> nn.Module:
     """A small model in double precision, without dropout."""
     torch.manual_seed(0)
-    own = {"mlp": Residual, "gpt": Transformer, "conv": ConvNet}
-    model = own[kind](24, 2) if kind in own else families()[kind][0](32, 2)
+    own = {"mlp": Residual, "gpt": Transformer, "conv": ConvNet, "resnet": ConvResNet}
+    model = own[kind](24, 2) if kind in own else bert(32, 2) if kind == "bert" else families()[kind][0](32, 2)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
     return model.double()
 
 
-KINDS = ["mlp", "gpt", "conv", "gpt2", "llama", "vit"]
+def unstored(model: nn.Module) -> dict[str, FactoredLinear]:
+    """Layers without stored weights, by the names of the tensors that they stand for."""
+    named = {f"{name}{getattr(m, 'suffix', '')}": m for name, m in modules(model).items()}
+    return {name: m for name, m in named.items() if isinstance(m, FactoredLinear)}
+
+
+def twin_of(trained: nn.Module, start: nn.Module) -> nn.Module:
+    """The dense model that begins as a deferred one did, with the weights that its answers came from."""
+    twin = nfd.store_weights(copy.deepcopy(start))
+    for name, layer in unstored(trained).items():
+        p, W = twin.get_parameter(name), layer.complete(seed=7)
+        assert isinstance(W, Tensor)
+        owner = twin.get_submodule(name.rpartition(".")[0])
+        with torch.no_grad():
+            p.copy_(W.T if is_conv1d(owner) else W.view_as(p))
+    return twin
+
+
+class FlatConv(nn.Module):
+    """A convolution whose weight is stored as one matrix, which Muon takes as such."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv, self.shape = conv, conv.weight.shape
+        self.matrix = nn.Parameter(conv.weight.detach().flatten(1).clone())
+        del conv.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.conv
+        weight = self.matrix.view(self.shape)
+        return nn.functional.conv2d(x, weight, None, conv.stride, conv.padding, conv.dilation)  # type: ignore[arg-type]
+
+
+def stored_matrices(model: nn.Module, names: set[str]) -> list[nn.Parameter]:
+    """The weights of these names; of a convolution, which is put in order for it, as one matrix."""
+    own = []
+    for name in sorted(names):
+        place = name.rpartition(".")[0]
+        module = model.get_submodule(place)
+        if isinstance(module, nn.Conv2d):
+            model.set_submodule(place, flat := FlatConv(module))
+            own.append(flat.matrix)
+        else:
+            own.append(model.get_parameter(name))
+    return own
+
+
+def optimizers_of(kind: str, model: nn.Module, names: set[str]) -> list[torch.optim.Optimizer]:
+    """What steps the matrices of these names, stored or not; beside Muon AdamW, for the rest."""
+    if kind == "sgd":
+        return [nfd.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)]
+    factors = [p for layer in unstored(model).values() for p in (layer.update, layer.scale)]
+    own = factors or stored_matrices(model, names)
+    rest = [p for p in model.parameters() if not any(p is other for other in own)]
+    return [nfd.Muon(own, lr=0.02, weight_decay=0.1), torch.optim.AdamW(rest, lr=0.01)]
+
+
+KINDS = ["mlp", "gpt", "conv", "resnet", "gpt2", "llama", "vit", "bert", "encoder"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "muon"])
+@pytest.mark.parametrize("kind", ["mlp", "gpt2", "llama", "vit", "resnet", "encoder"])
+def test_training_repeats_that_of_the_dense_twin(kind: str, optimizer: str) -> None:
+    """The twin begins with the weights that the deferred model turned out to have."""
+    dense = built(kind)
+    batches = inputs(dense, 5)
+    for weights in ("structured", "deferred"):
+        options = {"resolution": 1e-12} if weights == "structured" else {}
+        model = nfd.defer(copy.deepcopy(dense), weights=weights, seed=3, **options)
+        start, matrices = copy.deepcopy(model), set(unstored(model))
+        seen = train(model, optimizers_of(optimizer, model, matrices), batches)
+        twin = twin_of(model, start)
+        again = train(twin, optimizers_of(optimizer, twin, matrices), batches)
+        assert float((seen[0] - seen[-1]).abs().max()) > 1e-3
+        for y, z in zip(seen, again, strict=True):
+            torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +162,7 @@ def test_a_model_trains_as_its_dense_twin_and_goes_back_to_it(kind: str) -> None
         layers = [m for m in model.modules() if isinstance(m, nfd.StructuredLinear | nfd.DeferredLinear)]
         assert len(layers) >= 2
         start = copy.deepcopy(model)
-        seen = train(model, lambda p: nfd.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.01), batches)
+        seen = train(model, [nfd.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)], batches)
         assert float((seen[0] - seen[-1]).abs().max()) > 1e-3
         after = outputs(model, batches[-1])  # asked, so that the weights that are stored answer the same
         stored = nfd.store_weights(copy.deepcopy(model))
@@ -81,9 +171,92 @@ def test_a_model_trains_as_its_dense_twin_and_goes_back_to_it(kind: str) -> None
         torch.testing.assert_close(outputs(stored, batches[-1]), after, rtol=1e-9, atol=1e-9)
         if weights == "structured":
             twin = nfd.store_weights(start)
-            again = train(twin, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.01), batches)
+            settings = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}
+            again = train(twin, [torch.optim.SGD(twin.parameters(), **settings)], batches)  # type: ignore[arg-type]
             for y, z in zip(seen, again, strict=True):
                 torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
+
+
+def causal(positions: int) -> Tensor:
+    return torch.ones(positions, positions, dtype=torch.bool).triu(1)
+
+
+PADDING = torch.tensor([[False] * 5, [False, False, False, True, True]])
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        ({}, {}),
+        ({"bias": False}, {"need_weights": False}),
+        ({"batch_first": True}, {"attn_mask": causal(5), "is_causal": True, "need_weights": False}),
+        ({"batch_first": True}, {"key_padding_mask": PADDING, "average_attn_weights": False}),
+        ({}, {"attn_mask": torch.randn(8, 5, 5, dtype=F64)}),
+        ({}, {"attn_mask": causal(5), "key_padding_mask": PADDING}),
+        ({"kdim": 12, "vdim": 20}, {}),
+        ({"batch_first": True, "kdim": 16, "vdim": 20}, {"need_weights": False}),
+    ],
+)
+@pytest.mark.parametrize("where", ["**", "out_proj"])
+def test_an_attention_answers_as_pytorchs(made: dict[str, Any], asked: dict[str, Any], where: str) -> None:
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(16, 4, dtype=F64, **made)
+    with torch.no_grad():
+        for p in attention.parameters():
+            p.normal_(std=0.3)
+    sides = [16, made.get("kdim", 16), made.get("vdim", 16)]
+    query, key, value = (torch.randn(2, 5, n, dtype=F64) for n in sides)
+    if not made.get("batch_first"):
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    layer = nfd.defer(attention, where=where)
+    names = list(unstored(layer))
+    assert "out_proj.weight" in names
+    assert (len(names) == 1) == (where != "**")
+    stored = nfd.store_weights(copy.deepcopy(layer))
+    assert type(stored) is nn.MultiheadAttention
+    assert [n for n, _ in stored.named_parameters()] == [
+        n for n, _ in nn.MultiheadAttention(16, 4, **made).named_parameters()
+    ]
+    inputs = (
+        [(query, key, value)] if "kdim" in made else [(query, key, value), (query, query, query), (query, key, key)]
+    )
+    for given in inputs:
+        for ours, theirs in zip(layer(*given, **asked), stored(*given, **asked), strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    if "attn_mask" not in asked and "key_padding_mask" not in asked:
+        first = [x[0] if made.get("batch_first") else x[:, 0] for x in inputs[0]]
+        for ours, theirs in zip(layer(*first, **asked), stored(*first, **asked), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_does_not_read_weights_that_are_not_stored() -> None:
+    """PyTorch's fast path of evaluation does; it hands padded sequences on as nested tensors."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 2)
+    x = torch.randn(2, 5, 16)
+    for where in ("**", "layers.*.linear1", "layers.0.self_attn.out_proj"):
+        model = nfd.defer(copy.deepcopy(encoder), where=where)
+        y = model(x, src_key_padding_mask=PADDING)
+        model.eval()
+        with torch.no_grad():
+            again = model(x, src_key_padding_mask=PADDING)
+        torch.testing.assert_close(again[~PADDING], y[~PADDING].detach(), rtol=1e-4, atol=1e-5)
+    later = nfd.defer(encoder, where="layers.1.**").eval()
+    with torch.no_grad(), pytest.raises(ValueError, match="enable_nested_tensor=False"):
+        later(x, src_key_padding_mask=PADDING)
+
+
+def test_a_weight_that_is_not_stored_shows_its_shape_and_refuses_to_be_read() -> None:
+    model = nfd.defer(Residual(16, 2).double())
+    up = model.get_submodule("blocks.0.up")
+    assert tuple(up.weight.shape) == (32, 16)
+    assert (up.weight.dtype, up.weight.device.type, up.weight.requires_grad) == (F64, "cpu", True)
+    with pytest.raises(RuntimeError, match="linear was given a weight that is not stored"):
+        nn.functional.linear(torch.zeros(2, 16, dtype=F64), up.weight)  # type: ignore[arg-type]
 
 
 def test_what_stays_is_the_same_tensor_and_what_goes_begins_alike() -> None:
@@ -137,17 +310,23 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
     "options",
     [
         {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 1, "stride": 2},
         {"kernel_size": (2, 3), "stride": (2, 1), "dilation": (1, 2)},
         {"kernel_size": 3, "padding": "same", "padding_mode": "reflect"},
     ],
 )
 def test_convolutions_of_any_geometry(options: dict[str, Any]) -> None:
-    conv = nn.Conv2d(5, 7, **options)
+    flat = {name: value[-1] if isinstance(value, tuple) else value for name, value in options.items()}
+    for kind, own in ((nn.Conv2d, options), (nn.Conv1d, flat)):
+        check_convolution(kind(5, 7, **own), torch.randn(2, 5, *([9, 8] if kind is nn.Conv2d else [9])))
+
+
+def check_convolution(conv: nn.Module, x: Tensor) -> None:
     layer = nfd.defer(conv, weights="structured")
-    assert isinstance(layer, DeferredConv2d)
+    assert isinstance(layer, DeferredConv)
     stored = nfd.store_weights(copy.deepcopy(layer))
-    assert isinstance(stored, nn.Conv2d)
-    x = torch.randn(2, 5, 9, 8, generator=torch.Generator().manual_seed(0))
+    assert type(stored) is type(conv)
+    assert tuple(layer.weight.shape) == tuple(stored.weight.shape)
     torch.testing.assert_close(layer(x), stored(x), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(layer(x[0]), stored(x[0]), rtol=1e-4, atol=1e-5)
 
@@ -168,11 +347,13 @@ def tied(width: int) -> nn.Module:
 
 
 def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2, enable_nested_tensor=False)
-    with pytest.raises(ValueError, match=r"'layers\.0\.linear1\.weight': it is part of nn\.TransformerEncoderLayer"):
-        nfd.defer(encoder)
     with pytest.raises(ValueError, match=r"'blocks\.0\.up\.weight': its weight is tied"):
         nfd.defer(tied(16))
+    with pytest.raises(ValueError, match=r"'0\.mix\.weight': it is a convolution with groups"):
+        nfd.defer(nn.Sequential(ConvBlock(4), ConvBlock(4)))
+    for keys in ({"add_zero_attn": True}, {"add_bias_kv": True}):
+        with pytest.raises(ValueError, match=r"'out_proj\.weight': its attention adds keys of its own"):
+            nfd.defer(nn.MultiheadAttention(8, 2, **keys))
     with pytest.raises(ValueError, match="names no matrix that is wide"):
         nfd.defer(Residual(16, 2), where="block.*")
     with pytest.raises(ValueError, match="names no matrix"):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,11 +24,11 @@ from nfd.core.random import global_streams
 from nfd.families.constructed import ConstructedFamily
 from nfd.families.member import Member
 from nfd.limits.cost import MATRIX_RATE, PRODUCT_RATE, Storage
+from nfd.nets.asked import rows_asked
 from nfd.nets.hadamard import padded_size
 from nfd.nets.wide import wide_maps
-from nfd.scaling.calls import batch_size, tensors_in
+from nfd.scaling.calls import batch_size, call_with, tensors_in
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.tensors import modules
 from nfd.training.task import Task
 
 _TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
@@ -71,7 +70,8 @@ class ModelCosts:
     def obstacle(self) -> str | None:
         """Why wide matrices must be stored; None where they need not."""
         try:
-            module, planned = self.family.outline(*self.family.base)
+            n, L = self.family.base
+            module, planned = self.family.outline(2 * n, L)  # where what grows can be seen
             wide_maps(module, planned, ["**"])
         except InputError as error:
             return str(error)
@@ -142,10 +142,11 @@ class ModelCosts:
         with global_streams(0):
             member = self.family.build(width, depth, 0, device=self.task.device)
             batch = max(self.task.batches, key=lambda pair: batch_size(pair[0]))
-            features = {} if self.obstacle else _wide_features(member)
-            saved, rows = _pass(member, self.task, batch, features)
-        stored = {f"{name}.weight".lstrip(".") for name in features}
-        rest = [math.prod(entry.shape) for name, entry in member.plan.entries.items() if name not in stored]
+            wide = {} if self.obstacle else wide_maps(member.module, member.plan, ["**"])
+            features = {name: linear.features for name, linear in wide.items()}
+            rows = _rows(member, batch[0]) if wide else batch_size(batch[0])
+            saved = _saved(member, self.task, batch)
+        rest = [math.prod(entry.shape) for name, entry in member.plan.entries.items() if name not in features]
         return Seen(rest, list(features.values()), saved, rows)
 
 
@@ -160,35 +161,29 @@ def _at(small: Seen, large: Seen, ratio: float) -> Seen:
     return Seen(rest, wide, grown(small.saved, large.saved), max(small.rows, large.rows))
 
 
-def _wide_features(member: Member) -> dict[str, tuple[int, int]]:
-    return {name: linear.features for name, linear in wide_maps(member.module, member.plan, ["**"]).items()}
+def _rows(member: Member, inputs: Any) -> int:
+    """The rows of the wide matrix that is asked most."""
+    asked = rows_asked(
+        member.module, lambda twin: wide_maps(twin, member.plan, ["**"]), lambda twin: call_with(twin, inputs)
+    )
+    return max(asked.values()) or batch_size(inputs)
 
 
-def _pass(member: Member, task: Task, batch: tuple[Any, Any], wide: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    """Bytes that a forward pass keeps beside parameters, and the rows of the wide matrix that is asked most."""
+def _saved(member: Member, task: Task, batch: tuple[Any, Any]) -> int:
+    """Bytes that a forward pass keeps beside parameters, and those of the batch."""
     own = {p.untyped_storage().data_ptr() for p in member.module.parameters()}
     kept: dict[int, Tensor] = {}
-    rows = dict.fromkeys(wide, 0)
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.untyped_storage().data_ptr() not in own:
             kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    def count(name: str, out: Tensor) -> None:
-        rows[name] += out.numel() // wide[name][1]
-
-    parts = modules(member.module)
-    with ExitStack() as stack:
-        for name in wide:
-            hook = parts[name].register_forward_hook(lambda _module, _args, out, name=name: count(name, out))
-            stack.callback(hook.remove)
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         value = task.value(member(batch[0]), batch[1])
     del value
-    most = max(rows.values(), default=0) or batch_size(batch[0])
     inputs = sum(tensor.nbytes for tensor in tensors_in(batch))
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + inputs, most
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + inputs
 
 
 def _orthogonalising(law: OptimizerLaw, rows: float, columns: float) -> float:

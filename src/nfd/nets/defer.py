@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
 from nfd.core.random import derive
+from nfd.nets.attention import DeferredAttention, reading
+from nfd.nets.convolution import DeferredConv
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.factored import FactoredLinear
-from nfd.nets.linear_map import DeferredConv2d, LinearMap, linear_map
+from nfd.nets.linear_map import LinearMap, linear_maps, placed, replaced
 from nfd.nets.structured import StructuredLinear
 from nfd.nets.wide import wide_maps
 from nfd.scaling.plan import Plan
@@ -35,10 +37,11 @@ def defer(
 ) -> nn.Module:
     """Put layers without stored weights in the place of the matrices of a model that are wide on both sides.
 
-    Replaced are ``nn.Linear``, the ``Conv1D`` of Hugging Face and ``nn.Conv2d`` without groups: with a plan those that
-    it calls hidden, inner or outer, otherwise those in residual blocks. Each begins Gaussian, with the standard
-    deviation of the plan, or of the weights that it replaces. Biases and all other tensors stay; with a plan they begin
-    by ``plan.apply_``. Step the model by ``plan.make_optimizer`` or, the layers, by ``nfd.SGD`` or ``nfd.Muon``.
+    Replaced are ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
+    projections of ``nn.MultiheadAttention``: with a plan those that it calls hidden, inner or outer, otherwise those in
+    residual blocks. Each begins Gaussian, with the standard deviation of the plan, or of the weights that it replaces.
+    Biases and all other tensors stay; with a plan they begin by ``plan.apply_``. Step the model by
+    ``plan.make_optimizer`` or, the layers, by ``nfd.SGD`` or ``nfd.Muon``.
 
     Args:
         model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
@@ -70,21 +73,26 @@ def defer(
     rows = None if samples is None else check_count("samples", samples, minimum=0)
     seed = check_seed(seed)
     _check_buffers(model)
-    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
-    for name, linear in wide_maps(model, plan, [patterns] if isinstance(patterns, str) else patterns or []).items():
+
+    def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
         n_in, n_out = linear.features
         layer = layer_of(
             n_in,
             n_out,
-            std=_std(linear) if plan is None else plan.std(f"{name}.weight".lstrip(".")),
-            seed=derive(seed, "defer", name),
+            std=_std(linear) if plan is None else plan.std(name),
+            seed=derive(
+                seed, "defer", name.removesuffix("weight").removesuffix(".") if linear.key == "weight" else name
+            ),
             dtype=linear.weight.dtype,
             device="cpu" if linear.weight.is_meta else linear.weight.device,
             **options,
         )
         if rows is not None:
             layer.reserve(rows)
-        model = _placed(model, places[id(linear.module)], linear.stand_in(layer))
+        return layer
+
+    maps = wide_maps(model, plan, [patterns] if isinstance(patterns, str) else patterns or [])
+    model = replaced(model, maps, layer_for)
     if plan is not None:
         _make_the_rest(model, plan)
         plan.apply_(model, seed)
@@ -109,12 +117,19 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     """
     _check_module(model)
     seed = check_seed(seed)
-    convolutions = [module for module in model.modules() if isinstance(module, DeferredConv2d)]
-    behind = {id(module.linear) for module in convolutions}
+    behind: set[int] = set()  # layers that the module around them has put back
     for name, module in list(model.named_modules()):
-        layer = module.linear if isinstance(module, DeferredConv2d) else module
-        if isinstance(layer, FactoredLinear) and id(module) not in behind:
-            model = _placed(model, name, _stored(layer, name, seed))
+        if isinstance(module, DeferredAttention):
+            for key, layer in module.layers.items():
+                behind.add(id(layer))
+                module.store(key, _weights(layer, f"{name}.{key}", seed))
+        layer = module.linear if isinstance(module, DeferredConv) else module
+        if isinstance(layer, FactoredLinear) and id(layer) not in behind:
+            behind.add(id(layer))
+            model = placed(model, name, _stored(layer, name, seed))
+    for module in model.modules():
+        if isinstance(module, DeferredAttention):
+            reading(module)
     return model
 
 
@@ -139,14 +154,6 @@ def _std(linear: LinearMap) -> float:
     return float(linear.weight.detach().double().square().mean().sqrt())
 
 
-def _placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with this module in a place of it."""
-    if not name:
-        return module
-    model.set_submodule(name, module)
-    return model
-
-
 def _make_the_rest(model: nn.Module, plan: Plan) -> None:
     """Give tensors on the meta device memory on the CPU, where a plan can begin them."""
     made: dict[int, nn.Parameter] = {}
@@ -165,14 +172,18 @@ def _make_the_rest(model: nn.Module, plan: Plan) -> None:
 
 def _stored(layer: FactoredLinear, name: str, seed: int) -> nn.Module:
     """The dense module with the weights that a layer has now."""
-    W = layer.dense_weights(seed)
-    if not isinstance(W, Tensor):
-        raise InputError(
-            f"model has {name!r} with feedback={layer.feedback!r}: its backward pass goes through another matrix, "
-            "which no dense module has."
-        )
     with torch.device("meta"):
         original = layer.original or nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-    linear: Any = linear_map(original)
-    stored: nn.Module = linear.store(W, layer.bias)
-    return stored.train(layer.training)
+    (linear,) = linear_maps(original)
+    return linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
+
+
+def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
+    """The weights that a layer has now; ValueError where it has two matrices."""
+    W = layer.dense_weights(seed)
+    if isinstance(W, Tensor):
+        return W
+    raise InputError(
+        f"model has {name!r} with feedback={layer.feedback!r}: its backward pass goes through another matrix, "
+        "which no dense module has."
+    )

@@ -44,6 +44,7 @@ class FactoredLinear(nn.Module):
 
     is_deferred: ClassVar[bool] = True  # by which plans know it
     original: nn.Module | None = None  # the module that it replaced, without its numbers
+    suffix = ".weight"  # of the name of the tensor that it stands for
     matrix: Matrix
     update: Guarded
     scale: Guarded

@@ -1,28 +1,36 @@
-"""Linear maps in anyone's model: what their weights are, and what stands in for them without stored weights."""
+"""Linear maps in anyone's model: which tensors are their weights, and what stands in for them."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from nfd.nets.attention import DeferredAttention, projections, without_reading
+from nfd.nets.convolution import DeferredConv
 from nfd.nets.factored import FactoredLinear
+from nfd.nets.unstored import Unstored
 from nfd.scaling.tensors import is_conv1d
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+_FORWARDS = [kind.forward for kind in _CONVOLUTIONS]
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A module that maps its inputs, or their patches, by ``W`` [out_features, in_features]."""
+    """A module that maps its inputs, or their patches, by ``W`` [out_features, in_features], its parameter ``key``."""
 
     module: nn.Module
+    key: str = "weight"
 
     @property
     def weight(self) -> nn.Parameter:
         """W as the module stores it."""
-        return cast(nn.Parameter, self.module.weight)
+        return cast(nn.Parameter, getattr(self.module, self.key))
 
     @property
     def features(self) -> tuple[int, int]:
@@ -30,12 +38,26 @@ class LinearMap:
         sizes = tuple(self.weight.shape)
         return (sizes[0], sizes[1]) if is_conv1d(self.module) else (self.weight[0].numel(), sizes[0])
 
+    @property
+    def matrix(self) -> Tensor:
+        """W as it is now, ``[out_features, in_features]``."""
+        weight = self.weight.detach()
+        return weight.T if is_conv1d(self.module) else weight.flatten(1)
+
     def stand_in(self, layer: FactoredLinear) -> nn.Module:
-        """What takes the place of the module: the layer, with the module's own bias; on patches of a convolution."""
+        """What takes the place of the module: the layer, with the module's own bias; on patches of a convolution.
+
+        An attention takes the layer in place of its parameter and stays what it is otherwise.
+        """
+        layer.train(self.module.training)
+        if isinstance(self.module, nn.MultiheadAttention):
+            return DeferredAttention.with_layer(self.module, self.key, layer)
         layer.bias = cast("nn.Parameter | None", self.module.bias)
         layer.__dict__["original"] = self._without_numbers()  # beside the model, not in it
-        layer.train(self.module.training)
-        return DeferredConv2d(layer) if isinstance(self.module, nn.Conv2d) else layer
+        layer.__dict__["weight"] = Unstored(layer)
+        if is_conv1d(self.module):  # rules that look at the shape of a matrix see it as it was stored
+            layer.update.stands_for = layer.scale.stands_for = self.features
+        return DeferredConv(layer) if isinstance(self.module, _CONVOLUTIONS) else layer
 
     def store(self, weight: Tensor, bias: nn.Parameter | None) -> nn.Module:
         """The module with these weights [out_features, in_features], and this bias."""
@@ -53,33 +75,32 @@ class LinearMap:
         return twin
 
 
-class DeferredConv2d(nn.Module):
-    """A convolution without stored weights: the layer ``linear`` on every patch, so that ranks count patches."""
-
-    def __init__(self, linear: FactoredLinear) -> None:
-        super().__init__()
-        self.linear = linear
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., channels, height, width]``, as the ``nn.Conv2d`` that it replaced."""
-        conv: Any = self.linear.original
-        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        x = nn.functional.pad(x, conv._reversed_padding_repeated_twice, mode)
-        patches = nn.functional.unfold(x, conv.kernel_size, conv.dilation, 0, conv.stride)
-        places = [
-            (size - dilation * (kernel - 1) - 1) // stride + 1
-            for size, kernel, dilation, stride in zip(
-                x.shape[-2:], conv.kernel_size, conv.dilation, conv.stride, strict=True
-            )
-        ]
-        y: Tensor = self.linear(patches.transpose(-1, -2))
-        return y.transpose(-1, -2).reshape(*x.shape[:-3], -1, *places)
-
-
-def linear_map(module: nn.Module | None) -> LinearMap | None:
-    """The module as a linear map; None where it is none that a layer without stored weights can stand in for."""
+def linear_maps(module: nn.Module | None) -> list[LinearMap]:
+    """The linear maps whose weights a module holds itself; none where layers cannot stand in for them."""
     forward = getattr(type(module), "forward", None)
-    whole = isinstance(module, nn.Conv2d) and forward is nn.Conv2d.forward and module.groups == 1
-    if module is not None and (forward is nn.Linear.forward or is_conv1d(module) or whole):
-        return LinearMap(module)
-    return None
+    if isinstance(module, nn.MultiheadAttention):
+        return [LinearMap(module, key) for key in projections(module)]
+    if isinstance(module, _CONVOLUTIONS):
+        return [LinearMap(module)] if module.groups == 1 and forward in _FORWARDS else []
+    return [LinearMap(module)] if module is not None and (forward is nn.Linear.forward or is_conv1d(module)) else []
+
+
+def replaced(
+    model: nn.Module, maps: Mapping[str, LinearMap], layer_for: Callable[[str, LinearMap], FactoredLinear]
+) -> nn.Module:
+    """The model with a layer in place of each of these maps, made by ``layer_for`` of its name and the map."""
+    places = {id(module): name for name, module in model.named_modules()}  # with the names of wrappers
+    for name, linear in maps.items():
+        model = placed(model, places[id(linear.module)], linear.stand_in(layer_for(name, linear)))
+    return model
+
+
+def placed(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """The model with this module in a place of it; an attention around it reads no weights from then on."""
+    if not name:
+        return module
+    model.set_submodule(name, module)
+    around = model.get_submodule(name.rpartition(".")[0])
+    if isinstance(around, nn.MultiheadAttention):
+        without_reading(around)
+    return model

@@ -1,85 +1,159 @@
-"""Which matrices of anyone's model are wide on both sides, so that layers without stored weights can stand in."""
+"""Which matrices of anyone's model layers without stored weights stand in for, and why the others stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.errors import InputError
-from nfd.nets.linear_map import LinearMap, linear_map
+from nfd.nets.linear_map import LinearMap, linear_maps
 from nfd.scaling.blocks import block_of, blocks_of
+from nfd.scaling.held import Held, held_by
 from nfd.scaling.names import matches
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import is_spectral
 from nfd.scaling.tensors import modules
 
-_READERS = ("MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer")
+
+class Reason(StrEnum):
+    """Why a matrix is left as it is."""
+
+    NARROW = "it is not wide on both sides"
+    OUTSIDE = "it is no linear map in a residual block, and there is no plan"
+    UNNAMED = "where= does not name it"
+    FROZEN = "it does not train"
+    UNSTORED = "it has no stored weights already"
+    TIED = "its weight is tied to that of another module"
+    COMPUTED = "its weight is computed from other tensors"
+    GROUPED = "it is a convolution with groups, which are matrices of their own; write it as several convolutions"
+    ATTENTION = "its attention adds keys of its own, or reads weights in a way of its own"
+    OTHER = "it is no linear map of its own"
+    KEPT = "it begins in a way of its own"
+    ELEMENTWISE = "its optimizer acts on every entry of a matrix"
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether the matrix is wide and meant, and has to be stored nevertheless."""
+        return self not in (Reason.NARROW, Reason.OUTSIDE, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tensor of two or more dimensions, and why no layer stands in for it; ``reason`` is None where one does.
+
+    ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    owner: nn.Module | None
+    linear: LinearMap | None
+    reason: Reason | None
+
+
+def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> list[Candidate]:
+    """Every tensor of two or more dimensions, by canonical name, with the decision of what a layer stands in for.
+
+    Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
+    none. Those that ``patterns`` name and that train are replaced, unless there is an obstacle.
+    """
+    parts, held = modules(model), held_by(model)
+    maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
+    held |= {name: Held(tuple(own.weight.shape), (own.weight,)) for name, own in maps.items() if name not in held}
+    wide = _wide_in_blocks(model, parts, maps) if plan is None else _wide_by_plan(plan, maps)
+    chosen = []
+    for name, own in held.items():
+        if len(own.shape) < 2:
+            continue
+        place = name.rpartition(".")[0]
+        owner, linear = parts.get(place), maps.get(name)
+        if not own.is_stored:
+            reason: Reason | None = Reason.UNSTORED
+        elif name not in wide:
+            reason = Reason.OUTSIDE if plan is None else Reason.NARROW
+        elif not any(matches(place, pattern) for pattern in patterns):
+            reason = Reason.UNNAMED
+        elif not own.is_trained:
+            reason = Reason.FROZEN
+        else:
+            reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
+        chosen.append(Candidate(name, own.shape, owner, linear, reason))
+    return chosen
 
 
 def wide_maps(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
-    """The linear maps to replace, by canonical name of their module.
-
-    Those are hidden, inner or outer by the plan, or in residual blocks where there is none; frozen ones stay.
+    """The linear maps to replace, by the canonical name of their weights.
 
     Raises:
         ValueError: naming matrices that are wide and that no layer can stand in for; also where there are none.
     """
-    parts = modules(model)
-    wide: dict[str, LinearMap] = {}
-    obstacles: dict[str, str] = {}
-    for name in _wide_tensors(model, plan):
-        owner, _, key = name.rpartition(".")
-        if not any(matches(owner, pattern) for pattern in patterns) or not _trains(parts.get(owner)):
-            continue
-        linear = linear_map(parts.get(owner)) if key == "weight" else None
-        obstacle = "it is no linear map of its own" if linear is None else _obstacle(model, linear)
-        if plan is not None and obstacle is None:
+    return replaceable(candidates(model, plan, patterns), plan, patterns)
+
+
+def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
+    """Those of the candidates that are replaced; ValueError as by ``wide_maps``."""
+    obstacles = {own.name: own.reason for own in chosen if own.reason is not None and own.reason.is_obstacle}
+    for name, reason in obstacles.items():
+        if plan is not None and reason is Reason.ELEMENTWISE:
             plan.law_for(name).check_deferred(name)
-            obstacle = "it begins in a way of its own" if plan.entries[name].start.kept else None
-        if linear is None or obstacle is not None:
-            obstacles[name] = obstacle or ""
-        else:
-            wide[owner] = linear
     if obstacles:
-        several = "; ".join(f"{name!r}: {obstacle}" for name, obstacle in obstacles.items())
+        several = "; ".join(f"{name!r}: {reason}" for name, reason in obstacles.items())
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
+    wide = {own.name: own.linear for own in chosen if own.reason is None and own.linear is not None}
     if not wide:
         hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
         raise InputError(f"where={list(patterns)!r} names no matrix that is wide on both sides and trains.{hint}")
     return wide
 
 
-def _wide_tensors(model: nn.Module, plan: Plan | None) -> list[str]:
-    """Names of the weights that are wide on both sides."""
-    parts = modules(model)
-    if plan is None:
-        blocks = blocks_of(model, None)
-        own = [name for name in parts if block_of(f"{name}.", blocks) is not None] if blocks else [""]
-        return [f"{name}.weight" for name in own if linear_map(parts[name]) is not None]
-    return [
-        name
-        for name, entry in plan.entries.items()
-        if is_spectral(entry.role)
-        and len(entry.shape) > 1
-        and (entry.matrix is not None or linear_map(parts.get(name.rpartition(".")[0])) is not None)
-    ]
+def _wide_in_blocks(model: nn.Module, parts: Mapping[str, nn.Module], maps: Mapping[str, LinearMap]) -> set[str]:
+    """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an attention."""
+    blocks = blocks_of(model, None)
+    grouped = {f"{name}.weight".lstrip(".") for name, part in parts.items() if _is_grouped(part)}
+    names = {*maps, *grouped}
+    if blocks:
+        return {name for name in names if block_of(name, blocks) is not None}
+    return names if isinstance(model, nn.MultiheadAttention) else {name for name in names if "." not in name}
 
 
-def _trains(module: nn.Module | None) -> bool:
-    weight = getattr(module, "weight", None)
-    return not isinstance(weight, Tensor) or weight.requires_grad
+def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
+    """Weights that a plan calls hidden, inner or outer, and whose sides both grow with width."""
+    wide = set()
+    for name, entry in plan.entries.items():
+        grows = entry.ratios.fan_in != 1 and entry.ratios.fan_out != 1
+        both = entry.matrix is not None if len(entry.shape) == 2 else name in maps or grows
+        if is_spectral(entry.role) and both:
+            wide.add(name)
+    return wide
 
 
-def _obstacle(model: nn.Module, linear: LinearMap) -> str | None:
-    """Why a linear map must keep its weights; None where it need not."""
-    weight = linear.module._parameters.get("weight")
+def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None) -> Reason | None:
+    """Why a matrix must keep its weights; None where it need not."""
+    if linear is None and isinstance(owner, nn.MultiheadAttention):
+        return Reason.ATTENTION
+    if linear is None:
+        return Reason.GROUPED if _is_grouped(owner) else Reason.OTHER
+    weight = linear.module._parameters.get(linear.key)
     if weight is None:
-        return "its weight is computed from other tensors"
-    if sum(any(p is weight for p in module._parameters.values()) for module in model.modules()) > 1:
-        return "its weight is tied to that of another module"
-    for parent in model.modules():
-        kind = next((k.__name__ for k in type(parent).__mro__ if k.__name__ in _READERS), None)
-        if kind is not None and any(module is linear.module for module in parent.modules()):
-            return f"it is part of nn.{kind}, which reads weights itself; write that part with nn.Linear"
+        return Reason.COMPUTED
+    if sum(any(p is weight for p in part._parameters.values()) for part in parts.values()) > 1:
+        return Reason.TIED
+    around = [part for part in parts.values() if any(child is owner for child in part._modules.values())]
+    if any(isinstance(part, nn.MultiheadAttention) and not linear_maps(part) for part in around):
+        return Reason.ATTENTION
     return None
+
+
+def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
+    if not plan.law_for(name).equivariant:
+        return Reason.ELEMENTWISE
+    return Reason.KEPT if plan.entries[name].start.kept else None
+
+
+def _is_grouped(module: nn.Module | None) -> bool:
+    """Whether a module is a convolution with groups of several channels."""
+    return isinstance(module, _ConvNd) and module.groups > 1 and module.weight.shape[1] > 1

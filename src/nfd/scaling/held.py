@@ -46,7 +46,7 @@ def held_by(model: nn.Module) -> dict[str, Held]:
         layer: Any = module
         if getattr(module, "is_deferred", False) is True:
             factors |= {id(layer.update), id(layer.scale)}
-            held[f"{name}.weight".lstrip(".")] = Held(layer.weight_shape, (layer.update, layer.scale), layer.std)
+            held[f"{name}{layer.suffix}".lstrip(".")] = Held(layer.weight_shape, (layer.update, layer.scale), layer.std)
     for name, t in tensors(model).items():
         if id(t.parameter) not in factors:
             held[name] = Held(t.shape, (t.parameter,))

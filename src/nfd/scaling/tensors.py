@@ -21,7 +21,7 @@ _WRAPPED = {  # classes that put another name between a model and its parameters
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "Scaled": "scaled_module",
-    "DeferredConv2d": "linear",
+    "DeferredConv": "linear",
 }
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
