@@ -393,6 +393,24 @@ def test_normalisation_is_per_channel_with_training_statistics() -> None:
     assert abs(float(data.inputs.std()) - 1) < 1e-6
 
 
+def test_a_part_has_other_images_to_be_judged_by() -> None:
+    """Training and validation images do not meet, and the former are the same with and without the latter."""
+    data = digits()
+    part, alone, rest = data.part(40, 30, 1), data.part(40, None, 1), data.part(None, 30, 1)
+    assert (len(part.train), len(part.test), len(rest.train)) == (40, 30, len(data.train) - 30)
+    assert torch.equal(part.inputs, alone.inputs)
+    assert torch.equal(alone.test.pixels, data.test.pixels)
+    assert torch.equal(rest.test.pixels, part.test.pixels)
+    assert not torch.equal(data.part(40, None, 2).inputs, alone.inputs)
+    assert data.part(None, None, 1) is data
+    everything = data.part(len(data.train) - 30, 30, 1)
+    pixels = torch.cat([everything.train.pixels, everything.test.pixels]).flatten(1)
+    assert sorted(pixels.tolist()) == sorted(data.train.pixels.flatten(1).tolist())
+    for train, validation in ((len(data.train), 1), (None, len(data.train))):
+        with pytest.raises(ValueError, match="share the 1437 training images"):
+            data.part(train, validation, 0)
+
+
 def test_a_constant_channel_cannot_be_normalised() -> None:
     flat = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="every training pixel of channel 0 is the same"):

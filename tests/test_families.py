@@ -88,6 +88,7 @@ CASES = {
     ),
     "decoupled ResNet": Case(paper(feedback="independent"), VECTORS, limit=True),
     "deferred ResNet": Case(paper(activation="erf"), VECTORS, limit=True, weights="deferred"),
+    "structured ResNet": Case(paper(activation="gelu"), VECTORS, weights="structured"),
     "MLP": Case(paper(nfd.MLP, "mup"), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
     "subclass": Case(paper(Doubled), VECTORS, twin=True, products=lambda n, L: 8 * n + L * n * n),
     "constructor of a subclass": Case(
@@ -154,7 +155,7 @@ def test_rates_of_the_base_are_scaled_by_the_plan(case: Case) -> None:
         decays = [group["weight_decay"] * group["lr"] for group in member.groups(0.1, weight_decay=0.01)]
         assert decays == pytest.approx([0.001] * len(decays))  # rate times decay is the same for every tensor
     else:
-        with pytest.raises(ValueError, match="of deferred weights"):
+        with pytest.raises(ValueError, match="are for plans"):
             member.groups(0.1, weight_decay=0.01)
 
 
@@ -162,10 +163,10 @@ def test_parameters_and_operations_are_counted(case: Case) -> None:
     members = [built(case, width, depth) for width, depth in SIZES]
     counts = [member.parameters for member in members]
     assert counts == sorted(set(counts))
-    if case.weights == "deferred":
+    if case.weights != "dense":
         dense = case.family().build(16, 4, 0)
         assert counts[-1] == dense.parameters
-        with pytest.raises(ValueError, match="operations of deferred weights grow"):
+        with pytest.raises(ValueError, match=f"operations of {case.weights} weights grow"):
             members[0].operations(case.sample)
         return
     operations = [member.operations(case.sample) for member in members]
@@ -310,7 +311,7 @@ def test_a_study_asks_families() -> None:
 
 
 def test_the_updates_of_a_member_are_measured(case: Case) -> None:
-    if case.weights == "deferred":
+    if case.weights != "dense":
         return  # meters compare stored weights
     member = built(case, 16, 2)
     baseline = Baseline(member, case.sample)

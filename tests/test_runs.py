@@ -26,7 +26,7 @@ def group(**settings: Any) -> list[dict[str, Any]]:
     return [RunConfig(**SMALL, **settings, seed=seed).model_dump() for seed in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:A DeferredLinear of size")  # small on purpose
+@pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # small on purpose
 @pytest.mark.parametrize(
     "settings",
     [
@@ -35,6 +35,8 @@ def group(**settings: Any) -> list[dict[str, Any]]:
         {"network": "mlp", "rule": "mup"},
         {"block": "two-layer", "rule": "depth-mup-inner"},
         {"weights": "deferred"},
+        {"weights": "structured"},
+        {"train": 40, "validation": 30},
     ],
     ids=str,
 )
@@ -61,7 +63,7 @@ def test_the_name_of_a_run_is_its_settings_and_its_data() -> None:
         "image_size": 8, "activation": "tanh", "horizon": 2.0, "eta_c": 0.31, "steps": 9, "batch": 9, "width": 13,
         "depth": 4, "block": "one-layer", "feedback": "independent", "rule": "depth-mup-inner", "optimizer": "adam",
         "momentum": 0.5, "seed": 1, "data_seed": 1, "weights": "deferred",
-        "network": "mlp", "coupled": True, "every": 2, "meter": "updates",
+        "network": "mlp", "coupled": True, "every": 2, "meter": "updates", "train": 9, "validation": 9,
     }  # fmt: skip
     names = {run_key(config, "digits")}
     for name, value in other.items():
@@ -71,6 +73,7 @@ def test_the_name_of_a_run_is_its_settings_and_its_data() -> None:
     moved = config.model_copy(update={"data_dir": "/elsewhere"})
     assert run_key(moved, "digits") == run_key(config, "digits")
     assert set(other) | {"data", "data_dir", "order"} == set(RunConfig.model_fields)
+    assert run_key(RunConfig(), "x") == "ca23351fecc8bdbebaf3"  # as before there were settings that it leaves open
 
 
 def test_what_a_run_computes_has_not_changed() -> None:
@@ -123,6 +126,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
             RunConfig(network="mlp", rule="mup", **settings)
     with pytest.raises(ValueError, match="coupled is for block='one-layer'"):
         RunConfig(coupled=True, block="two-layer")
+    with pytest.raises(ValueError, match="coupled is for dense and deferred weights"):
+        RunConfig(coupled=True, weights="structured")
     with pytest.raises(ValueError, match="needs batch=1; got batch=16"):
         RunConfig(meter="spectra")
     for meter in ("start", "updates", "spectra"):

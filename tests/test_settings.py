@@ -61,7 +61,7 @@ from nfd.runs.sweep import Sweep
 from nfd.store.rows import Record
 from nfd.training import together
 
-pytestmark = pytest.mark.filterwarnings("ignore:A DeferredLinear of size")
+pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")
 
 Settings = Mapping[str, Any]
 Changes = Mapping[str, Sequence[Any]]
@@ -281,7 +281,7 @@ SHORT: Settings = {"steps": 3, "batch": 4}
 RUN = SHORT | {"width": 12, "depth": 2}
 FORMS = (
     "network", "block", "order", "feedback", "weights", "rule", "optimizer", "momentum", "data_seed", "coupled",
-    "every", "meter", "horizon",
+    "every", "meter", "horizon", "train", "validation",
 )  # fmt: skip
 RUNS = Probe(
     run_numbers,
@@ -292,7 +292,8 @@ RUNS = Probe(
             (RUN | form, FORMS)
             for form in (
                 {"optimizer": "adam"}, {"momentum": 0.5}, {"every": 1}, {"coupled": True}, {"weights": "deferred"},
-                {"coupled": True, "optimizer": "adam"}, {"order": "post"}, {"network": "mlp", "rule": "mup"},
+                {"weights": "structured"}, {"coupled": True, "optimizer": "adam"}, {"order": "post"},
+                {"network": "mlp", "rule": "mup"},
                 {"rule": "ntk"}, {"feedback": "static"}, {"block": "two-layer", "optimizer": "adam"},
                 {"meter": "outputs", "optimizer": "adam"}, {"meter": "start"}, {"meter": "updates", "momentum": 0.5},
                 {"meter": "spectra", "batch": 1},
@@ -307,13 +308,15 @@ RUNS = Probe(
         "block": ["one-layer", "two-layer"],
         "order": ["post"],
         "feedback": ["independent"],
-        "weights": ["deferred"],
+        "weights": ["deferred", "structured"],
         "rule": ["standard", "ntk", "mup", "depth-mup-inner"],
         "optimizer": ["adam", "sgd"],
         "momentum": [0.9],
         "data_seed": [1],
         "coupled": [True],
         "every": [2],
+        "train": [40],
+        "validation": [30],
         "meter": ["none", "start", "updates", "spectra", "outputs"],
     },
 )  # fmt: skip

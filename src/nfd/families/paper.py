@@ -17,7 +17,7 @@ from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
 from nfd.families.fingerprint import check_version, fingerprint
 from nfd.families.member import Member, StackedMembers, StreamEnds
-from nfd.nets.deferred import DeferredLinear
+from nfd.nets.factored import FactoredLinear
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
@@ -51,7 +51,7 @@ class PaperMember(Member):
 
     @property
     def roles(self) -> dict[str, Role]:
-        return self.net.settled_roles() if self.net.weights == "deferred" else super().roles
+        return super().roles if self.net.weights == "dense" else self.net.settled_roles()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -67,10 +67,11 @@ class PaperMember(Member):
         return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
-        if self.net.weights == "deferred" or rule_named(self.rule).regime == "kernel":  # which no plan is for
+        if self.net.weights != "dense" or rule_named(self.rule).regime == "kernel":  # which no plan is for
             if weight_decay or adamw_lr is not None:
                 raise InputError(
-                    "weight_decay and adamw_lr of deferred weights, or under rule='ntk', have no plan. Leave them out."
+                    "weight_decay and adamw_lr are for plans: weights that are not stored, and rule='ntk', have none. "
+                    "Leave them out."
                 )
             return self.net.param_groups(lr, self.rule, self.optimizer)
         return super().groups(lr, weight_decay, adamw_lr)
@@ -81,17 +82,17 @@ class PaperMember(Member):
     @cached_property
     def parameters(self) -> int:
         """How many weights its forward pass has, stored or deferred."""
-        layers = [m for m in self.net.modules() if isinstance(m, DeferredLinear)]
+        layers = [m for m in self.net.modules() if isinstance(m, FactoredLinear)]
         theirs = {id(p) for layer in layers for p in layer.parameters()}
         stored = [(name, p) for name, p in self.net.named_parameters() if id(p) not in theirs]
         plain = sum(p.numel() for name, p in stored if not name.endswith("feedback_weight"))
         return plain + sum(layer.in_features * layer.out_features for layer in layers)
 
     def operations(self, sample: Any) -> float:
-        if self.net.weights == "deferred":
+        if self.net.weights != "dense":
             raise InputError(
-                "The operations of deferred weights grow with the samples seen, so that none can be counted per "
-                "sample. Ask the same network with weights='dense'."
+                f"The operations of {self.net.weights} weights grow with the samples seen, so that none can be "
+                "counted per sample. Ask the same network with weights='dense'."
             )
         return super().operations(sample)
 

@@ -59,7 +59,7 @@ class ScaledNetwork(SelfScaled):
             raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
         rule = self.default_rule if rule is None else rule
         self.check_rule(rule)
-        check_optimizer(law.name, rule=rule, deferred=self.weights != "dense")
+        check_optimizer(law.name, rule=rule, weights=self.weights)
         rates = self._rates(cast(RuleName, rule), law)
         groups: dict[tuple[Any, ...], dict[str, Any]] = {}
         for name, role in sorted(self.settled_roles().items(), key=lambda pair: ROLES.index(pair[1])):

@@ -26,6 +26,7 @@ from nfd.training.losses import cross_entropy
 
 _IN_A_GROUP = {"seed", "eta_c", "horizon", "rule"}  # what may differ there
 _TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
+_SINCE_0_1 = ("train", "validation")  # not in a name unless they are set: settings then had none of them
 _ENTRIES = 2**18  # of a hidden vector of the whole group: what stays in a core's cache
 
 
@@ -71,7 +72,7 @@ def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool = False) -> Ite
         if isinstance(run, Run):
             yield run
             continue
-        data = (run.data, run.data_dir, run.image_size, run.data_seed)
+        data = _data_of(run)
         if data not in prints:
             prints[data] = dataset_of(run, progress=progress).fingerprint
         yield ConfiguredRun(run, prints[data])
@@ -79,12 +80,18 @@ def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool = False) -> Ite
 
 def run_key(config: RunConfig, fingerprint: str) -> str:
     """The name of a run: a hash of its settings, of the data themselves wherever they lie, and of ``NUMERICS``."""
-    return hashed(config.model_dump(exclude={"data_dir"}) | {"data": fingerprint, "numerics": NUMERICS})
+    settings = config.model_dump(exclude={"data_dir", *(name for name in _SINCE_0_1 if getattr(config, name) is None)})
+    return hashed(settings | {"data": fingerprint, "numerics": NUMERICS})
 
 
 def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
     """The data of a run, kept for the runs that follow."""
-    return _loaded(config.data, config.data_dir, config.image_size, config.data_seed, progress)
+    return _loaded(*_data_of(config), progress)
+
+
+def _data_of(config: RunConfig) -> tuple[str, str | None, int | None, int, int | None, int | None]:
+    """What decides the data of a run."""
+    return config.data, config.data_dir, config.image_size, config.data_seed, config.train, config.validation
 
 
 @undisturbed()
@@ -129,6 +136,12 @@ def _record(run: ConfiguredRun, group: str, result: Trained, labels: Tensor, sec
 
 @lru_cache(maxsize=4)
 def _loaded(
-    name: str, directory: str | None, image_size: int | None, seed: int, progress: bool
+    name: str,
+    directory: str | None,
+    image_size: int | None,
+    seed: int,
+    train: int | None,
+    validation: int | None,
+    progress: bool,
 ) -> Dataset:  # a worker trains many groups on the same data
-    return load(name, directory, image_size=image_size, seed=seed, progress=progress)
+    return load(name, directory, image_size=image_size, seed=seed, progress=progress).part(train, validation, seed)

@@ -18,10 +18,10 @@ from nfd.core.names import (
     Data,
     Feedback,
     KernelKind,
+    NetworkWeights,
     Order,
     RuleName,
     RunMeter,
-    Weights,
 )
 from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width
 from nfd.runs.fields import (
@@ -94,8 +94,8 @@ class RunConfig(TrainingConfig):
     """pre (Eq. 1) or post (Eq. 9) activation"""
     feedback: Feedback = "shared"
     """shared (the standard network), independent (the paper's decoupled one) or static"""
-    weights: Weights = "dense"
-    """dense or deferred"""
+    weights: NetworkWeights = "dense"
+    """dense, deferred (the exact law) or structured (the limit)"""
     rule: RuleName = "depth-mup"
     """learning-rate rule, which also decides the residual multiplier; ntk is the kernel regime"""
     optimizer: WholeOptimizer = "sgd"
@@ -105,7 +105,11 @@ class RunConfig(TrainingConfig):
     seed: Seed = 0
     """seed of the initial weights"""
     data_seed: Seed = 0
-    """seed of the order of the batches, and of the split where the data bring none"""
+    """seed of the order of the batches, of train and validation, and of the split where the data bring none"""
+    train: Count | None = None
+    """training images, a random part of them; all by default"""
+    validation: Count | None = None
+    """judge by this many other training images, in place of the test part"""
     coupled: bool = False
     """whether the layers of a seed's networks of every depth are increments of one path"""
     every: Count | None = None
@@ -121,7 +125,7 @@ class RunConfig(TrainingConfig):
         check_block(self.rule, self.block)
         if self.order == "post" and self.block == "two-layer":
             raise InputError("order='post' is defined for block='one-layer'; got block='two-layer'.")
-        check_optimizer(self.optimizer, rule=self.rule, momentum=self.momentum, deferred=self.weights == "deferred")
+        check_optimizer(self.optimizer, rule=self.rule, momentum=self.momentum, weights=self.weights)
 
     def _check_network(self) -> None:
         plain = (self.block, self.order, self.horizon, self.coupled) == ("one-layer", "pre", 1.0, False)
@@ -133,6 +137,8 @@ class RunConfig(TrainingConfig):
             )
         if self.coupled and self.block == "two-layer":
             raise InputError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
+        if self.coupled and self.weights == "structured":
+            raise InputError("coupled is for dense and deferred weights: structured ones are no increments of a path.")
         if self.meter not in ("none", "outputs") and (self.weights != "dense" or not law_of(self.optimizer).is_linear):
             raise InputError(
                 f"meter={self.meter!r} needs weights='dense' and optimizer={names_where(lambda law: law.is_linear)}; "

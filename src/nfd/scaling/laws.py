@@ -188,13 +188,13 @@ def rate_for(optimizer: str, rate: float | None) -> float:
 
 
 def check_optimizer(
-    optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, deferred: bool = False
+    optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, weights: str = "dense"
 ) -> None:
     """Refuse what an optimizer would leave out, or what has no form free of width and depth.
 
     Args:
         optimizer: its name. rule: the learning-rate rule. momentum, weight_decay: as asked for.
-        deferred: whether it is to step weights that are revealed only where they are asked.
+        weights: how the matrices that it is to step are held.
 
     Raises:
         ValueError: naming the option and the optimizers that take it.
@@ -208,9 +208,9 @@ def check_optimizer(
     if momentum and "momentum" not in law.options:
         fitting = names_where(lambda other: "momentum" in other.options)
         raise InputError(f"momentum is for optimizer={fitting}; got optimizer={law.name!r}. Drop it.")
-    if deferred and not law.equivariant:
+    if weights != "dense" and not law.equivariant:
         raise InputError(
-            f"weights='deferred' is for optimizer={names_where(lambda other: other.equivariant)}; got "
+            f"weights={weights!r} is for optimizer={names_where(lambda other: other.equivariant)}; got "
             f"optimizer={law.name!r}, which acts on every entry of a matrix by itself. Use one of these, or dense "
             "weights."
         )

@@ -160,7 +160,7 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
     from nfd.scaling.combined import optimizer_of
 
     groups = [{"weight_decay": 0.0} | group for group in groups]
-    check_optimizer(name, momentum=momentum, deferred=is_factored(groups))
+    check_optimizer(name, momentum=momentum, weights="deferred" if is_factored(groups) else "dense")
     return optimizer_of(law_of(name), groups, {"momentum": momentum} if momentum else {})
 
 
