@@ -292,7 +292,14 @@ def _checked(found: Any) -> bool:
 
 
 _NET = {"in_features": 3, "out_features": 2, "width": 4, "depth": 2, "x": _X, "activation": "relu", "seed": 0}
-_NET |= {"regime": "feature", "weights": "dense", "feedback": "shared", "dtype": torch.float32, "device": "cpu"}
+_NET |= {
+    "regime": "feature",
+    "weights": "dense",
+    "feedback": "shared",
+    "resolution": None,
+    "dtype": torch.float32,
+    "device": "cpu",
+}
 _RESNET = {**_NET, "horizon": 1.0, "block": "one-layer", "order": "pre", "branch_exponent": 0.5, "coupled": False}
 _PREDICT: dict[str, Any] = {"inputs": _X, "targets": _Y, "eval_inputs": None, "eval_targets": None, "device": "cpu"}
 _PREDICT |= {"depth": 2, "horizon": 1.0, "activation": "relu", "block": "one-layer", "eta_c": 0.1, "momentum": 0.0}
@@ -320,7 +327,7 @@ CALLS = (
         "DeferredLinear",
         _deferred,
         {"in_features": 24, "out_features": 32, "bias": True, "std": 0.1, "feedback": "shared", "seed": 0}
-        | {"tolerance": None, "x": _WIDE, "dtype": torch.float32, "device": "cpu"},
+        | {"tolerance": None, "resolution": 0.2, "x": _WIDE, "dtype": torch.float32, "device": "cpu"},
         _legal,
         also=("features",),
     ),

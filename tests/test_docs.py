@@ -355,11 +355,11 @@ def test_relative_links_lead_somewhere(page: str) -> None:
 
 def test_every_random_stream_is_listed() -> None:
     listed = (ROOT / "docs/equations.md").read_text()
-    calls = r"(?:generator|derive)\([\w.]*seed, \"(\w+)\"|normal_\([^\n]*?\"(\w+)\"(?: if record else \"(\w+)\")?"
+    calls = r"(?:generator|derive)\([\w.]*seed, \"(\w+)\"|normal(?:_\([^\n]*?|\(side, \w+, )\"(\w+)\""
     used: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         used |= {name for names in re.findall(calls, path.read_text()) for name in names if name}
-    assert {"reveal", "evaluate", "halving"} <= used
+    assert {"reveal", "passing", "evaluate", "halving"} <= used
     assert all(f"`{name}`" in listed for name in used), used
 
 

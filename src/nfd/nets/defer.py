@@ -32,7 +32,7 @@ def defer(
     weights: UnstoredWeights = "structured",
     where: str | Sequence[str] = "**",
     samples: int | None = None,
-    resolution: float = 0.1,
+    resolution: float | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Put layers without stored weights in the place of the matrices of a model that are wide on both sides.
@@ -52,7 +52,7 @@ def defer(
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
             first or last ``**`` any number.
         samples: how many rows the layers will be asked for in training, to make room at once: inputs times positions.
-        resolution: of structured layers.
+        resolution: of the layers; None for their own default.
         seed: of all that is drawn.
 
     Returns:
@@ -68,7 +68,7 @@ def defer(
     if plan is not None and not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
-    options = {"resolution": resolution} if weights == "structured" else {}
+    options = {} if resolution is None else {"resolution": resolution}
     patterns = check_patterns("where", where)
     rows = None if samples is None else check_count("samples", samples, minimum=0)
     seed = check_seed(seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,12 @@ from nfd.nets.frame import roomy
 from nfd.nets.matrix import source_of
 from nfd.nets.orthogonal import TOLERANCE
 from nfd.nets.revealed import RevealedMatrix
+
+_OLD = {  # what saved layers of version 0.1 lack, as it was in them
+    "std": torch.ones((), dtype=torch.float64, device="cpu"),
+    "passing": torch.tensor(0, device="cpu"),
+    "longest": torch.zeros((), dtype=torch.float64, device="cpu"),
+}
 
 
 class DeferredLinear(FactoredLinear):
@@ -28,6 +36,13 @@ class DeferredLinear(FactoredLinear):
     stands in for an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay and momentum. The law
     of everything computed is that of the dense layer of the same width. A step costs O(n r b) and the state O(n r), r
     being the samples seen so far.
+
+    **Long training.** With a ``resolution`` the part of a query outside of all recorded directions is recorded only
+    where it is longer than that: relative to the query forward, to the longest gradient so far backward. A shorter one
+    is answered by a draw given everything recorded, a new one at every call, and the update neither sees it nor answers
+    to it. So r stops growing where training meets nothing new, however many passes it makes. Each answer has the right
+    law given what is recorded; the joint law of several does not. No dense weights give all answers then:
+    ``complete()`` has those of the recorded directions.
 
     Queries are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``) the state
     stays untouched: every call is an exact conditional draw, but different calls are not mutually consistent. That
@@ -57,6 +72,8 @@ class DeferredLinear(FactoredLinear):
             cut of it.
         tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
             float32 and 1e-10 in float64.
+        resolution: a direction shorter than this is answered and not recorded; above 0, below 1. None, or one at most
+            ``tolerance``, records every direction: the exact law.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where the factors live.
 
@@ -82,6 +99,7 @@ class DeferredLinear(FactoredLinear):
         feedback: Feedback = "shared",
         seed: int | Increment | None = None,
         tolerance: float | None = None,
+        resolution: float | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -104,6 +122,7 @@ class DeferredLinear(FactoredLinear):
             shared=self.feedback == "shared",
             source=source,
             tolerance=TOLERANCE[dtype] if tolerance is None else tolerance,
+            resolution=0.0 if resolution is None else check_real("resolution", resolution, above=0.0, below=1.0),
             dtype=dtype,
             device=self.update.device,
         )
@@ -119,7 +138,8 @@ class DeferredLinear(FactoredLinear):
 
     def extra_repr(self) -> str:
         backward, forward = self.rank
-        return f"{super().extra_repr()}, revealed forward={forward}, backward={backward}"
+        resolution = f", resolution={self.matrix.resolution:g}" if self.matrix.resolution else ""
+        return f"{super().extra_repr()}{resolution}, revealed forward={forward}, backward={backward}"
 
     # ---- the two queries, for autograd ----------------------------------------------------------------------
 
@@ -143,6 +163,11 @@ class DeferredLinear(FactoredLinear):
         )
         self._make_room()
         return answer.value, answer.products, kept
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
+        for key, value in _OLD.items():
+            state_dict.setdefault(prefix + key, value)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def _make_room(self) -> None:
         self._grow(*roomy(self.update.shape, self.rank))

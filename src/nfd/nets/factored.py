@@ -95,10 +95,10 @@ class FactoredLinear(nn.Module):
     def complete(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
         """The dense weights ``std W_0`` [out_features, in_features] of the start, which give every answer so far.
 
-        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was dropped. What a
-        deferred layer was never asked is drawn from ``seed`` and the layer's own stream, so that independent layers
-        have independent completions. With independent or static feedback a pair: the forward matrix and the backward
-        one. Memory is O(out_features in_features).
+        Training a dense layer from it repeats this layer's outputs, to rounding where nothing was dropped or answered
+        afresh. What a deferred layer did not record is drawn from ``seed`` and the layer's own stream, so that
+        independent layers have independent completions. With independent or static feedback a pair: the forward matrix
+        and the backward one. Memory is O(out_features in_features).
         """
         forward, backward = self.matrix.complete(seed)
         return forward * self.std if self.feedback == "shared" else (forward * self.std, backward * self.std)
@@ -251,7 +251,6 @@ class FactoredLinear(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        state_dict.setdefault(prefix + "std", torch.ones((), dtype=torch.float64))  # of version 0.1
         expected: dict[str, Any] = {}
         self._save_to_state_dict(expected, prefix, keep_vars=False)
         lacking = [key for key in expected if key not in state_dict]

@@ -65,6 +65,7 @@ class Network(ScaledNetwork):
         regime: Regime = "feature",
         weights: NetworkWeights = "dense",
         feedback: Feedback = "shared",
+        resolution: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -78,6 +79,11 @@ class Network(ScaledNetwork):
         self.regime = cast(Regime, check_choice("regime", regime, get_args(Regime)))
         self.weights = cast(NetworkWeights, check_choice("weights", weights, _LAYERS))
         self.feedback = cast(Feedback, check_choice("feedback", feedback, FEEDBACKS))
+        if resolution is not None and self.weights == "dense":
+            raise InputError(
+                f"resolution is for weights='deferred' or 'structured'; got {resolution!r} for 'dense'. Drop it."
+            )
+        self.resolution = resolution
         self.seed = check_seed(seed)
         self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
         self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
@@ -196,7 +202,8 @@ class Network(ScaledNetwork):
     def _layer(self, name: str, index: int) -> Linear:
         path = Increment(derive(self.seed, "init", name), index, self.depth)
         seed = path if self.coupled else derive(self.seed, "init", name, index)
-        return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **self._factory)
+        options = self._factory if self.resolution is None else self._factory | {"resolution": self.resolution}
+        return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **options)
 
     def _layers(self, name: str) -> nn.ModuleList:
         return nn.ModuleList([self._layer(name, index) for index in range(self.depth)])

@@ -12,6 +12,10 @@ normalising magnifies rounding beyond that is a block projected a second time ("
 Rozloznik 2005). The Gram matrix sees a direction only to the square root of precision, so each round accepts the
 well-conditioned part alone; what remains is projected on that part and goes to the next round. Almost always one
 round, two passes over ``Q``, is enough.
+
+With a *resolution*, directions come in two kinds: long ones first, pivot by pivot until every remainder is short, then
+those that the short remainders have. The latter are for one use, so rounding in them is not removed: in the vectors
+themselves it is as small as it ever was.
 """
 
 from __future__ import annotations
@@ -105,10 +109,21 @@ def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
     """Expand rows of length one or zero, or less, in ``basis`` and the directions it lacks."""
     products, known = basis.coordinates(unit)
     outside = _outside(unit, products, tolerance)
-    if bool(outside.all()):
-        return Expansion(products, known, *_lacking(basis, unit, known, tolerance))
-    _, directions = _lacking(basis, unit[outside], known[outside], tolerance)
-    return Expansion(products, known, inner(tiled(unit), directions), directions)
+    whole = bool(outside.all())
+    rows, inside = (unit, known) if whole else (unit[outside], known[outside])
+    fresh, directions = _lacking(basis, _residual(basis, rows, inside), tolerance)
+    return Expansion(products, known, fresh if whole else inner(tiled(unit), directions), directions)
+
+
+def expand_by_length(basis: Basis, unit: Tensor, tolerance: float, shortest: Matrix) -> tuple[Expansion, int]:
+    """The same, and how many of the directions are long: the first ones, beyond which rows are ``shortest`` [b]."""
+    products, known = basis.coordinates(unit)
+    residual = _residual(basis, unit, known)
+    far, long = _lacking(basis, residual, np.maximum(shortest, tolerance))
+    _project_out(residual, long)
+    near, short = _directions(residual, [], basis.n - basis.rank - long.shape[1], tolerance)
+    expansion = Expansion(products, known, torch.cat([far, near], 1), torch.cat([long, short], 1))
+    return expansion, long.shape[1]
 
 
 def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor:
@@ -118,43 +133,54 @@ def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor:
     return unit.square().sum(1) - products.square().sum(1) > _NEARLY * tolerance**2
 
 
-def _lacking(basis: Basis, unit: Tensor, known: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Coefficients of rows in the directions that ``basis`` lacks for them, and these directions."""
+def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
+    """``u - Q c``, tiled."""
     Q = basis.tiles
-    residual = torch.baddbmm(tiled(unit), known.expand(len(Q), -1, -1), Q, alpha=-1)
-    directions = [Q]
+    return torch.baddbmm(tiled(unit), known.expand(len(Q), -1, -1), Q, alpha=-1)
+
+
+def _lacking(basis: Basis, residual: Tensor, shortest: Matrix | float) -> tuple[Tensor, Tensor]:
+    """Coefficients of residual rows in the directions that ``basis`` lacks for them, and these directions."""
+    return _directions(residual, [basis.tiles], basis.n - basis.rank, shortest)
+
+
+def _directions(residual: Tensor, earlier: list[Tensor], room: int, shortest: Matrix | float) -> tuple[Tensor, Tensor]:
+    """Coefficients of ``residual`` in at most ``room`` new directions, beyond which rows are ``shortest``, and these.
+
+    The residual comes to lack all but those of the last round; ``earlier`` ones are projected out where need be.
+    """
+    directions: list[Tensor] = []
     fresh: list[Matrix] = []
     while True:
-        room = basis.n - sum(d.shape[1] for d in directions)
-        accepted, coefficients, finished = _well_conditioned(residual, directions, room, tolerance)
+        left = room - sum(d.shape[1] for d in directions)
+        accepted, coefficients, finished = _well_conditioned(residual, earlier + directions, left, shortest)
         directions.append(accepted)
         fresh.append(coefficients)
         if finished or not accepted.shape[1]:
             break
         _project_out(residual, accepted)
     if len(fresh) == 1:
-        return torch.from_numpy(fresh[0]).to(unit), accepted
-    return torch.from_numpy(np.concatenate(fresh, 1)).to(unit), torch.cat(directions[1:], 1)
+        return torch.from_numpy(fresh[0]).to(residual), accepted
+    return torch.from_numpy(np.concatenate(fresh, 1)).to(residual), torch.cat(directions, 1)
 
 
 def _well_conditioned(
-    residual: Tensor, earlier: list[Tensor], room: int, tolerance: float
+    residual: Tensor, earlier: list[Tensor], room: int, shortest: Matrix | float
 ) -> tuple[Tensor, Matrix, bool]:
     """Orthonormal directions of the best-conditioned part of ``residual``, and its coefficients in them.
 
-    The flag is True when nothing above ``tolerance`` is left.
+    The flag is True when every row has less than ``shortest`` left.
     """
     gram = _gram(residual)
     length = np.sqrt(gram.diagonal())
-    alive = length > tolerance
+    alive = length > shortest
     most = min(int(alive.sum()), room)
     if most <= 0:
         return residual[:, :0], np.zeros((len(gram), 0)), True
-    coarse = tolerance >= _WELL_CONDITIONED[residual.dtype]  # then what is long enough is well conditioned
-    scale = np.divide(1, 1 if coarse else length, out=np.zeros_like(length), where=alive)
-    factor, pivot = _whiten(
-        gram * scale * scale[:, None], tolerance if coarse else _WELL_CONDITIONED[residual.dtype], most
-    )
+    least = float(np.min(shortest))
+    coarse = least >= _WELL_CONDITIONED[residual.dtype]  # then what is long enough is well conditioned
+    scale = np.divide(1, shortest / least if coarse else length, out=np.zeros_like(length), where=alive)
+    factor, pivot = _whiten(gram * scale * scale[:, None], least if coarse else _WELL_CONDITIONED[residual.dtype], most)
     transform = factor * scale
     directions = _apply(transform, residual)
     magnified = np.abs(transform).sum(1).max() > _SAFE_GAIN

@@ -45,6 +45,8 @@ class ResNet(Network):
             Gaussian ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
         feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
             ``"independent"`` (the paper's decoupled one) or ``"static"``.
+        resolution: of deferred or structured layers (``nfd.DeferredLinear``); None for their own default, which for
+            deferred ones is the exact law.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
         coupled: whether the layers are increments of one Brownian path, so that networks of one seed and width with
             L, 2L, 4L, ... blocks are that path cut ever finer; the law of each is the same either way.
@@ -72,6 +74,7 @@ class ResNet(Network):
         regime: Regime = "feature",
         weights: NetworkWeights = "dense",
         feedback: Feedback = "shared",
+        resolution: float | None = None,
         seed: int = 0,
         coupled: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -86,6 +89,7 @@ class ResNet(Network):
             regime=regime,
             weights=weights,
             feedback=feedback,
+            resolution=resolution,
             seed=seed,
             dtype=dtype,
             device=device,

@@ -16,6 +16,10 @@ The trained matrix is ``W = s W_0 + P D Q'`` with a scalar ``s`` and a small ``D
 A query passes over six factors: ``Q`` twice (coefficients, residual), ``Y`` and ``P`` once for ``k``, ``Z`` and ``P``
 once for the answer; four when the feedback is independent. Nothing else is of size n. This is the exact law; only
 directions below ``tolerance`` of the query's length are dropped.
+
+With a ``resolution`` a remainder ``r q`` that is shorter is answered, ``r (z + P k)``, and forgotten: z is drawn for
+this call alone, and q joins no basis. Each answer is a draw of ``W_0 x`` given all that is recorded, and the draw for a
+batch is a joint one. Two answers to the same remainder are independent of each other, and the update sees none of it.
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nfd.core.random import Increment
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
-from nfd.nets.orthogonal import TOLERANCE, Basis, expand
+from nfd.nets.orthogonal import TOLERANCE, Basis, Expansion, expand, expand_by_length
 
 _SMALL, _LARGE = 1e-12, 1e12  # lengths whose squares are far from the limits of float32
 
@@ -62,6 +67,7 @@ class RevealedMatrix:
         shared: bool,
         source: Increment,
         tolerance: float,
+        resolution: float = 0.0,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -75,7 +81,9 @@ class RevealedMatrix:
 
         self.shared = shared
         self.source = source
-        self.tolerance = tolerance
+        self.tolerance, self.resolution = tolerance, resolution
+        self.passing = 0  # recorded queries with remainders that were not
+        self.longest = 0.0  # of the gradients recorded so far
         self.forward = side("forward", n_in, n_out)
         self.backward = side("backward", n_out, n_in)
 
@@ -99,19 +107,18 @@ class RevealedMatrix:
         answer, but not with other unrecorded ones.
         """
         unit, length, bad = unit_rows(x)
-        expansion = expand(side.directions, unit, self.tolerance)
+        expansion, kept = self._expanded(side, unit, length, record)
         other, rank, directions = self._other(side), side.directions.rank, expansion.directions
         coefficients = torch.cat([expansion.known, expansion.fresh], 1).mul_(length)
         products = expansion.products.mul_(length)
         scaled = coefficients * scale
-        drawn = self._draw(side, directions.shape[1], record)
+        drawn = self._drawn(side, kept, directions.shape[1] - kept, record)
         if record:
-            side.directions.extend(directions)
-            side.drawn.append(drawn)
-            value = combination(scaled, side.drawn.tiles)
-        else:
-            value = combination(scaled[:, :rank], side.drawn.tiles)
-            add_combination(value, scaled[:, rank:], drawn)
+            side.directions.extend(directions[:, :kept])
+            side.drawn.append(drawn[:, :kept])
+        known = side.drawn.rank
+        value = combination(scaled[:, :known], side.drawn.tiles)
+        add_combination(value, scaled[:, known:], drawn[:, kept:])
         P = other.directions.tiles
         s = P.shape[1]
         along = scaled.new_zeros(len(x), s) if update is None else products @ update[:s, :rank].T
@@ -119,20 +126,49 @@ class RevealedMatrix:
             response = inner(other.drawn.tiles, directions) - inner(P, drawn)
             along.addmm_(scaled[:, :rank], side.response[:s, :rank].T).addmm_(scaled[:, rank:], response.T)
             if record:
-                self._respond(side, other, rank, response)
+                self._respond(side, other, rank, response[:, :kept])
         add_combination(value, along, P)
         answer = untiled(value, side.drawn.n)
         if bad:
             answer.masked_fill_(length.isnan(), torch.nan)
-        return Answer(answer, torch.cat([products, coefficients[:, rank:]], 1) if record else products)
+        return Answer(answer, torch.cat([products, coefficients[:, rank:known]], 1))
 
-    def _draw(self, side: Side, count: int, record: bool) -> Tensor:
-        """``count`` standard normal vectors, tiled, of the stream that belongs to this rank."""
-        frame = side.drawn
-        like = frame.tiles
-        z = torch.empty(count, frame.n, dtype=like.dtype, device=like.device)
+    def _expanded(self, side: Side, unit: Tensor, length: Tensor, record: bool) -> tuple[Expansion, int]:
+        """The query in directions known and new, and how many of the new ones are to be recorded.
+
+        A remainder is short relative to the query forward, to the longest query so far backward: gradients become short
+        in training, and their remainders do not matter more for that.
+        """
+        if not record or self.resolution <= self.tolerance:
+            expansion = expand(side.directions, unit, self.tolerance)
+            return expansion, expansion.directions.shape[1] if record else 0
+        shortest = np.full(len(unit), self.resolution)
+        if side is self.backward:
+            lengths = length.flatten().nan_to_num().double().cpu().numpy()
+            self.longest = max(self.longest, float(lengths.max()))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                shortest *= self.longest / lengths
+        return expand_by_length(side.directions, unit, self.tolerance, shortest)
+
+    def _drawn(self, side: Side, kept: int, passing: int, record: bool) -> Tensor:
+        """Standard normal vectors, tiled: for directions that are kept, from the stream of this rank, then for others.
+
+        What passes in a recorded query has a stream of its own.
+        """
+        rank = side.drawn.rank
+        if not record:
+            return self._normal(side, passing, "evaluate", rank)
+        drawn = self._normal(side, kept, "reveal", rank)
+        if not passing:
+            return drawn
+        self.passing += 1
+        return torch.cat([drawn, self._normal(side, passing, "passing", self.passing)], 1)
+
+    def _normal(self, side: Side, count: int, stream: str, number: int) -> Tensor:
+        like = side.drawn.tiles
+        z = torch.empty(count, side.drawn.n, dtype=like.dtype, device=like.device)
         if count:
-            self.source.normal_(z, "reveal" if record else "evaluate", side.name, frame.rank)
+            self.source.normal_(z, stream, side.name, number)
         return tiled(z)
 
     def _respond(self, side: Side, other: Side, rank: int, response: Tensor) -> None:
@@ -191,7 +227,10 @@ class RevealedMatrix:
             state[f"{side.name}.drawn"] = side.drawn.rows
             if self.shared:
                 state[f"{side.name}.response"] = side.response.clone()
-        return state
+        return state | {
+            "passing": torch.tensor(self.passing, device="cpu"),
+            "longest": torch.tensor(self.longest, dtype=torch.float64, device="cpu"),
+        }
 
     def misfit(self, state: dict[str, Tensor]) -> str | None:
         """The first tensor of a saved layer whose shape contradicts the others."""
@@ -204,13 +243,14 @@ class RevealedMatrix:
             "backward.drawn": (s, n_in),
         }
         least = {"update": (s, r), "forward.response": (s, r), "backward.response": (r, s)}
-        misfits = [key for key, shape in exact.items() if state[key].shape != shape]
+        misfits = [key for key in ("passing", "longest") if state[key].dim()]
+        misfits += [key for key, shape in exact.items() if state[key].shape != shape]
         misfits += [key for key, shape in least.items() if key in state and not _covers(state[key], shape)]
         return misfits[0] if misfits else None
 
     def restore(self, state: dict[str, Tensor], source: Increment) -> None:
         """Hold exactly what ``state`` returned, of this source."""
-        self.source = source
+        self.source, self.passing, self.longest = source, int(state["passing"]), float(state["longest"])
         for side in (self.forward, self.backward):
             like = side.drawn.tiles
             side.directions.restore(state[f"{side.name}.directions"], state[f"{side.name}.gram"])
