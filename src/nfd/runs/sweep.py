@@ -63,11 +63,13 @@ class Sweep:
         self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
 
     def __enter__(self) -> Self:
+        self.executor.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.executor.__exit__(kind, error, trace)
         self.store.close()
         self._each_tracker(lambda tracker: tracker.close())
 

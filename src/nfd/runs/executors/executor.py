@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from nfd.core import machine
 from nfd.core.errors import check_count, described
@@ -27,7 +27,16 @@ def unnoticed(index: int) -> None:
 
 
 class Executor(Protocol):
-    """Runs the tasks of a sweep somewhere; which executor it is changes no number."""
+    """Runs the tasks of a sweep somewhere; which executor it is changes no number.
+
+    Workers live for one ``run``. In a ``with`` statement they may wait for the next one, and end with the statement.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers that wait."""
 
     @property
     def slots(self) -> int:
@@ -61,7 +70,7 @@ def attempt(function: Callable[[T], R], task: T, index: int, threads: int) -> Ou
         return Outcome(index, error=described(error))
 
 
-class Inline:
+class Inline(Executor):
     """Runs one task after the other in this process, with ``threads`` threads of PyTorch, restored after each."""
 
     slots = 1

@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from nfd.core.errors import StateError, check_count, described
 from nfd.core.machine import cores
 from nfd.runs.executors.attempts import Lost, outcomes
-from nfd.runs.executors.executor import Outcome, unnoticed
+from nfd.runs.executors.executor import Executor, Outcome, unnoticed
 from nfd.runs.executors.messages import answer, packed_function, unpacked
 
 T = TypeVar("T")
@@ -35,13 +35,24 @@ _POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _one_start_at_a_time = threading.Lock()
 
 
-class Processes:
+class Processes(Executor):
     """Up to ``workers`` processes with ``threads`` threads each; by default as many as this process has cores for."""
 
     def __init__(self, workers: int | None = None, threads: int = 1, attempts: int = 3) -> None:
         self.threads = check_count("threads", threads)
         self.attempts = check_count("attempts", attempts)
         self.workers = max(1, cores() // threads) if workers is None else check_count("workers", workers)
+        self._statements = 0  # ``with`` statements that this executor is in
+        self._resting: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        self._statements += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._statements -= 1
+        if not self._statements:
+            _end(self._resting)
 
     @property
     def slots(self) -> int:
@@ -57,16 +68,25 @@ class Processes:
             TypeError: if ``function`` cannot be sent to workers.
             RuntimeError: if the workers cannot start, or cannot load ``function``.
         """
-        crew = _Workers(packed_function(function), self.workers, self.threads)
-        return outcomes(crew, tasks, started, self.attempts)
+        packed = packed_function(function)
+        resting, self._resting = self._resting, []
+        ready = [worker for worker in resting if worker.function == packed and worker.process.is_alive()]
+        _end([worker for worker in resting if worker not in ready])
+        return outcomes(_Workers(packed, self, ready), tasks, started, self.attempts)
+
+    def rest(self, workers: list[_Worker]) -> None:
+        """Let idle workers wait for the next run, or end them."""
+        self._resting += workers
+        if not self._statements:
+            _end(self._resting)
 
 
 class _Workers:
-    """Up to ``size`` processes, started when there is a task for them."""
+    """The processes of one run: those that waited for it, and others that are started when there is a task for them."""
 
-    def __init__(self, function: bytes, size: int, threads: int) -> None:
-        self._function, self._size, self._threads = function, size, threads
-        self._workers: list[_Worker] = []
+    def __init__(self, function: bytes, executor: Processes, workers: list[_Worker]) -> None:
+        self._function, self._executor, self._workers = function, executor, workers
+        self._size, self._threads = executor.workers, executor.threads
         self._failed_starts = 0
 
     @property
@@ -95,13 +115,12 @@ class _Workers:
                 yield index, message
 
     def stop(self) -> None:
-        """End those with a task at once, idle ones when they notice that their pipe is closed."""
-        for worker in self._workers:
-            worker.pipe.close()
-            if worker.index is not None:
-                worker.process.kill()
-        while self._workers:
-            self._workers.pop().stop()
+        """End those with a task at once; the others rest."""
+        at_work = [worker for worker in self._workers if worker.index is not None or not worker.ready]
+        self._executor.rest([worker for worker in self._workers if worker not in at_work])
+        for worker in at_work:
+            worker.process.kill()
+        _end(at_work)
 
     def _lost(self, worker: _Worker) -> Lost:
         self._workers.remove(worker)
@@ -116,9 +135,10 @@ class _Workers:
 
 
 class _Worker:
-    """A process and the pipe to it; ``index`` is the task that it holds, None while it waits."""
+    """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits."""
 
     def __init__(self, function: bytes, threads: int) -> None:
+        self.function = function
         self.index: int | None = None
         self.ready = False
         context = multiprocessing.get_context("spawn")
@@ -169,6 +189,14 @@ class _Worker:
     def _send(self, message: bytes) -> None:
         with suppress(OSError):  # it is dead, as ``take`` will tell
             self.pipe.send_bytes(message)
+
+
+def _end(workers: list[_Worker]) -> None:
+    """End workers, all together; idle ones notice that their pipe is closed."""
+    for worker in workers:
+        worker.pipe.close()
+    while workers:
+        workers.pop().stop()
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import importlib
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from nfd.core.errors import MissingError, StateError, check_count, check_real, described
 from nfd.runs.executors.attempts import Lost, outcomes
-from nfd.runs.executors.executor import Outcome, unnoticed
+from nfd.runs.executors.executor import Executor, Outcome, unnoticed
 from nfd.runs.executors.messages import answer, packed_function, unpacked
 
 T = TypeVar("T")
@@ -20,10 +20,11 @@ _AHEAD = 2  # tasks handed to Ray for each slot: none waits for the driver, and 
 _LOOK = 1.0  # seconds after which a change of the cluster is noticed
 
 
-class Ray:
+class Ray(Executor):
     """Runs each task with ``threads`` cores and ``gpus`` GPUs (a fraction shares one), wherever Ray has them.
 
-    ``address`` None joins the Ray that this process or machine has, or starts one for as long as a run lasts.
+    ``address`` None joins the Ray that this process or machine has, or starts one for as long as a run or the ``with``
+    statement lasts.
     """
 
     def __init__(self, address: str | None = None, threads: int = 1, gpus: float = 0.0, attempts: int = 3) -> None:
@@ -38,6 +39,15 @@ class Ray:
                 f"The executor 'ray' needs Ray ({error}). Install it with: pip install 'nfd[ray]'"
             ) from error
         self._ours = False
+        self._statements = 0  # ``with`` statements that this executor is in
+
+    def __enter__(self) -> Self:
+        self._statements += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._statements -= 1
+        self._leave()
 
     @property
     def slots(self) -> int:
@@ -62,9 +72,13 @@ class Ray:
                 )
             yield from outcomes(_Cluster(self, self._ray, function), tasks, started, self.attempts)
         finally:
-            if self._ours:
-                self._ray.shutdown()
-                self._ours = False
+            self._leave()
+
+    def _leave(self) -> None:
+        """Shut a Ray down that was started here, once nothing is to follow."""
+        if self._ours and not self._statements:
+            self._ray.shutdown()
+            self._ours = False
 
     def _connect(self) -> None:
         if not self._ray.is_initialized():
