@@ -53,7 +53,7 @@ from nfd.questions.sweep_settings import CapacityConfig, ModelCapacityConfig, Mo
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
-from nfd.runs.executors.executor import Outcome, unnoticed
+from nfd.runs.executors.executor import Executor, Outcome, unnoticed
 from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
@@ -95,7 +95,7 @@ def plain(value: Any) -> Any:
 # ---- tiny runs of every configuration ----------------------------------------------------------------------------
 
 
-class Lawful:
+class Lawful(Executor):
     """Losses that obey a law of size and of rates, which every setting of a run moves; it trains for a floor alone."""
 
     slots = 1
@@ -119,7 +119,7 @@ class Lawful:
         return Record(key, "together", "done", config.model_dump(), metrics)
 
 
-class LawfulTrials:
+class LawfulTrials(Executor):
     """Losses of anyone's networks that obey a law of size; every setting of a trial is in its name, and so in them."""
 
     slots = 1
@@ -140,7 +140,7 @@ class LawfulTrials:
         return Record(trial.key, "together", "done", trial.settings, metrics)
 
 
-class Asked:
+class Asked(Executor):
     """An executor that keeps the tasks and stops there."""
 
     slots = 1

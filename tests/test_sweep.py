@@ -43,7 +43,7 @@ from nfd.cli.sweeping import resumable
 from nfd.data import load as loading
 from nfd.runs import records as experiment
 from nfd.runs import trained
-from nfd.runs.executors.executor import Inline, Outcome, unnoticed
+from nfd.runs.executors.executor import Executor, Inline, Outcome, unnoticed
 from nfd.runs.executors.processes import Processes
 from nfd.runs.export import listing, rows, write_runs
 from nfd.runs.grid import grid, grid_of
@@ -379,7 +379,7 @@ def test_a_small_disk(executor: str, tmp_path: Path, whole: dict[str, tuple[Any,
         subprocess.run(["umount", disk], check=True)
 
 
-class Meddling:
+class Meddling(Executor):
     """An executor that does something before each task but the first."""
 
     slots = 1
@@ -919,7 +919,7 @@ class Clock:
         return self.seconds
 
 
-class Ticking:
+class Ticking(Executor):
     """Inline, with three seconds on the clock for each task."""
 
     slots = 1
