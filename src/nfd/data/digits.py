@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 import torch
 
 from nfd.core.ambient import undisturbed
@@ -11,12 +15,25 @@ from nfd.data.dataset import Dataset, Images
 @undisturbed()
 def digits(seed: int = 0) -> Dataset:
     """The digits, split 1437/360 by ``seed``."""
-    from sklearn.datasets import load_digits  # a second of imports that other data do without
-
-    raw = load_digits()
-    pixels = torch.from_numpy(raw.images).unsqueeze(1).to(torch.uint8)
-    train, test = Images(pixels, torch.from_numpy(raw.target).long()).split(seed)
-    names = tuple(str(name) for name in raw.target_names)
+    pixels, labels = _shipped()
+    train, test = Images(pixels.to(torch.uint8).view(-1, 1, 8, 8), labels.long()).split(seed)
+    names = tuple(map(str, range(10)))
     return Dataset(
         "digits", names, train, test, "scikit-learn's copy of the UCI handwritten digits", True, split_by=seed
     )
+
+
+def _shipped() -> tuple[torch.Tensor, torch.Tensor]:
+    """Pixels and labels, from the file of scikit-learn's ``load_digits``, whose import takes a second."""
+    package = find_spec("sklearn")
+    try:
+        table = np.loadtxt(
+            Path(str(package and package.origin)).parent / "datasets" / "data" / "digits.csv.gz", delimiter=","
+        )
+    except OSError:  # another version of it keeps the file elsewhere
+        from sklearn.datasets import load_digits
+
+        raw = load_digits()
+        table = np.column_stack([raw.data, raw.target])
+    pixels, labels = torch.from_numpy(table).tensor_split([64], 1)
+    return pixels, labels[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from nfd.core.cache import cached_path, keep
 from nfd.core.text import visible
 from nfd.report.section import Label, Panel, Section
 from nfd.report.series import DARK
@@ -68,6 +70,13 @@ def _placed(chart: alt.LayerChart) -> dict[str, Any]:
 
 @cache
 def _vega() -> Markup:
-    major_minor = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", major_minor))
+    """The scripts that draw charts; vl-convert takes a second to bundle them."""
+    snippet, version = "window.vegaEmbed = vegaEmbed;", ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+    path = cached_path("vega", [vl_convert.__version__, version, snippet], ".js")
+    try:
+        bundle = path.read_text(encoding="utf-8")
+    except OSError:
+        bundle = str(vl_convert.javascript_bundle(snippet, version))
+        with suppress(OSError):  # the next process bundles them again
+            keep(path, bundle.encode())
     return Markup(bundle.replace("</script", "<\\/script"))
