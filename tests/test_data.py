@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 from tests.waiting import PATIENCE
 
 from nfd.core.errors import check_choice
@@ -24,7 +25,7 @@ from nfd.data import images as folders
 from nfd.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset, Images
 from nfd.data.describe import description
-from nfd.data.digits import digits
+from nfd.data.digits import _shipped, digits
 from nfd.data.images import image_folders
 from nfd.data.load import load
 from nfd.data.sheet import contact_sheet
@@ -457,3 +458,15 @@ def test_no_file_can_be_unpickled() -> None:
             assert not re.search(r"import pickle|pickle\.load|torch\.load|allow_pickle|np\.load", path.read_text()), (
                 path
             )
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_the_digits_are_those_of_scikit_learn(shipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from its file, or by its function where a version of it keeps the file elsewhere."""
+    raw = load_digits()
+    if not shipped:
+        monkeypatch.setattr("nfd.data.digits.find_spec", lambda name: None)
+    pixels, labels = _shipped()
+    assert torch.equal(pixels, torch.from_numpy(raw.data))
+    assert torch.equal(labels.long(), torch.from_numpy(raw.target).long())
+    assert digits().classes == tuple(map(str, raw.target_names))

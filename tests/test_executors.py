@@ -294,6 +294,14 @@ class TestDriver:
         assert notebook.cells[-1].outputs[0].text == "[10, 20]\n"
 
 
+def _process(_: int) -> int:
+    return os.getpid()
+
+
+def _other_process(_: int) -> int:
+    return os.getpid()
+
+
 class TestProcesses:
     """Facts about worker processes."""
 
@@ -318,6 +326,26 @@ class TestProcesses:
         outcomes = sorted(Processes(2).run(tasks.named, mixed), key=lambda outcome: outcome.index)
         assert [outcome.value for outcome in outcomes[:2]] == [7, "alive"]
         assert log.read_text().count("start") == 1
+
+    def test_workers_wait_for_the_next_run_inside_of_a_with_statement(self) -> None:
+        def ids(executor: Processes, function: Callable[[int], int]) -> set[int | None]:
+            return {outcome.value for outcome in executor.run(function, [0])}
+
+        with Processes(1) as executor:
+            first = ids(executor, _process)
+            with executor:  # a sweep inside of another
+                assert ids(executor, _process) == first
+            assert ids(executor, _process) == first
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+            worker.join()
+            second = ids(executor, _process)
+            assert not first & second  # a worker that died while it waited costs nothing
+            assert not second & ids(executor, _other_process)  # a worker has one function
+            assert len(multiprocessing.active_children()) == 1
+        assert not multiprocessing.active_children()
+        assert not first & ids(executor, _process)
+        assert not multiprocessing.active_children()
 
     @pytest.mark.slow
     def test_a_function_that_workers_cannot_load_stops_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from nfd.paper.pages import write_claims
 from nfd.questions.findings.finding import Axes, Finding, plain
 from nfd.report.charts import chart_of, still
 from nfd.report.figure import figure_section, finding_section
-from nfd.report.page import Section, page
+from nfd.report.page import Section, _vega, page
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, SHADES, styled
 from nfd.report.tidy import linear_span, log_span, tidy
 
@@ -425,3 +425,15 @@ def test_the_name_of_the_data_is_text_in_the_markdown_of_claims(tmp_path: Path) 
     write_claims(FigureConfig(size="smoke"), [], "<img src=x>\n# big", tmp_path, "nfd claims")
     text = (tmp_path / "claims.md").read_text()
     assert "on &lt;img src=x> # big by nfd claims" in text
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_scripts_of_pages_are_bundled_once(writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one process for all that follow, and by each where nothing can be kept."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NFD_CACHE", str(tmp_path / ("cache" if writable else "file")))
+    bundled: list[str] = []
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda *_: bundled.append("") or "scripts </script>")
+    scripts = [_vega.__wrapped__() for _ in range(3)]
+    assert set(scripts) == {"scripts <\\/script>"}
+    assert len(bundled) == (1 if writable else 3)

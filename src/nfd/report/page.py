@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _placed(chart: alt.LayerChart) -> dict[str, Any]:
 def _vega() -> Markup:
     """The scripts that draw charts; vl-convert takes a second to bundle them."""
     snippet, version = "window.vegaEmbed = vegaEmbed;", ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    path = cached_path("vega", [vl_convert.__version__, version, snippet], ".js")
+    path = cached_path("vega", [metadata.version("vl-convert-python"), version, snippet], ".js")
     try:
         bundle = path.read_text(encoding="utf-8")
     except OSError:

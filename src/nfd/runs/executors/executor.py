@@ -37,6 +37,7 @@ class Executor(Protocol):
 
     def __exit__(self, *error: object) -> None:
         """End the workers that wait."""
+        return
 
     @property
     def slots(self) -> int:
