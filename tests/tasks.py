@@ -65,6 +65,16 @@ def touch(path: Path) -> None:
     path.touch()
 
 
+def process(_: Any) -> int:
+    """Where it is called."""
+    return os.getpid()
+
+
+def other_process(_: Any) -> int:
+    """Another function that says where it is called."""
+    return os.getpid()
+
+
 def threads(_: Any) -> int:
     import torch
 

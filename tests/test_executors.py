@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -294,14 +294,6 @@ class TestDriver:
         assert notebook.cells[-1].outputs[0].text == "[10, 20]\n"
 
 
-def _process(_: int) -> int:
-    return os.getpid()
-
-
-def _other_process(_: int) -> int:
-    return os.getpid()
-
-
 class TestProcesses:
     """Facts about worker processes."""
 
@@ -332,19 +324,19 @@ class TestProcesses:
             return {outcome.value for outcome in executor.run(function, [0])}
 
         with Processes(1) as executor:
-            first = ids(executor, _process)
+            first = ids(executor, tasks.process)
             with executor:  # a sweep inside of another
-                assert ids(executor, _process) == first
-            assert ids(executor, _process) == first
+                assert ids(executor, tasks.process) == first
+            assert ids(executor, tasks.process) == first
             (worker,) = multiprocessing.active_children()
             worker.kill()
             worker.join()
-            second = ids(executor, _process)
+            second = ids(executor, tasks.process)
             assert not first & second  # a worker that died while it waited costs nothing
-            assert not second & ids(executor, _other_process)  # a worker has one function
+            assert not second & ids(executor, tasks.other_process)  # a worker has one function
             assert len(multiprocessing.active_children()) == 1
         assert not multiprocessing.active_children()
-        assert not first & ids(executor, _process)
+        assert not first & ids(executor, tasks.process)
         assert not multiprocessing.active_children()
 
     @pytest.mark.slow
