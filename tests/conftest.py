@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -20,9 +21,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: collections of garbage need not go through them each time."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoded images go to a folder of the test run, not to the user's."""
+    """What is kept between runs goes to a folder of this one, not to the user's."""
     monkeypatch.setenv("NFD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 

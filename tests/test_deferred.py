@@ -147,13 +147,16 @@ def test_law_of_a_training_run_is_that_of_dense_networks(feedback: str) -> None:
     assert stats.ks_2samp(dense, deferred).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e12])
-def test_float32_bases_stay_orthonormal_over_2000_samples(scale: float) -> None:
-    layer = nfd.DeferredLinear(2500, 2300)
+@pytest.mark.parametrize(
+    ("samples", "scale"), [(1000, 1.0), pytest.param(2000, 1.0, marks=pytest.mark.slow), (200, 1e-12), (200, 1e12)]
+)
+def test_float32_bases_stay_orthonormal_over_many_samples(samples: int, scale: float) -> None:
+    n = max(1250, samples + samples // 4)
+    layer = nfd.DeferredLinear(n, n - 200)
     stream = torch.Generator().manual_seed(0)
-    drift = torch.randn(2500, generator=stream)
-    for k in range(50 if scale == 1.0 else 5):
-        x = drift + 0.3 * torch.randn(40, 2500, generator=stream)  # correlated, as features are
+    drift = torch.randn(n, generator=stream)
+    for k in range(samples // 40):
+        x = drift + 0.3 * torch.randn(40, n, generator=stream)  # correlated, as features are
         x[5] = x[4]
         x[7] = x[6] + 1e-6 * x[8]
         x[9] = 0
@@ -161,7 +164,7 @@ def test_float32_bases_stay_orthonormal_over_2000_samples(scale: float) -> None:
         ask(layer, scale * x)
     for frame in (layer.matrix.forward.directions, layer.matrix.backward.directions):
         Q = frame.rows.double()
-        assert len(Q) > (1500 if scale == 1.0 else 150)
+        assert len(Q) > 0.7 * samples
         assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 1e-5
 
 
