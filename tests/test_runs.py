@@ -35,7 +35,7 @@ def group(**settings: Any) -> list[dict[str, Any]]:
         {"network": "mlp", "rule": "mup"},
         {"block": "two-layer", "rule": "depth-mup-inner"},
         {"weights": "deferred"},
-        {"weights": "structured"},
+        {"weights": "structured", "resolution": 0.3},
         {"train": 40, "validation": 30},
     ],
     ids=str,
@@ -63,7 +63,8 @@ def test_the_name_of_a_run_is_its_settings_and_its_data() -> None:
         "image_size": 8, "activation": "tanh", "horizon": 2.0, "eta_c": 0.31, "steps": 9, "batch": 9, "width": 13,
         "depth": 4, "block": "one-layer", "feedback": "independent", "rule": "depth-mup-inner", "optimizer": "adam",
         "momentum": 0.5, "seed": 1, "data_seed": 1, "weights": "deferred",
-        "network": "mlp", "coupled": True, "every": 2, "meter": "updates", "train": 9, "validation": 9,
+        "network": "mlp", "coupled": True, "every": 2, "meter": "updates", "resolution": 0.2, "train": 9,
+        "validation": 9,
     }  # fmt: skip
     names = {run_key(config, "digits")}
     for name, value in other.items():
@@ -128,6 +129,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         RunConfig(coupled=True, block="two-layer")
     with pytest.raises(ValueError, match="coupled is for dense and deferred weights"):
         RunConfig(coupled=True, weights="structured")
+    with pytest.raises(ValueError, match="resolution is for weights='deferred' or 'structured'"):
+        RunConfig(resolution=0.1)
     with pytest.raises(ValueError, match="needs batch=1; got batch=16"):
         RunConfig(meter="spectra")
     for meter in ("start", "updates", "spectra"):

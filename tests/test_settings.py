@@ -281,7 +281,7 @@ SHORT: Settings = {"steps": 3, "batch": 4}
 RUN = SHORT | {"width": 12, "depth": 2}
 FORMS = (
     "network", "block", "order", "feedback", "weights", "rule", "optimizer", "momentum", "data_seed", "coupled",
-    "every", "meter", "horizon", "train", "validation",
+    "every", "meter", "horizon", "resolution", "train", "validation",
 )  # fmt: skip
 RUNS = Probe(
     run_numbers,
@@ -316,6 +316,7 @@ RUNS = Probe(
         "coupled": [True],
         "every": [2],
         "train": [40],
+        "resolution": [0.5],
         "validation": [30],
         "meter": ["none", "start", "updates", "spectra", "outputs"],
     },

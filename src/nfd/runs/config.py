@@ -19,6 +19,7 @@ Width = Annotated[int, Field(strict=True, ge=1, le=WIDEST)]
 Several = Annotated[int, Field(strict=True, ge=2, le=MOST)]  # of which a standard error can be taken
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(strict=True, ge=0, lt=MAX_ETA_C, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Momentum = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)]
 

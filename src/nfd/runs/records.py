@@ -26,7 +26,7 @@ from nfd.training.losses import cross_entropy
 
 _IN_A_GROUP = {"seed", "eta_c", "horizon", "rule"}  # what may differ there
 _TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
-_SINCE_0_1 = ("train", "validation")  # not in a name unless they are set: settings then had none of them
+_SINCE_0_1 = ("resolution", "train", "validation")  # not in a name unless they are set: settings then had none of them
 _ENTRIES = 2**18  # of a hidden vector of the whole group: what stays in a core's cache
 
 

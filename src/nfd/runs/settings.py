@@ -23,7 +23,7 @@ from nfd.core.names import (
     RuleName,
     RunMeter,
 )
-from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Width
+from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Share, Width
 from nfd.runs.fields import (
     AnyDepth,
     Ascending,
@@ -96,6 +96,8 @@ class RunConfig(TrainingConfig):
     """shared (the standard network), independent (the paper's decoupled one) or static"""
     weights: NetworkWeights = "dense"
     """dense, deferred (the exact law) or structured (the limit)"""
+    resolution: Share | None = None
+    """shortest direction that deferred and structured weights record, relative to its vector; by default their own"""
     rule: RuleName = "depth-mup"
     """learning-rate rule, which also decides the residual multiplier; ntk is the kernel regime"""
     optimizer: WholeOptimizer = "sgd"
@@ -139,6 +141,10 @@ class RunConfig(TrainingConfig):
             raise InputError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
         if self.coupled and self.weights == "structured":
             raise InputError("coupled is for dense and deferred weights: structured ones are no increments of a path.")
+        if self.resolution is not None and self.weights == "dense":
+            raise InputError(
+                f"resolution is for weights='deferred' or 'structured'; got {self.resolution:g} for 'dense'. Drop it."
+            )
         if self.meter not in ("none", "outputs") and (self.weights != "dense" or not law_of(self.optimizer).is_linear):
             raise InputError(
                 f"meter={self.meter!r} needs weights='dense' and optimizer={names_where(lambda law: law.is_linear)}; "

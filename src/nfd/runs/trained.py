@@ -16,6 +16,7 @@ from nfd.families.member import Member
 from nfd.families.paper import PaperFamily
 from nfd.nets.mlp import MLP
 from nfd.nets.resnet import ResNet
+from nfd.nets.structured import StructuredLinear
 from nfd.runs.metering import METERS
 from nfd.runs.settings import RunConfig
 from nfd.scaling.laws import law_of
@@ -64,7 +65,8 @@ def member(config: RunConfig, dataset: Dataset, device: str = "cpu") -> Member:
 def family(config: RunConfig, dataset: Dataset) -> Family:
     """The networks of every size that a run's network is one of."""
     plain = config.network == "mlp"
-    names = ("activation", "feedback") if plain else ("activation", "feedback", "horizon", "block", "order", "coupled")
+    shared = ("activation", "feedback", "resolution")
+    names = shared if plain else (*shared, "horizon", "block", "order", "coupled")
     settings = {name: getattr(config, name) for name in names}
     sizes = dataset.inputs.shape[1], len(dataset.classes)
     return PaperFamily(MLP if plain else ResNet, *sizes, config.rule, config.optimizer, settings)
@@ -99,6 +101,7 @@ class _Training:
         """Train them, and what that gave for each."""
         metrics, curves = self.meter.start()
         losses = self._losses()
+        metrics |= _recorded(self.net)
         outputs = self._outputs(self.first.steps)
         tests = self._test_curves() if self.first.every else {}
         results = []
@@ -161,6 +164,12 @@ class _Training:
             name: torch.cat([self.readings.get(step, self.blank)[name] for step in steps]) for name in self.blank
         }
         return vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
+
+
+def _recorded(net: nn.Module) -> dict[str, float]:
+    """``directions``: how many directions the update of a structured layer has, the mean over layers."""
+    ranks = [layer.rank for layer in net.modules() if isinstance(layer, StructuredLinear)]
+    return {"directions": sum(ranks) / len(ranks)} if ranks else {}
 
 
 @torch.no_grad()
