@@ -3,12 +3,12 @@
 python examples/wide_gpt.py                                                # width 256, seconds
 python examples/wide_gpt.py --width 16384 --layers 4 --tokens 15000        # 13 billion hidden weights, never stored
 python examples/wide_gpt.py --dense                                        # the same model with stored weights
+python examples/wide_gpt.py --out out/wide                                 # keep the losses, for wide_gpt_figure.py
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.files import prepare_directory, write_json
+from nfd.core.machine import peak_memory
 
 BATCH, LENGTH, HEAD, BYTES = 8, 32, 64, 256
 
@@ -66,18 +68,24 @@ def batches(
         yield rows[:, :-1], rows[:, 1:]
 
 
-def main(width: int, layers: int, tokens: int, dense: bool, lr: float, adamw_lr: float) -> list[float]:
-    """Train; returns the loss before every step."""
-    torch.manual_seed(0)
+def main(
+    width: int, layers: int, tokens: int, dense: bool, lr: float, adamw_lr: float, seed: int = 0, out: str | None = None
+) -> list[float]:
+    """Train; returns the loss before every step, and keeps it in the folder ``out``."""
+    torch.manual_seed(seed)
     with torch.device("cpu" if dense else "meta"):
         model: nn.Module = GPT(width, layers)
     plan = nfd.plan(
         model, rule="complete-p", make_model=GPT, base_width=64, base_depth=2, optimizer="muon",
         sample=torch.zeros(2, LENGTH, dtype=torch.long),
     )  # fmt: skip
-    model = plan.apply_(model, seed=0) if dense else nfd.defer(model, plan, resolution=0.2)
-    optimizer = plan.make_optimizer(model, lr=lr, adamw_lr=adamw_lr)
-    losses, began = [], time.perf_counter()
+    model = plan.apply_(model, seed) if dense else nfd.defer(model, plan, resolution=0.2, seed=seed)
+    optimizer = plan.make_optimizer(model, lr=lr, adamw_lr=adamw_lr, make=nfd.Muon)  # in the same precision for both
+    run = {
+        "weights": "dense" if dense else "structured", "width": width, "layers": layers, "tokens": tokens, "seed": seed,
+        "lr": lr, "adamw_lr": adamw_lr,
+    }  # fmt: skip
+    losses, began = list[float](), time.perf_counter()
     for step, (ids, targets) in enumerate(batches(max(1, tokens // (BATCH * LENGTH)))):
         loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
@@ -85,12 +93,13 @@ def main(width: int, layers: int, tokens: int, dense: bool, lr: float, adamw_lr:
         optimizer.step()
         losses.append(float(loss.detach()))
         ranks = [layer.rank for layer in model.modules() if isinstance(layer, nfd.StructuredLinear)]
-        gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(
-            f"step {step + 1:>3}: loss {losses[-1]:.4f}, largest rank {max(ranks, default=width)}, "
-            f"{time.perf_counter() - began:.1f} s, {gib:.2f} GiB",
-            flush=True,
-        )
+        rank, seconds, gib = max(ranks, default=width), time.perf_counter() - began, peak_memory() / 2**30
+        told = f"step {step + 1:>3}: loss {losses[-1]:.4f}, largest rank {rank}, {seconds:.1f} s, {gib:.2f} GiB"
+        print(told, flush=True)
+        if out is not None:
+            name = f"{run['weights']}-{width}-{layers}-{tokens}-{seed}.json"
+            row = run | {"steps": step + 1, "seconds": seconds, "gib": gib, "rank": rank, "losses": losses}
+            write_json(prepare_directory(out) / name, row)
     return losses
 
 
@@ -102,4 +111,6 @@ if __name__ == "__main__":
     parser.add_argument("--lr", type=float, default=0.02, help="of Muon, at width 64 and two layers")
     parser.add_argument("--adamw-lr", type=float, default=3e-3)
     parser.add_argument("--dense", action="store_true", help="stored weights")
+    parser.add_argument("--seed", type=int, default=0, help="of the network; the batches are the same")
+    parser.add_argument("--out", help="a folder: a JSON with losses, seconds and peak memory is written there")
     main(**vars(parser.parse_args()))

@@ -286,6 +286,9 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
     layer = model.get_submodule("layers.1.d")
     assert isinstance(layer, nfd.StructuredLinear)
     assert layer.std == pytest.approx(plan.std("layers.1.d.weight"))
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, nfd.StructuredLinear)}
+    bases = {plan.entries[f"{name}.weight"].role: part.basis for name, part in layers.items()}
+    assert bases == {"inner": "inputs", "outer": None}  # of the residual stream, or as the first batch tells
 
     def settings(of: nn.Module) -> dict[str, tuple[float, float]]:
         groups = plan.param_groups(of, lr=0.1, weight_decay=0.1)

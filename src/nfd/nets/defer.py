@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
+from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.nets.attention import DeferredAttention, reading
 from nfd.nets.convolution import DeferredConv
@@ -68,7 +69,7 @@ def defer(
     if plan is not None and not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
-    options = {} if resolution is None else {"resolution": resolution}
+    shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
     patterns = check_patterns("where", where)
     rows = None if samples is None else check_count("samples", samples, minimum=0)
     seed = check_seed(seed)
@@ -76,6 +77,7 @@ def defer(
 
     def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
         n_in, n_out = linear.features
+        options = shared | ({"basis": _basis(plan, name)} if weights == "structured" else {})
         layer = layer_of(
             n_in,
             n_out,
@@ -136,6 +138,11 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
 def _check_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+
+
+def _basis(plan: Plan | None, name: str) -> BasisName:
+    """Inputs, for a matrix that reads the residual stream: its vectors have fewer directions than those of a branch."""
+    return "inputs" if plan is not None and plan.entries[name].role == "inner" else "auto"
 
 
 def _check_buffers(model: nn.Module) -> None:

@@ -140,10 +140,11 @@ def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: fl
     A = (M @ M.T if is_wide else M.T @ M) / size**2
     identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
     P = identity / size
-    for _ in range(steps):
+    for remaining in reversed(range(steps)):
         turn = a * identity + b * A + c * A @ A
         P = P @ turn
-        A = turn @ A @ turn
+        if remaining:
+            A = turn @ A @ turn
     return torch.matmul(P, M) if is_wide else torch.matmul(M, P)
 
 
