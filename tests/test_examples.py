@@ -14,10 +14,12 @@ from types import ModuleType
 import jupytext
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 from tests.waiting import PATIENCE
 
 import nfd
+from nfd.data.digits import digits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -201,6 +203,40 @@ def test_whether_a_check_foresaw_a_drift(
 ) -> None:
     page = transfer_gpt(monkeypatch).transfer_gpt_page
     assert page.foresight({"value": value, "low": low, "high": high}, faults) == meaning
+
+
+@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
+def test_epochs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The page has networks, limit and kernels; the second time nothing is trained, and the page is the same."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("epochs")
+    command = ["epochs.py", "--size", "small", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "page")]
+    monkeypatch.setattr(sys, "argv", command)
+    example.main()
+    page = (tmp_path / "page/epochs.md").read_text()
+    assert page.count("stored weights |") == page.count("| structured weights |") == 2
+    assert page.count("| NTK |") == page.count("| NNGP |") == 2
+    assert "{" not in page
+    assert all((tmp_path / f"out/epochs-{name}.png").stat().st_size > 5000 for name in ("error", "loss"))
+    monkeypatch.setattr(nfd.runs.records, "train_group", None)
+    example.main()
+    assert (tmp_path / "page/epochs.md").read_text() == page
+
+
+def test_kernels_beside_epochs_are_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example, page = (importlib.import_module(name) for name in ("epochs", "epochs_page"))
+    fitted = digits().part(60, 50, 0)
+    ridge, error = example.kernel_error(fitted, fitted, "ntk", 3)
+    x, targets = fitted.inputs.double(), torch.nn.functional.one_hot(fitted.labels).double()
+    K = nfd.kernel(x, kind="ntk", depth=3)
+    weights = torch.linalg.solve(K + ridge * K.diagonal().mean() * torch.eye(60), targets - targets.mean(0))
+    answers = (nfd.kernel(fitted.test_inputs.double(), x, kind="ntk", depth=3) @ weights).argmax(1)
+    assert error.value == pytest.approx(100 * float((answers != fitted.test_labels).double().mean()))
+    kernel = {"kernel": "ntk", "value": 60.0, "low": 59.0, "high": 61.0}
+    assert "5.0 points above it" in page.beside_kernel(55.0, 1.0, kernel)
+    assert "5.0 points below it" in page.beside_kernel(65.0, 1.0, kernel)
+    assert "not to be told from it" in page.beside_kernel(59.0, 1.0, kernel)
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here

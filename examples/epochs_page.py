@@ -1,0 +1,293 @@
+"""The page of ``epochs.py``: its tables, charts and sentences; nothing is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nfd.core.files import prepare_directory, write_csv, write_text
+from nfd.core.statistics import Interval
+from nfd.limits.loss import LimitLosses
+from nfd.questions.findings.finding import Axes, Finding, SeriesRole, depth_name
+from nfd.report.charts import write_charts
+
+Row = dict[str, Any]
+
+TITLES = {"test_error": "test error, %", "test_loss": "test loss", "train_loss": "training loss at the end"}
+HELD = {"dense": "stored weights", "structured": "structured weights"}
+LIMIT = ("infinite width", "standard error", "width bias ± standard error", "error of the resolution", "total error")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was measured. Lists of intervals are in the order of ``metrics``.
+
+    Attributes:
+        settings: of the runs. rates: validation error of every rate and momentum. networks: means by weights and width.
+        apart: structured minus stored weights, by width. limit: of infinite width, extrapolated from ``wide``.
+        halving: what the resolution changes, from halving it. kernels: errors of regression. curves: training losses.
+    """
+
+    settings: Mapping[str, Any]
+    rates: Sequence[Row]
+    networks: Sequence[Row]
+    apart: Mapping[int, Sequence[Interval]]
+    limit: LimitLosses
+    wide: int
+    halving: Sequence[Interval]
+    kernels: Sequence[Row]
+    curves: Mapping[tuple[str, int], Tensor]
+    metrics: Sequence[str]
+
+    def infinite(self, k: int) -> Interval:
+        """A metric at infinite width; the interval leaves out the resolution."""
+        values = (self.limit.value, self.limit.stderr, self.limit.low, self.limit.high)
+        return Interval(*(float(value[k]) for value in values))
+
+    def total(self, k: int) -> float:
+        """How far the metric may be from its limit: half of the interval, and what the resolution changes at most."""
+        limit, change = self.infinite(k), self.halving[k]
+        return (limit.high - limit.low) / 2 + max(abs(change.low), abs(change.high))
+
+
+PAGE = """# The limit, trained for epochs
+
+*Made by `python examples/epochs.py --data-dir DIR`; no number is written by hand. Data: {data}; {train:,} training
+and {tests:,} test images.*
+
+The infinitely wide network of muP learns features, and no fixed kernel describes it. With exact deferred weights
+every sample of every pass costs as much as a new one, so this limit was followed for a few hundred samples. Here it
+is trained for **{passes} passes**: to [structured weights](mathematics/structured.md) with a resolution, an image
+that comes back adds next to nothing. As far as we found, the limit of feature learning has not been shown for
+epochs before.
+
+## What was run
+
+- The paper's network of Eq. 1, relu, {depth} blocks, horizon 1, rule `depth-mup`: the standard network, not the
+  decoupled one. Cross-entropy, batches of {batch}, {passes} passes over {train:,} images in one order for every
+  network, a new shuffle in every pass.
+- SGD with momentum {momentum:g} and `eta_c` = {eta_c:g}: the least error on {validation:,} other training images
+  among {choices} choices, at width {tuned} with stored weights ([below](#how-the-rate-was-chosen)). All widths have
+  this rate.
+- Stored weights at the smaller widths, structured ones with resolution {resolution:g} at the larger ones. Networks
+  of one seed and width have the same input and output weights.
+- On the same images, regression with the exact kernels of the infinitely wide network that learns no features: of
+  its functions at the start (NNGP) and of its linearised training (NTK), at this depth and at infinite depth.
+  Labels are one-hot and centred; the ridge is the best on the same {validation:,} validation images.
+
+## What came out
+
+![Test error against width: networks, their limit and the kernels]({images}epochs-error.png)
+
+*Data: {data}. Means over networks with 95 % intervals; black: infinite width.*
+
+{networks}
+
+{kernels}
+
+![Training loss by pass]({images}epochs-loss.png)
+
+*Data: {data}. Training loss before the update, the mean over a pass and over networks.*
+
+## The limit and its error
+
+The law `a + b / n` through widths {quarter:,} and {wide:,} (`nfd.limits.loss`) gives infinite width:
+
+{limit}
+
+The interval holds the noise of both widths. The width bias is what width {wide:,} adds; it is taken out. The error
+of the resolution is 4/3 of what halving it changes at width {halved:,} in networks of the same seeds, all of it if
+it is of second order; it is not taken out. The total error is half of the interval plus the larger end of the error
+of the resolution.
+
+Structured weights have the limit of Gaussian ones, not their law. Where both were trained, structured minus stored,
+in pairs of one seed:
+
+{apart}
+
+## What it means
+
+{meaning}
+
+## What it costs
+
+{costs}
+
+## What is not shown
+
+- **More images.** These are {train:,}; more need more directions, and so wider networks.
+- **Another order of the batches, another choice of images, another depth.** Intervals of networks are over initial
+  weights, those of kernels over test images.
+- **A proof.** That structured weights have the limit of Gaussian ones in training is expected and measured.
+- **The best rate of each width.** The one here is best at width {tuned}, among those tried.
+- **What features are worth by themselves.** The kernels are fitted to squared loss and to its end, the networks to
+  cross-entropy for {passes} passes. Neither augments images or convolves.
+
+## How the rate was chosen
+
+{rates}
+"""
+
+
+def write(found: Answers, out: Path, page: Path) -> None:
+    """The charts in ``out``; the page and its table in ``page``, which has images in a folder if it is ``docs``."""
+    prepare_directory(out)
+    prepare_directory(page)
+    write_charts([error_chart(found), loss_chart(found)], out)
+    write_csv(page / "epochs.csv", [in_columns(row) for row in found.networks])
+    write_text(page / "epochs.md", text(found, "images/" if page.name == "docs" else f"{out.resolve()}/"))
+
+
+def in_columns(row: Row) -> Row:
+    """A row with intervals as three columns."""
+    columns: Row = {}
+    for name, value in row.items():
+        interval = isinstance(value, Interval)
+        columns |= (
+            {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high} if interval else {name: value}
+        )
+    return columns
+
+
+def text(found: Answers, images: str) -> str:
+    """The page."""
+    names = [TITLES[name] for name in found.metrics]
+    return PAGE.format(
+        **found.settings,
+        images=images,
+        choices=len(found.rates),
+        wide=found.wide,
+        quarter=found.wide // 4,
+        networks=table(["width", "weights", "networks", *names], [network_cells(found, row) for row in found.networks]),
+        kernels=table(["kernel", "depth", "test error, %", "ridge"], [kernel_cells(row) for row in found.kernels]),
+        limit=table(["", *LIMIT], [limit_cells(found, k) for k in range(len(names))]),
+        apart=table(["width", *names], [[f"{n:,}", *map(str, values)] for n, values in found.apart.items()]),
+        rates=table(
+            ["momentum", "`eta_c`", "validation error, %"],
+            [[f"{row['momentum']:g}", f"{row['eta_c']:g}", limits(row)] for row in found.rates],
+        ),
+        meaning="\n".join(meaning(found)),
+        costs=costs(found),
+    )
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def limits(row: Row, digits: int = 1) -> str:
+    """``62.1 [61.0, 63.2]``."""
+    return f"{row['value']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+
+
+def network_cells(found: Answers, row: Row) -> list[object]:
+    """A width in the table of networks."""
+    return [f"{row['width']:,}", HELD[row["weights"]], row["networks"], *(row[name].unsigned for name in found.metrics)]
+
+
+def kernel_cells(row: Row) -> list[object]:
+    """A kernel in its table."""
+    return [row["kernel"].upper(), depth_name(row["depth"]), limits(row), f"{row['ridge']:g}"]
+
+
+def limit_cells(found: Answers, k: int) -> list[object]:
+    """A metric in the table of the limit."""
+    limit = found.infinite(k)
+    return [
+        TITLES[found.metrics[k]],
+        limit.unsigned,
+        f"{limit.stderr:.2g}",
+        bias_of(found, k),
+        found.halving[k],
+        f"{found.total(k):.2g}",
+    ]
+
+
+def bias_of(found: Answers, k: int) -> str:
+    """What the wide networks add to a metric, with its standard error."""
+    return f"{float(found.limit.bias[k]):+.2g} ± {float(found.limit.bias_stderr[k]):.1g}"
+
+
+def meaning(found: Answers) -> list[str]:
+    """What the numbers say, sentence by sentence."""
+    k = found.metrics.index("test_error")
+    limit, total = found.infinite(k), found.total(k)
+    deep = [row for row in found.kernels if row["depth"] == found.settings["depth"]]
+    beside = [beside_kernel(limit.value, total, row) for row in deep]
+    narrow = min((row for row in found.networks if row["weights"] == "dense"), key=lambda row: row["width"])
+    gain = narrow["test_error"].value - limit.value
+    error = math.hypot(total, narrow["test_error"].high - narrow["test_error"].value)
+    return [
+        f"- The infinitely wide network that learned features for {found.settings['passes']} passes errs on "
+        f"{limit.value:.1f} ± {total:.1f} % of the test images. {' '.join(beside)}",
+        f"- At this rate {'wider is better' if gain > error else 'width changes less than can be told'}: width "
+        f"{narrow['width']:,} adds {gain:+.1f} ± {error:.1f} points to the error of infinite width, width "
+        f"{found.wide:,} {bias_of(found, k)}.",
+    ]
+
+
+def beside_kernel(value: float, total: float, row: Row) -> str:
+    """The limit against regression with a kernel."""
+    apart = row["value"] - value
+    told = abs(apart) > math.hypot(total, (row["high"] - row["low"]) / 2)
+    where = f"{abs(apart):.1f} points {'above' if apart > 0 else 'below'} it" if told else "not to be told from it"
+    return f"Regression with the {row['kernel'].upper()} of the same depth errs on {row['value']:.1f} %, {where}."
+
+
+def costs(found: Answers) -> str:
+    """Directions, memory and operations of the widest networks."""
+    s, widest = found.settings, max(found.networks, key=lambda row: row["width"])
+    n, r = widest["width"], widest["directions"]
+    stored, held = (s["depth"] * 3 * 4 * numbers / 2**30 for numbers in (n * n, 4 / 3 * n * r))
+    return (
+        f"At width n = {n:,} a layer has r = {r:,.0f} directions after {s['passes']} passes (the mean over layers), "
+        f"where {s['train']:,} images and {s['passes'] * s['train']:,} samples were seen. Basis, update, gradient and "
+        f"momentum of the hidden layers take {held:.2g} GiB; stored weights with theirs would take {stored:.2g} GiB. A "
+        f"sample costs some 14 r n operations a layer, where stored weights cost 6 n^2: {14 * r / (6 * n):.2g} of them "
+        "here. Where n is below 2.3 r, stored weights are cheaper; structured ones are there for one law at all widths."
+    )
+
+
+def error_chart(found: Answers) -> Finding:
+    """Test error against width."""
+    k = found.metrics.index("test_error")
+    rows = [
+        {"series": HELD[row["weights"]], "width": row["width"]} | named("error", row["test_error"])
+        for row in found.networks
+    ]
+    ends = [pick(row["width"] for row in found.networks) for pick in (min, max)]
+    limit = {"series": "infinite width", "role": SeriesRole.PREDICTION} | named("error", found.infinite(k))
+    kernels = [
+        {"series": f"{row['kernel'].upper()}, {depth_name(row['depth'])}", "width": n, "error": row["value"]}
+        for row in found.kernels
+        if row["depth"] == found.settings["depth"]
+        for n in ends
+    ]
+    axes = Axes("width", "error", "width n", "test error (%)", "semilogarithmic", zero=False)
+    title = "How wrong are networks that learn features, and the kernels?"
+    drawn = [*rows, *({**limit, "width": n} for n in ends)]
+    return Finding("epochs-error", title, "", drawn, axes, "", references=kernels)
+
+
+def named(name: str, number: Interval) -> Row:
+    """An interval as columns of a chart."""
+    return {name: number.value, "low": number.low, "high": number.high}
+
+
+def loss_chart(found: Answers) -> Finding:
+    """Training loss by pass, of every third width and of the widest."""
+    steps = found.settings["train"] // found.settings["batch"]
+    rows = []
+    for weights, n in dict.fromkeys([*list(found.curves)[::3], list(found.curves)[-1]]):
+        losses = found.curves[weights, n].unflatten(0, (-1, steps)).mean(1).tolist()
+        series = f"width {n:,}, {HELD[weights]}"
+        rows += [{"series": series, "pass": k + 1, "loss": x, "low": x, "high": x} for k, x in enumerate(losses)]
+    axes = Axes("pass", "loss", "pass over the training images", "training loss, mean over the pass (nats)", "curves")
+    return Finding("epochs-loss", "How do they train?", "", rows, axes, "")
