@@ -192,6 +192,13 @@ def _defer(**arguments: Any) -> Any:
     return nfd.defer(Residual(8, 2) if model is None else model, **arguments)(_FIVE)
 
 
+def _deferral(**arguments: Any) -> Any:
+    torch.manual_seed(0)
+    model = arguments.pop("model")
+    told = nfd.deferral(Residual(8, 2) if model is None else model, **arguments)
+    return torch.tensor([float(own.bytes) for own in told.replacements])
+
+
 def _store_weights(**arguments: Any) -> Any:
     torch.manual_seed(0)
     model = arguments.pop("model")
@@ -364,7 +371,22 @@ CALLS = (
             "where": "**",
             "samples": 4,
             "resolution": 0.1,
+            "memory": "1 GiB",
             "seed": 0,
+        },
+        _legal,
+    ),
+    Call(
+        "deferral",
+        _deferral,
+        {
+            "model": None,
+            "plan": None,
+            "weights": "structured",
+            "where": "**",
+            "sample": _FIVE,
+            "steps": 2,
+            "samples": None,
         },
         _legal,
     ),

@@ -13,6 +13,7 @@ from tests.test_plan import families
 from torch import Tensor, nn
 
 import nfd
+from nfd.nets import Reason
 from nfd.nets.convolution import DeferredConv
 from nfd.nets.factored import FactoredLinear
 from nfd.scaling.calls import outputs_of
@@ -376,3 +377,86 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
         nfd.defer(Residual(16, 2), weights="structure")
     with pytest.raises(TypeError, match="plan must be"):
         nfd.defer(Residual(16, 2), "mup")
+
+
+def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
+    """The same decisions as those of ``nfd.defer``, before and after it."""
+    model = Residual(24, 3)
+    model.blocks[1].down.weight.requires_grad_(False)
+    told = nfd.deferral(model, where="**.down", samples=20)
+    reasons = {own.name: own.reason for own in told.replacements}
+    assert reasons["blocks.0.down.weight"] is None
+    assert reasons["blocks.1.down.weight"] is Reason.FROZEN
+    assert reasons["blocks.0.up.weight"] is Reason.UNNAMED
+    assert reasons["embed.weight"] is reasons["head.weight"] is Reason.OUTSIDE
+    assert not any(p.is_meta for p in model.parameters())
+    deferred = nfd.defer(model, where="**.down", samples=20)
+    assert deferred.deferral == told
+    assert set(unstored(deferred)) == {own.name for own in told.replaced}
+    again = nfd.deferral(deferred, where="**")
+    assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(unstored(deferred))
+    assert not hasattr(nfd.store_weights(deferred), "deferral")
+    line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
+    assert "2 x" in line
+    assert "at most 20" in line
+    assert {"name", "kind", "shape", "reason", "rows", "rank", "bytes", "stored_bytes", "cost"} == told.table[0].keys()
+
+
+def test_a_deferral_names_obstacles_that_a_deferral_would_raise() -> None:
+    obstacles = {own.name: own.reason for own in nfd.deferral(tied(16)).replacements if own.reason}
+    assert obstacles["blocks.0.up.weight"] is obstacles["blocks.1.up.weight"] is Reason.TIED
+    attention = nfd.deferral(nn.MultiheadAttention(8, 2, add_zero_attn=True))
+    assert {own.name for own in attention.replacements if own.reason is Reason.ATTENTION} == {"out_proj.weight"}
+    plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base_width=8, sample=torch.zeros(2, 5))
+    entries = nfd.deferral(Residual(16, 2), plan)
+    assert {own.reason for own in entries.replacements} == {Reason.NARROW, Reason.ELEMENTWISE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_batch"), [("resnet", {2 * 64, 2 * 16}), ("gpt2", {8}), ("vit", {10}), ("encoder", {10})]
+)
+def test_rows_that_a_batch_asks_are_counted_without_numbers(kind: str, per_batch: set[int]) -> None:
+    """Tokens and patches, as the layers count them themselves."""
+    model = built(kind)
+    batch = inputs(model, 1)[0]
+    told = nfd.deferral(model, sample=batch, steps=3, weights="deferred")
+    assert {own.rows for own in told.replaced} == per_batch
+    deferred = nfd.defer(model, weights="deferred")
+    asked = dict.fromkeys(unstored(deferred), 0)
+    for name, layer in unstored(deferred).items():
+        layer.register_forward_hook(
+            lambda _module, args, _out, name=name: asked.update({name: asked[name] + args[0][..., 0].numel()})
+        )
+    train(deferred, [nfd.SGD(deferred.parameters(), lr=0.1, momentum=0.9)], [batch])
+    assert asked == {own.name: own.rows for own in told.replaced}
+
+
+def test_bytes_of_a_deferral_bound_what_layers_hold() -> None:
+    for weights in ("structured", "deferred"):
+        model = nfd.defer(Residual(300, 2), weights=weights, resolution=1e-4, samples=96)  # type: ignore[arg-type]
+        optimizer = nfd.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        stream = torch.Generator().manual_seed(0)
+        train(model, [optimizer], [torch.randn(16, 5, generator=stream) for _ in range(6)])
+        for own in model.deferral.replaced:  # type: ignore[union-attr]
+            layer = unstored(model)[own.name]
+            momentum = optimizer.state[layer.update]["momentum_buffer"].nbytes
+            bias = 2 * (0 if layer.bias is None else layer.bias.nbytes)
+            held = layer.nbytes + momentum - bias
+            assert held <= own.bytes
+            assert weights == "structured" or held > 0.3 * own.bytes  # inputs of few dimensions need few directions
+
+
+def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:
+    with torch.device("meta"):
+        model = Residual(2**17, 2)
+    options: dict[str, Any] = {"make_model": Residual, "base_width": 8, "sample": torch.zeros(2, 5)}
+    plan = nfd.plan(model, rule="mup", optimizer="muon", **options)
+    with pytest.raises(
+        ValueError, match=r"After samples=1000000000 the layers could hold .* and there are .*Lower samples"
+    ):
+        nfd.defer(model, plan, samples=10**9)
+    with pytest.raises(ValueError, match=r"and there are 1 KiB"):
+        nfd.defer(Residual(16, 2), samples=4, memory=1024)
+    assert isinstance(nfd.defer(Residual(16, 2), samples=4, memory="1 MiB"), Residual)
+    with pytest.raises(ValueError, match="sample could not be followed by shapes alone"):
+        nfd.deferral(Residual(16, 2), sample=torch.zeros(2, 7))

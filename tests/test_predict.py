@@ -17,8 +17,9 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
+from nfd.core.machine import bytes_of
 from nfd.data.digits import digits
-from nfd.limits.cost import Storage, bytes_of, widest, within
+from nfd.limits.cost import Storage, widest, within
 from nfd.limits.loss import limit_losses
 from nfd.limits.networks import PaperNetworks
 from nfd.limits.problem import problem

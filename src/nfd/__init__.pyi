@@ -12,6 +12,8 @@ from .meters.check import check as check
 from .meters.outcome import Check as Check
 from .nets.defer import defer as defer
 from .nets.defer import store_weights as store_weights
+from .nets.deferral import Deferral as Deferral
+from .nets.deferral import deferral as deferral
 from .nets.deferred import DeferredLinear as DeferredLinear
 from .nets.mlp import MLP as MLP
 from .nets.muon import Muon as Muon

@@ -9,6 +9,15 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nfd.core.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container have
 
 
 def peak_memory() -> float:
@@ -23,6 +32,28 @@ def peak_memory() -> float:
             return 1024.0 * int(peak[1])
     unit = 1 if platform.system() == "Darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def bytes_of(memory: str | int | float) -> int:
+    """``"4 GiB"``, ``"500 MB"`` or a number of bytes, as bytes."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
+    if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
+        raise InputError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < 2**63:
+        raise InputError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
+    return int(size)
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes that a GPU has, or the machine, or the container that this process runs in."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[1])
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    allowed = _CONTAINER.read_text().strip() if _CONTAINER.exists() else ""
+    return min(most, int(allowed)) if allowed.isdigit() else most
 
 
 def cores() -> int:

@@ -7,34 +7,17 @@ gradient). The seconds are a model of a two-core CPU, on every device; only thei
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nfd.core.errors import WIDEST, InputError
+from nfd.core.errors import WIDEST
 from nfd.core.names import NetworkWeights
 from nfd.limits.problem import Problem
 from nfd.nets.frame import predicted_bytes
+from nfd.nets.matrix_cost import DRAW_RATE, MATRIX_RATE, PRODUCT_RATE, deferred_seconds
 
 _FLOAT = 4
-PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
-MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
-_DRAW_RATE = 2.5e8  # normal numbers/s
-_QUERY_SECONDS = 3e-4  # one query of one layer, apart from its products
-_PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
 LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
-def bytes_of(memory: str | int | float) -> int:
-    """``"4 GiB"``, ``"500 MB"`` or a number of bytes, as bytes."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", str(memory))
-    if not match or match[2].upper() not in _UNITS or match[1].count(".") > 1 or match[1] == ".":
-        raise InputError(f"memory must be like '4 GiB' or '500 MB'; got {memory!r}.")
-    size = float(match[1]) * _UNITS[match[2].upper()]
-    if not 1 <= size < 2**63:
-        raise InputError(f"memory must be between 1 byte and 8 EiB; got {memory!r}.")
-    return int(size)
 
 
 @dataclass(frozen=True)
@@ -79,13 +62,8 @@ def _shared_bytes(problem: Problem, n: int, depth: int) -> int:
 
 def _deferred(problem: Problem, n: int, depth: int) -> Storage:
     layers, N, batch = depth * problem.layers_per_block, problem.task.samples, problem.task.batch
-    rank = min(N, n)
     size = layers * predicted_bytes(n, n, N, _FLOAT) + _shared_bytes(problem, n, depth)
-    growing = 0.5 * rank * rank / batch + max(0, N - n) / batch * rank  # sum over steps of the rank
-    products = 2 * 2 * _PASSES * n * batch * growing
-    draws = 2 * rank * n
-    seconds = products / PRODUCT_RATE + draws / _DRAW_RATE + 2 * N / batch * _QUERY_SECONDS
-    return Storage("deferred", size, layers * seconds)
+    return Storage("deferred", size, layers * deferred_seconds(n, n, N, batch))
 
 
 def _dense(problem: Problem, n: int, depth: int) -> Storage:
@@ -97,7 +75,7 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
     passes = 2 * matrices + 2
     flops = 3 * 2 * n * n * problem.task.batch
     step = passes * n * n * _FLOAT / MATRIX_RATE + flops / (3 * PRODUCT_RATE) + 1e-4
-    return Storage("dense", size, layers * (steps * step + copies * n * n / _DRAW_RATE))
+    return Storage("dense", size, layers * (steps * step + copies * n * n / DRAW_RATE))
 
 
 def power_of_two(at_least: float) -> int:

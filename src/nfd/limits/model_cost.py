@@ -23,19 +23,14 @@ from nfd.core.names import NetworkWeights
 from nfd.core.random import global_streams
 from nfd.families.constructed import ConstructedFamily
 from nfd.families.member import Member
-from nfd.limits.cost import MATRIX_RATE, PRODUCT_RATE, Storage
+from nfd.limits.cost import Storage
 from nfd.nets.asked import rows_asked
 from nfd.nets.hadamard import padded_size
+from nfd.nets.matrix_cost import SPARE, MatrixUse, stored_cost, structured_cost
 from nfd.nets.wide import wide_maps
 from nfd.scaling.calls import batch_size, call_with, tensors_in
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.training.task import Task
-
-_TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
-_LAYER_SECONDS = 2e-3  # of a structured layer and step, apart from its products
-_FULL_RATE = 3 * PRODUCT_RATE  # of products of square matrices
-_NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
-_SPARE = 9 / 8  # room that bases grow by
 
 
 @dataclass(frozen=True)
@@ -90,34 +85,27 @@ class ModelCosts:
         return Storage(weights, round(bytes_1 + step * (bytes_2 - bytes_1)), seconds_1 + step * (seconds_2 - seconds_1))
 
     @property
-    def _samples(self) -> int:
-        """Rows that a wide matrix is asked for in training, at most."""
-        return self._seen(*self.family.base).rows * self.task.steps
+    def _most(self) -> int:
+        """Directions that an update needs: those given, else the rows that its matrix is asked for in training."""
+        return self._seen(*self.family.base).rows * self.task.steps if self.rank is None else self.rank
 
     def _dense(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
-        size, copies = self._itemsize, 2 + law.states
-        wide = sum(n_in * n_out for n_in, n_out in seen.wide)
+        costs = [stored_cost(self._use(sides, seen.rows, law)) for sides in seen.wide]
         largest = max((n_in * n_out for n_in, n_out in seen.wide), default=0)
-        flops = 6 * seen.rows * wide + sum(_orthogonalising(law, *sides) for sides in seen.wide)
-        step = flops / _FULL_RATE + 2 * copies * wide * size / MATRIX_RATE
-        return self._shared_bytes(seen) + size * (copies * wide + 3 * largest), self.task.steps * step
+        held = self._shared_bytes(seen) + 3 * self._itemsize * largest + sum(cost.bytes for cost in costs)
+        return held, self.task.steps * sum(cost.seconds for cost in costs)
 
     def _structured(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
-        size, rows = self._itemsize, seen.rows
-        most = self._samples if self.rank is None else self.rank
-        numbers = seconds = 0.0
-        for n_in, n_out in seen.wide:
-            r, N = min(most, n_in, n_out), padded_size(max(n_in, n_out))
-            numbers += _SPARE * r * (1 + 2 + law.states) * max(n_in, n_out) + 6 * N + r * r
-            typical = r / 2  # directions are added as training goes
-            thin = 6 * rows * typical * (n_in + n_out) / PRODUCT_RATE
-            full = _orthogonalising_gram(law, typical, max(n_in, n_out)) / _FULL_RATE
-            seconds += 4 * rows * N * _TRANSFORM_SECONDS + thin + full + _LAYER_SECONDS
+        costs = [structured_cost(self._use(sides, seen.rows, law)) for sides in seen.wide]
         widest = max((max(sides) for sides in seen.wide), default=0)
-        transient = 4 * rows * padded_size(max(widest, 1)) + 2 * _SPARE * min(most, widest) * widest
+        transient = 4 * seen.rows * padded_size(max(widest, 1)) + 2 * SPARE * min(self._most, widest) * widest
         if not self._on_meta:  # it is made with numbers, which are then replaced
             transient += sum(n_in * n_out for n_in, n_out in seen.wide)
-        return self._shared_bytes(seen) + size * (numbers + transient), self.task.steps * seconds
+        held = self._shared_bytes(seen) + self._itemsize * transient + sum(cost.bytes for cost in costs)
+        return held, self.task.steps * sum(cost.seconds for cost in costs)
+
+    def _use(self, sides: tuple[int, int], rows: int, law: OptimizerLaw) -> MatrixUse:
+        return MatrixUse(*sides, rows, self._most, law.states, law.rest is not None, self._itemsize)
 
     def _shared_bytes(self, seen: Seen) -> float:
         """Of what both ways hold: all other tensors, with gradients and states, and what a pass keeps."""
@@ -184,16 +172,3 @@ def _saved(member: Member, task: Task, batch: tuple[Any, Any]) -> int:
     del value
     inputs = sum(tensor.nbytes for tensor in tensors_in(batch))
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + inputs
-
-
-def _orthogonalising(law: OptimizerLaw, rows: float, columns: float) -> float:
-    """Operations of making all singular values of a matrix one, where the optimizer does."""
-    if law.rest is None:
-        return 0.0
-    m, M = min(rows, columns), max(rows, columns)
-    return _NEWTON_SCHULZ * (4 * m * m * M + 2 * m**3)
-
-
-def _orthogonalising_gram(law: OptimizerLaw, rows: float, columns: float) -> float:
-    """The same on the Gram matrix of the rows, as ``nfd.Muon`` does it."""
-    return 0.0 if law.rest is None else 4 * rows * rows * columns + _NEWTON_SCHULZ * 8 * rows**3

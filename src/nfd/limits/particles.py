@@ -25,9 +25,9 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
+from nfd.core.machine import bytes_of
 from nfd.core.random import derive
 from nfd.core.statistics import stderr
-from nfd.limits.cost import bytes_of
 from nfd.limits.scheme import Particles, Slope
 from nfd.scaling.rules import MAX_ETA_C
 

@@ -20,8 +20,8 @@ class CountedLinear(nn.Module):
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.update, self.bias, self.rows = weight, None, 0
-        self.weight_shape = tuple(weight.shape)
+        self.update = self.scale = weight  # which hold nothing else here
+        self.bias, self.rows, self.weight_shape = None, 0, tuple(weight.shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""

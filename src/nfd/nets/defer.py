@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import gradients
-from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, check_patterns, check_seed
+from nfd.core.errors import InputError, check_choice, check_seed
+from nfd.core.machine import bytes_of, memory_of
 from nfd.core.names import BasisName
 from nfd.core.random import derive
+from nfd.core.text import in_bytes
 from nfd.nets.attention import DeferredAttention, reading
 from nfd.nets.convolution import DeferredConv
+from nfd.nets.deferral import Deferral, UnstoredWeights, check_model_and_plan, forecast, patterns_of
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.linear_map import LinearMap, linear_maps, placed, replaced
 from nfd.nets.structured import StructuredLinear
-from nfd.nets.wide import wide_maps
+from nfd.nets.wide import candidates, replaceable
 from nfd.scaling.plan import Plan
 
-UnstoredWeights = Literal["structured", "deferred"]
 _LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
 
 
@@ -34,6 +36,7 @@ def defer(
     where: str | Sequence[str] = "**",
     samples: int | None = None,
     resolution: float | None = None,
+    memory: str | int | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """Put layers without stored weights in the place of the matrices of a model that are wide on both sides.
@@ -54,10 +57,12 @@ def defer(
             first or last ``**`` any number.
         samples: how many rows the layers will be asked for in training, to make room at once: inputs times positions.
         resolution: of the layers; None for their own default.
+        memory: what the layers may hold after so many samples, such as ``"4 GiB"``; None for what the machine has.
         seed: of all that is drawn.
 
     Returns:
-        the model, or the layer where the model is itself a linear map.
+        the model, or the layer where the model is itself a linear map. Its attribute ``deferral`` says what was
+        replaced, what was left and why, as ``nfd.deferral`` does before.
 
     Raises:
         TypeError, ValueError: naming the argument; matrices whose weights are tied, or read by another module, so that
@@ -65,15 +70,16 @@ def defer(
 
     Source: docs/mathematics/structured.md.
     """
-    _check_module(model)
-    if plan is not None and not isinstance(plan, Plan):
-        raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
+    check_model_and_plan(model, plan)
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
     shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
-    patterns = check_patterns("where", where)
-    rows = None if samples is None else check_count("samples", samples, minimum=0)
-    seed = check_seed(seed)
+    patterns, seed = patterns_of(where), check_seed(seed)
     _check_buffers(model)
+    chosen = candidates(model, plan, patterns)
+    told = forecast(chosen, plan, weights, {}, samples=samples)
+    maps = replaceable(chosen, plan, patterns)
+    if samples is not None:
+        _check_memory(told, samples, memory, next(iter(maps.values())).weight.device)
 
     def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
         n_in, n_out = linear.features
@@ -82,22 +88,20 @@ def defer(
             n_in,
             n_out,
             std=_std(linear) if plan is None else plan.std(name),
-            seed=derive(
-                seed, "defer", name.removesuffix("weight").removesuffix(".") if linear.key == "weight" else name
-            ),
+            seed=derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
             dtype=linear.weight.dtype,
             device="cpu" if linear.weight.is_meta else linear.weight.device,
             **options,
         )
-        if rows is not None:
-            layer.reserve(rows)
+        if samples is not None:
+            layer.reserve(samples)
         return layer
 
-    maps = wide_maps(model, plan, [patterns] if isinstance(patterns, str) else patterns or [])
     model = replaced(model, maps, layer_for)
     if plan is not None:
         _make_the_rest(model, plan)
         plan.apply_(model, seed)
+    model.__dict__["deferral"] = told
     return model
 
 
@@ -117,7 +121,7 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     Raises:
         TypeError, ValueError: naming the argument, and layers whose backward pass goes through another matrix.
     """
-    _check_module(model)
+    check_model_and_plan(model, None)
     seed = check_seed(seed)
     behind: set[int] = set()  # layers that the module around them has put back
     for name, module in list(model.named_modules()):
@@ -132,12 +136,21 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     for module in model.modules():
         if isinstance(module, DeferredAttention):
             reading(module)
+    model.__dict__.pop("deferral", None)
     return model
 
 
-def _check_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+def _check_memory(told: Deferral, samples: int, memory: str | int | None, device: torch.device) -> None:
+    """ValueError where the layers of a deferral could come to hold more than there is."""
+    place = torch.device("cpu") if device.type == "meta" else device
+    most, needed = memory_of(place) if memory is None else bytes_of(memory), sum(own.bytes for own in told.replaced)
+    if needed > most:
+        bound = "Structured layers mostly need far fewer directions than samples. " * (told.weights == "structured")
+        raise InputError(
+            f"After samples={samples} the layers could hold {in_bytes(needed)}, with gradients and states of the "
+            f"optimizer, and there are {in_bytes(most)}. {bound}Lower samples, leave layers out by where=, or raise "
+            "memory=."
+        )
 
 
 def _basis(plan: Plan | None, name: str) -> BasisName:

@@ -22,11 +22,11 @@ from nfd.scaling.tensors import modules
 class Reason(StrEnum):
     """Why a matrix is left as it is."""
 
-    NARROW = "it is not wide on both sides"
-    OUTSIDE = "it is no linear map in a residual block, and there is no plan"
+    NARROW = "not wide on both sides"
+    OUTSIDE = "no linear map in a block"
     UNNAMED = "where= does not name it"
-    FROZEN = "it does not train"
-    UNSTORED = "it has no stored weights already"
+    FROZEN = "does not train"
+    UNSTORED = "has no stored weights already"
     TIED = "its weight is tied to that of another module"
     COMPUTED = "its weight is computed from other tensors"
     GROUPED = "it is a convolution with groups, which are matrices of their own; write it as several convolutions"

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from nfd.core.errors import InputError, check_choice, check_real
-from nfd.limits.cost import bytes_of
+from nfd.core.machine import bytes_of
 from nfd.scaling.laws import law_of
 
 Resource = Literal["parameters", "flops", "memory"]

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_real
+from nfd.core.machine import bytes_of
 from nfd.core.statistics import rms, stderr
-from nfd.limits.cost import bytes_of
 from nfd.limits.depth import Limit, at_depth, narrower, to_infinity
 from nfd.limits.loss import LimitLosses, limit_losses
 from nfd.limits.networks import Networks

@@ -19,14 +19,14 @@ from torch import Tensor
 import nfd
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_device
-from nfd.core.machine import peak_memory
+from nfd.core.machine import bytes_of, peak_memory
 from nfd.core.names import Block, Feedback, NetworkWeights, RuleName
 from nfd.core.random import derive, generator
 from nfd.core.statistics import interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
-from nfd.limits.cost import bytes_of, within
+from nfd.limits.cost import within
 from nfd.limits.ensemble import Ensemble, Replicate, Trajectory, replicates
 from nfd.limits.problem import Problem, problem
 from nfd.meters.updates import UPDATES

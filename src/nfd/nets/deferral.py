@@ -1,0 +1,249 @@
+"""``nfd.deferral``: what ``nfd.defer`` replaces in a model, what it leaves and why, and what both take."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from rich.table import Column
+from torch import nn
+
+from nfd.core.ambient import gradients
+from nfd.core.errors import InputError, InputTypeError, UsageError, check_choice, check_count, check_patterns
+from nfd.core.tables import as_text, table_of
+from nfd.core.text import in_bytes
+from nfd.nets.asked import rows_asked
+from nfd.nets.linear_map import LinearMap
+from nfd.nets.matrix_cost import MatrixCost, MatrixUse, deferred_cost, stored_cost, structured_cost
+from nfd.nets.wide import Candidate, Reason, candidates
+from nfd.scaling.calls import call_with, check_sample, evaluating, on_device
+from nfd.scaling.names import numberless
+from nfd.scaling.plan import Plan
+
+UnstoredWeights = Literal["structured", "deferred"]
+_COSTS: dict[str, Callable[[MatrixUse], MatrixCost]] = {"structured": structured_cost, "deferred": deferred_cost}
+_WIDTH = 150  # of the printed table, at most
+_MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What becomes of one matrix.
+
+    Attributes:
+        name: of the tensor. kind: of the module that holds it. shape: as it is stored.
+        reason: why it is left as it is; None where a layer stands in for it.
+        rows: how many rows a batch asks it for; None where no ``sample`` tells, or it is left.
+        rank: directions that its update has at most, after the training.
+        bytes: held then, with the gradient and the states of the optimizer. stored_bytes: with stored weights.
+        cost: predicted time of a step over that of stored weights; None where rows are not known.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    reason: Reason | None
+    rows: int | None
+    rank: int | None
+    bytes: int
+    stored_bytes: int
+    cost: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class Deferral:
+    """What ``nfd.defer`` makes of a model, matrix by matrix; ``print`` shows it, ``.table`` has plain dicts.
+
+    Bytes are those of matrices alone: vectors, and what a pass keeps for the gradient, come on top. Structured weights
+    are counted with as many directions as there are rows in training, which is a bound and mostly far too many.
+
+    Attributes:
+        weights: ``"structured"`` or ``"deferred"``. replacements: of every tensor of two or more dimensions.
+    """
+
+    weights: str
+    replacements: tuple[Replacement, ...]
+
+    @property
+    def replaced(self) -> tuple[Replacement, ...]:
+        """The matrices for which layers without stored weights stand in."""
+        return tuple(own for own in self.replacements if own.reason is None)
+
+    @property
+    def bytes(self) -> int:
+        """Of all matrices, those that are left included."""
+        return sum(own.bytes for own in self.replacements)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all matrices with stored weights."""
+        return sum(own.stored_bytes for own in self.replacements)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """A row of every matrix; ``reason`` is the name of a ``Reason``, or None."""
+        return [
+            {**vars(own), "shape": list(own.shape), "reason": None if own.reason is None else own.reason.name}
+            for own in self.replacements
+        ]
+
+    def __str__(self) -> str:
+        names = ("module", "shape", "replaced", "rows", "rank", "memory", "stored", "cost")
+        table = table_of(Column("matrix", no_wrap=True, overflow="fold"), *names)
+        alike = Counter(map(_generic, self.replacements))
+        for own, count in alike.items():
+            times = f"{count} x " if count > 1 else ""
+            size = " x ".join(map(str, own.shape))
+            done = "yes" if own.reason is None else own.reason.value
+            rank = "" if own.rank is None else f"at most {own.rank:,}"
+            cost = "" if own.cost is None else f"{own.cost:.2g}"
+            rows = "" if own.rows is None else f"{own.rows:,}"
+            held = [in_bytes(count * size) for size in (own.bytes, own.stored_bytes)]
+            table.add_row(f"{times}{own.name}", own.kind, size, done, rows, rank, *held, cost)
+        total = (
+            f"{len(self.replaced)} of {len(self.replacements)} matrices replaced by {self.weights} weights: "
+            f"{in_bytes(self.bytes)} for {in_bytes(self.stored_bytes)} with stored ones, gradients and states of the "
+            "optimizer included."
+        )
+        return f"{as_text(table, _WIDTH)}\n{total}"
+
+    __repr__ = __str__
+
+
+@gradients()
+def deferral(
+    model: nn.Module,
+    plan: Plan | None = None,
+    *,
+    weights: UnstoredWeights = "structured",
+    where: str | Sequence[str] = "**",
+    sample: Any = None,
+    steps: int = 1,
+    samples: int | None = None,
+) -> Deferral:
+    """What ``nfd.defer`` would replace in a model, what it would leave and why, and what that takes in training.
+
+    Nothing is changed, and nothing is as large as the model: a sample is followed by shapes alone.
+
+    Args:
+        model, plan, weights, where: as in ``nfd.defer``; the model may be on the meta device.
+        sample: a batch of the training, as the model takes it, to count the rows that every layer is asked for: inputs,
+            tokens, patches.
+        steps: how many such batches there are.
+        samples: rows in training, of every layer, where there is no sample; as in ``nfd.defer``.
+
+    Raises:
+        TypeError, ValueError: naming the argument; for a sample whose way through the model depends on its numbers.
+
+    Source: docs/howto/wide.md.
+    """
+    check_model_and_plan(model, plan)
+    check_choice("weights", weights, get_args(UnstoredWeights))
+    patterns = patterns_of(where)
+    check_sample("sample", sample)
+    steps = check_count("steps", steps)
+    chosen = candidates(model, plan, patterns)
+    rows = {} if sample is None else _rows(model, chosen, plan, patterns, sample)
+    return forecast(chosen, plan, weights, rows, steps, samples)
+
+
+def forecast(
+    chosen: Sequence[Candidate],
+    plan: Plan | None,
+    weights: UnstoredWeights,
+    rows: Mapping[str, int],
+    steps: int = 1,
+    samples: int | None = None,
+) -> Deferral:
+    """What becomes of these candidates, with rows of a batch by their names, or so many samples in all."""
+    if samples is not None:
+        samples = check_count("samples", samples, minimum=0)
+    made = []
+    for own in chosen:
+        asked = rows.get(own.name)
+        seen = samples if samples is not None else None if asked is None else asked * steps
+        made.append(_replacement(own, plan, weights, asked, seen))
+    return Deferral(weights, tuple(made))
+
+
+def check_model_and_plan(model: object, plan: object) -> None:
+    """TypeError where these are none."""
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
+
+
+def patterns_of(where: str | Sequence[str]) -> list[str]:
+    """The patterns of ``where``, checked."""
+    patterns = check_patterns("where", where)
+    return [patterns] if isinstance(patterns, str) else patterns or []
+
+
+def _replacement(
+    own: Candidate, plan: Plan | None, weights: UnstoredWeights, asked: int | None, seen: int | None
+) -> Replacement:
+    kind = "" if own.owner is None else type(own.owner).__name__
+    law = None if plan is None or own.name not in plan.entries else plan.law_for(own.name)
+    states = _MOMENTUM if law is None else law.states
+    n_in, n_out = (1, torch.Size(own.shape).numel()) if own.linear is None else own.linear.features
+    itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
+    use = MatrixUse(n_in, n_out, asked or 0, seen or 0, states, law is not None and law.rest is not None, itemsize)
+    stored = stored_cost(use)
+    if own.reason is not None:
+        size = round(stored.bytes)
+        return Replacement(own.name, kind, own.shape, own.reason, None, None, size, size, None)
+    cost = _COSTS[weights](use)
+    return Replacement(
+        own.name,
+        kind,
+        own.shape,
+        None,
+        asked,
+        None if seen is None else use.rank,
+        round(cost.bytes),
+        round(stored.bytes),
+        None if not asked else cost.seconds / stored.seconds,
+    )
+
+
+def _rows(
+    model: nn.Module, chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str], sample: Any
+) -> dict[str, int]:
+    """Rows that a sample asks every matrix for that is replaced, by a copy of the model without numbers."""
+
+    def maps_of(twin: nn.Module) -> dict[str, LinearMap]:
+        return {c.name: c.linear for c in candidates(twin, plan, patterns) if c.reason is None and c.linear is not None}
+
+    def run(twin: nn.Module) -> None:
+        with torch.device("meta"), evaluating(twin):
+            call_with(twin, on_device(sample, torch.device("meta")))
+
+    try:
+        return rows_asked(_without_numbers(model), maps_of, run)
+    except UsageError:
+        raise
+    except Exception as error:
+        message = (str(error).splitlines() or [""])[0][:200]
+        raise InputError(
+            f"sample could not be followed by shapes alone: the model raised {type(error).__name__}: {message} If the "
+            "sample is right, leave it out and pass samples=, the rows of the training."
+        ) from error
+
+
+def _without_numbers(model: nn.Module) -> nn.Module:
+    """A copy of a model on the meta device."""
+    held = [*model.parameters(), *model.buffers()]
+    memo = {
+        id(t): nn.Parameter(t.to("meta"), t.requires_grad) if isinstance(t, nn.Parameter) else t.to("meta")
+        for t in held
+    }
+    return copy.deepcopy(model, memo)
+
+
+def _generic(own: Replacement) -> Replacement:
+    return Replacement(**{**vars(own), "name": numberless(own.name)})
