@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 from tests.models import Residual
+from tests.rules import Polynomial
 from torch import Tensor, nn
 
 import nfd
@@ -176,14 +177,17 @@ def _sgd(**arguments: Any) -> Any:
     return net(_X)
 
 
-def _muon(**arguments: Any) -> Any:
-    torch.manual_seed(0)
-    layer = nfd.StructuredLinear(24, 32, std=0.2)
-    params = arguments.pop("params")
-    optimizer = nfd.Muon(layer.parameters() if params is None else params, **arguments)
-    layer(_WIDE).square().mean().backward()
-    optimizer.step()
-    return layer(_WIDE)
+def _stepping(layer_of: Any, optimizer_of: Any) -> Callable[..., Any]:
+    def stepped(**arguments: Any) -> Any:
+        torch.manual_seed(0)
+        layer = layer_of(24, 32, std=0.2)
+        params = arguments.pop("params")
+        optimizer = optimizer_of(layer.parameters() if params is None else params, **arguments)
+        layer(_WIDE).square().mean().backward()
+        optimizer.step()
+        return layer(_WIDE)
+
+    return stepped
 
 
 def _defer(**arguments: Any) -> Any:
@@ -355,9 +359,23 @@ CALLS = (
     ),
     Call(
         "Muon",
-        _muon,
+        _stepping(nfd.StructuredLinear, nfd.Muon),
         {"params": None, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0, "nesterov": False, "ns_steps": 5}
         | {"ns_coefficients": (3.4445, -4.7750, 2.0315), "eps": 1e-7, "adjust_lr_fn": None},
+        _legal,
+        also=("parameter", "optimizer"),
+    ),
+    Call(
+        "Shampoo",
+        _stepping(nfd.DeferredLinear, nfd.Shampoo),
+        {"params": None, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0, "eps": 1e-6},
+        _legal,
+        also=("parameter", "optimizer"),
+    ),
+    Call(
+        "EquivariantOptimizer",
+        _stepping(nfd.StructuredLinear, Polynomial),
+        {"params": None, "lr": 0.1, "weight_decay": 0.0},
         _legal,
         also=("parameter", "optimizer"),
     ),

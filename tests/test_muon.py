@@ -184,3 +184,12 @@ def test_a_name_makes_it_where_weights_are_not_stored() -> None:
         assert isinstance(made, nfd.Muon)
         assert isinstance(optimizer_named(name, [{"params": list(dense.parameters())}]), torch.optim.Muon)
     assert made.param_groups[0]["adjust_lr_fn"] == "match_rms_adamw"
+
+
+def test_many_steps_of_newton_and_schulz_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside a gradient of low rank, where the Gram matrix has nothing but rounding, which 12 steps magnify."""
+    stream = torch.Generator().manual_seed(0)
+    low = torch.randn(30, 4, generator=stream, dtype=F64) @ torch.randn(4, 50, generator=stream, dtype=F64)
+    in_full_precision(monkeypatch)
+    ours, theirs = (step(partial(make, ns_steps=12), low) for make in (nfd.Muon, torch.optim.Muon))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

@@ -218,15 +218,17 @@ def bare(width: int, depth: int) -> Residual:
     return Residual(width, depth, bias=False)
 
 
-def function_update(law: str, width: int) -> float:
-    """How much one step of a plan with the base at width 16 moves the outputs of a residual network."""
+def function_update(law: str, width: int, steps: int = 1) -> float:
+    """How much the steps of a plan with the base at width 16 move the outputs of a residual network."""
     model = bare(width, 2)
     plan = nfd.plan(model, rule="mup", make_model=bare, base_width=16, base_depth=2, optimizer=law, sample=X)
     plan.initialize_(model, seed=1)
     optimizer = optimizer_named(law, plan.param_groups(model, lr=1e-3))
     before = model(X).detach()
-    cross_entropy(model(X), LABELS).backward()
-    optimizer.step()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(model(X), LABELS).backward()
+        optimizer.step()
     return float((model(X).detach() - before).norm())
 
 
@@ -238,6 +240,11 @@ def test_a_registered_optimizer_has_the_rates_of_its_law(law: str, sound: bool) 
     """Under muP the first update of the outputs does not depend on width; under a wrong law it does."""
     small, large = (function_update(law, width) for width in (64, 1024))
     assert (0.5 < large / small < 2) == sound
+
+
+def test_shampoo_has_the_rates_of_its_law_after_several_steps_too() -> None:
+    """Whose gradients add up in its covariances."""
+    assert 0.5 < function_update("shampoo", 256, steps=4) / function_update("shampoo", 32, steps=4) < 2
 
 
 @pytest.mark.usefixtures("registered")

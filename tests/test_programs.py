@@ -1,13 +1,18 @@
-"""Any sequence of queries: hypothesis writes the program, the completed matrix must have answered it."""
+"""Any sequence of queries and steps: hypothesis writes the program, the completed matrix must have answered it."""
 
 from __future__ import annotations
 
+import copy
 import warnings
+from functools import partial
+from typing import Any
 
 import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
-from torch import Tensor
+from tests.rules import Mixture, Polynomial, Sign
+from tests.test_stand_in import stored
+from torch import Tensor, nn
 
 import nfd
 
@@ -52,3 +57,103 @@ def test_one_matrix_answered_every_query(
         torch.testing.assert_close(x @ forward.T, y, rtol=0, atol=1e-9 * float(x.norm() + 1e-30))
         if g is not None and pulled is not None:
             torch.testing.assert_close(g @ backward, pulled, rtol=0, atol=1e-9 * float(g.norm() + 1e-30))
+
+
+# ---- any equivariant rule, in any program of training ------------------------------------------------------------
+
+F64 = torch.float64
+LAYERS = (
+    nfd.DeferredLinear,
+    partial(nfd.StructuredLinear, resolution=1e-10, basis="inputs"),
+    partial(nfd.StructuredLinear, resolution=1e-10, basis="gradients"),
+)
+
+
+def between(least: float, most: float) -> st.SearchStrategy[float]:
+    return st.integers(0, 20).map(lambda k: least + k * (most - least) / 20)
+
+
+def ruled(kind: type[torch.optim.Optimizer], **options: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A rule with random options."""
+    rates = {"lr": between(0.01, 0.2), "weight_decay": between(0, 0.5), "momentum": between(0, 0.9)}
+    return st.fixed_dictionaries(rates | options).map(lambda drawn: partial(kind, **drawn))
+
+
+COEFFICIENTS = st.lists(between(-2, 2), min_size=1, max_size=4).map(tuple)
+SHAPES = st.sampled_from([None, "match_rms_adamw"])
+OF_ONE_SIDE = st.one_of(
+    ruled(nfd.SGD, dampening=between(0, 0.5), maximize=st.booleans()),
+    ruled(nfd.Muon, nesterov=st.booleans(), adjust_lr_fn=SHAPES, ns_steps=st.integers(1, 6)),
+    ruled(Polynomial, coefficients=COEFFICIENTS),
+)
+OF_BOTH_SIDES = st.one_of(  # they keep covariances, which structured layers refuse
+    ruled(nfd.Shampoo, eps=between(1e-4, 1e-1)),
+    ruled(Mixture, parts=st.tuples(*[between(-1, 1)] * 3)),
+)
+CASES = st.one_of(
+    st.tuples(st.sampled_from(LAYERS), OF_ONE_SIDE), st.tuples(st.just(nfd.DeferredLinear), OF_BOTH_SIDES)
+)
+KINDS = ["learn", "step", "step", "forget", "clip", "clip one", "rate", "look"]
+TRAINING = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 4)), max_size=10)
+
+
+class Trained:
+    """Two wide matrices and the program of their training, which notes what they answered."""
+
+    def __init__(self, net: nn.Sequential, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        self.net, self.optimizer, self.stream = net, optimizer, torch.Generator().manual_seed(seed)
+        self.answers: list[Tensor] = []
+
+    def run(self, program: list[tuple[str, int]]) -> list[Tensor]:
+        for kind, size in [("learn", 2), *program, ("learn", 1)]:
+            x = torch.randn(size, self.net[0].in_features, generator=self.stream, dtype=F64)
+            parameters = [p for p in self.net.parameters() if p.grad is not None]
+            if kind == "learn":
+                y = self.net(x)
+                self.answers.append(y.detach())
+                (y - 1).square().sum().backward()
+            elif kind == "look":
+                with torch.no_grad():
+                    self.net(x)
+            elif kind == "step":
+                self.optimizer.step()
+            elif kind == "forget":
+                self.optimizer.zero_grad()
+            elif kind == "rate":
+                self.optimizer.param_groups[0]["lr"] *= size / 2
+            elif parameters and kind == "clip":
+                nn.utils.clip_grad_norm_(parameters, 0.1 * size)
+            elif parameters:
+                nn.utils.clip_grad_norm_(parameters[:1], 0.1 * size)
+        return self.answers
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(CASES, TRAINING, st.tuples(*[st.integers(2, 9)] * 3), st.integers(0, 99))
+def test_any_equivariant_rule_steps_a_layer_as_its_dense_twin(
+    case: tuple[Any, Any], program: list[tuple[str, int]], sizes: tuple[int, int, int], seed: int
+) -> None:
+    (layer_of, rule_of), (n, m, k) = case, sizes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layers = [layer_of(i, o, std=i**-0.5, seed=seed + i, dtype=F64) for i, o in ((n, m), (m, k))]
+        net = nn.Sequential(layers[0], nn.Tanh(), layers[1])
+        start = copy.deepcopy(net)
+        answers = Trained(net, rule_of(net.parameters()), seed).run(program)
+        twin = stored(net, start)
+        again = Trained(twin, rule_of(twin.parameters()), seed).run(program)
+    for y, z in zip(answers, again, strict=True):
+        torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
+
+
+def test_a_program_finds_a_rule_that_acts_on_entries() -> None:
+    """One that says that it is proved, so that nothing measures it."""
+    Pretended = type("Pretended", (Sign,), {"is_proved": True})
+    layer = nfd.DeferredLinear(12, 11, std=0.4, seed=0, dtype=F64)
+    net = nn.Sequential(layer, nn.Tanh())
+    start, program = copy.deepcopy(net), [("step", 1), ("learn", 2)]
+    answers = Trained(net, Pretended(net.parameters(), lr=0.1), 0).run(program)
+    twin = stored(net, start)
+    again = Trained(twin, Pretended(twin.parameters(), lr=0.1), 0).run(program)
+    torch.testing.assert_close(answers[0], again[0])
+    assert float((answers[1] - again[1]).abs().max()) > 0.01

@@ -15,10 +15,12 @@ from .nets.defer import store_weights as store_weights
 from .nets.deferral import Deferral as Deferral
 from .nets.deferral import deferral as deferral
 from .nets.deferred import DeferredLinear as DeferredLinear
+from .nets.equivariant import EquivariantOptimizer as EquivariantOptimizer
 from .nets.mlp import MLP as MLP
 from .nets.muon import Muon as Muon
 from .nets.resnet import ResNet as ResNet
 from .nets.sgd import SGD as SGD
+from .nets.shampoo import Shampoo as Shampoo
 from .nets.structured import StructuredLinear as StructuredLinear
 from .questions.capacity import Capacity as Capacity
 from .questions.capacity_logs import fit_capacity as fit_capacity

@@ -10,7 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_callable, check_count, check_seed
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_count,
+    check_patterns,
+    check_seed,
+)
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
@@ -21,7 +30,7 @@ from nfd.nets.defer import defer
 from nfd.nets.network import Network
 from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
-from nfd.scaling.planning import plan
+from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.self_scaled import self_scaled_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
@@ -64,6 +73,8 @@ class ConstructedFamily(Family):
             raise InputTypeError(f"base must be a pair (width, depth); got {self.base!r}.")
         for size, most in zip(self.base, (WIDEST, MOST), strict=True):
             check_count("base", size, maximum=most)
+        check_patterns("blocks", self.blocks)
+        checked_roles(self.roles)
         check_version(self.version)
 
     @property

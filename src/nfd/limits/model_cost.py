@@ -65,6 +65,7 @@ class ModelCosts:
     def obstacle(self) -> str | None:
         """Why wide matrices must be stored; None where they need not."""
         try:
+            law_of(self.family.optimizer).check_structured()
             n, L = self.family.base
             module, planned = self.family.outline(2 * n, L)  # where what grows can be seen
             wide_maps(module, planned, ["**"])

@@ -22,6 +22,7 @@ from nfd.nets.factored import FactoredLinear
 from nfd.nets.linear_map import LinearMap, linear_maps, placed, replaced
 from nfd.nets.structured import StructuredLinear
 from nfd.nets.wide import candidates, replaceable
+from nfd.scaling.laws import law_of
 from nfd.scaling.plan import Plan
 
 _LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
@@ -45,12 +46,13 @@ def defer(
     projections of ``nn.MultiheadAttention``: with a plan those that it calls hidden, inner or outer, otherwise those in
     residual blocks. Each begins Gaussian, with the standard deviation of the plan, or of the weights that it replaces.
     Biases and all other tensors stay; with a plan they begin by ``plan.apply_``. Step the model by
-    ``plan.make_optimizer`` or, the layers, by ``nfd.SGD`` or ``nfd.Muon``.
+    ``plan.make_optimizer`` or, the layers, by ``nfd.SGD`` or an ``nfd.EquivariantOptimizer``, such as ``nfd.Muon``.
 
     Args:
         model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
             plan; tensors that stay are then made on the CPU.
-        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"`` or a kind of ``"muon"``.
+        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"``, a kind of ``"muon"`` or, with
+            deferred weights, ``"shampoo"``.
         weights: ``"structured"`` for the limit of large width at O(n log n) a product, or ``"deferred"`` for the exact
             law of Gaussian weights.
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
@@ -74,6 +76,8 @@ def defer(
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
     shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
     patterns, seed = patterns_of(where), check_seed(seed)
+    if plan is not None and weights == "structured":
+        law_of(plan.optimizer).check_structured()
     _check_buffers(model)
     chosen = candidates(model, plan, patterns)
     told = forecast(chosen, plan, weights, {}, samples=samples)

@@ -43,6 +43,7 @@ class FactoredLinear(nn.Module):
     """
 
     is_deferred: ClassVar[bool] = True  # by which plans know it
+    has_two_bases: ClassVar[bool] = True  # whether both sides of the update are coordinates in a basis
     original: nn.Module | None = None  # the module that it replaced, without its numbers
     suffix = ".weight"  # of the name of the tensor that it stands for
     matrix: Matrix
@@ -75,6 +76,7 @@ class FactoredLinear(nn.Module):
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
+            parameter.has_two_bases = self.has_two_bases
             parameter.accept()
         self._warned = False
 
@@ -218,7 +220,7 @@ class FactoredLinear(nn.Module):
                 raise StateError(
                     f"{name} of this {self.kind} was replaced by a {type(parameter).__name__}. It is a coordinate "
                     "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
-                    f"device. Leave it to nfd.SGD, nfd.Muon and load_state_dict, or use {STORED}."
+                    f"device. Leave it to nfd.SGD, nfd.Muon, nfd.Shampoo and load_state_dict, or use {STORED}."
                 )
             parameter.check()
 

@@ -1,22 +1,22 @@
-"""What optimizers of layers without stored weights share: settings, room for momentum, checks, and saved states.
-
-A rule U is exact in the factors of such a layer when it is equivariant: ``U(P G Q') = P U(G) Q'`` for P and Q with
-orthonormal columns. Gradients of the layer are ``P G Q'``, so the rule acts on the small matrix G alone.
-"""
+"""What optimizers of layers without stored weights share: settings, states that grow, checks, and saved states."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
+from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, StateError, check_several
+from nfd.core.errors import InputError, InputTypeError, StateError, check_real, check_several
 from nfd.nets.frame import padded
 from nfd.nets.guarded import Guarded
+from nfd.scaling.rules import MAX_ETA_C
 
+Side = Literal["rows", "columns"]
+SIDES: tuple[Side, ...] = get_args(Side)
 _SCHEDULES = {  # what the schedulers of PyTorch keep in a group
     "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
 }  # fmt: skip
@@ -27,20 +27,29 @@ class FactoredOptimizer(torch.optim.Optimizer):
     """An equivariant optimizer that steps ordinary parameters and those of layers without stored weights alike."""
 
     kind: ClassVar[str]  # its public name
-    options: ClassVar[frozenset[str]]  # of a group
-    of_one_matrix: ClassVar[tuple[str, ...]]  # options that both parameters of a layer must share
+    states: ClassVar[Mapping[str, tuple[Side, ...]]] = {}
+    """names of tensors that are kept for a matrix, and of which side each axis is as long"""
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that are numbers from 0 on
+    of_one_matrix: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # what both parameters of a layer must share
 
-    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        """Raise unless these settings of a group are in their ranges."""
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the settings of a group."""
         raise NotImplementedError
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
         """Whether the scale of a layer, whose gradient is zero, moves under these settings."""
-        raise NotImplementedError
+        return bool(group["weight_decay"])
 
     def apply_rule(self) -> None:
         """One step of all parameters that have a gradient."""
         raise NotImplementedError
+
+    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
+        """Raise unless these settings of a group are in their ranges."""
+        for name in self.numbers:
+            if name in settings:
+                check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
 
     def check_params(self, params: Any) -> Any:
         """Return what holds parameters or groups; raise where it is nothing of the kind."""
@@ -72,7 +81,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; momentum of a grown parameter is padded with zeros first."""
+        """One step; states of a grown parameter are padded with zeros first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -83,7 +92,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
             p.check_gradient()
         self._check_layers(guarded)
         for p in guarded:
-            self._pad_momentum(p)
+            self._pad_states(p)
         with torch.no_grad():
             self.apply_rule()
         for p in guarded:
@@ -100,40 +109,44 @@ class FactoredOptimizer(torch.optim.Optimizer):
             )
         for index, group in enumerate(state_dict["param_groups"]):
             self.check_group(group, f"group {index} of the saved state")
-        self._check_momenta(state_dict)
+        self._check_states(state_dict)
         super().load_state_dict(dict(state_dict))
         for p, state in self.state.items():
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
 
-    def _check_momenta(self, state_dict: Mapping[str, Any]) -> None:
-        """ValueError when a saved momentum cannot be that of the layer in its place."""
+    def _sizes(self, name: str, p: Tensor) -> tuple[int, ...]:
+        """Of a state of this parameter."""
+        return tuple(p.shape[SIDES.index(side)] for side in self.states[name]) if p.dim() == 2 else tuple(p.shape)
+
+    def _kept(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {name: state[name] for name in self.states if isinstance(state.get(name), Tensor)}
+
+    def _check_states(self, state_dict: Mapping[str, Any]) -> None:
+        """ValueError when a saved state cannot be that of the layer in its place."""
         ours = [p for group in self.param_groups for p in group["params"]]
         theirs = [k for group in state_dict["param_groups"] for k in group["params"]]
         for p, key in zip(ours, theirs, strict=False):  # of other lengths PyTorch has words of its own
-            momentum = state_dict["state"].get(key, {}).get("momentum_buffer")
-            fits = momentum is None or (
-                momentum.dim() == p.dim() and all(a <= b for a, b in zip(momentum.shape, p.shape, strict=True))
-            )
-            if isinstance(p, Guarded) and not fits:
-                raise InputError(
-                    f"The saved momentum is {list(momentum.shape)}, that of the deferred layer in its place at most "
-                    f"{list(p.shape)}. Load the state of the layers first, or save it by {self.kind} of the same "
-                    "network."
-                )
+            if not isinstance(p, Guarded):
+                continue
+            for name, saved in self._kept(state_dict["state"].get(key, {})).items():
+                most = self._sizes(name, p)
+                if saved.dim() != len(most) or any(a > b for a, b in zip(saved.shape, most, strict=True)):
+                    raise InputError(
+                        f"The saved {_spoken(name)} is {list(saved.shape)}, that of the deferred layer in its place at "
+                        f"most {list(most)}. Load the state of the layers first, or save it by {self.kind} of the same "
+                        "network."
+                    )
 
-    def _pad_momentum(self, p: Guarded) -> None:
+    def _pad_states(self, p: Guarded) -> None:
         state = self.state.get(p, {})
-        momentum = state.get("momentum_buffer")
-        if momentum is None:
-            return
-        if state["generation"] != p.generation:
-            raise StateError(
-                f"A {p.owner} was loaded or converted after this optimizer gathered momentum, which refers to the "
-                f"directions it had before. Load the optimizer's state too, or build a new {self.kind}."
-            )
-        if momentum.shape != p.shape:
-            state["momentum_buffer"] = padded(momentum, *p.shape)
+        for name, kept in self._kept(state).items():
+            if state["generation"] != p.generation:
+                raise StateError(
+                    f"A {p.owner} was loaded or converted after this optimizer gathered {_spoken(name)}, which refers "
+                    f"to the directions it had before. Load the optimizer's state too, or build a new {self.kind}."
+                )
+            state[name] = padded(kept, *self._sizes(name, p))
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
@@ -156,6 +169,10 @@ class FactoredOptimizer(torch.optim.Optimizer):
 def is_factored(groups: Iterable[Mapping[str, Any]]) -> bool:
     """Whether groups hold parameters of layers without stored weights."""
     return any(isinstance(p, Guarded) for group in groups for p in group["params"])
+
+
+def _spoken(state: str) -> str:
+    return state.removesuffix("_buffer").replace("_", " ")
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,13 +64,12 @@ def add_rows(onto: Tensor, coefficients: Tensor, tiles: Tensor) -> None:
         onto.add_(untiled(combination(coefficients, tiles), onto.shape[1]))
 
 
-def padded(matrix: Tensor, rows: int, columns: int) -> Tensor:
-    """``matrix`` with zeros appended to both sides, ``[rows, columns]``."""
-    held = matrix.shape
-    if held == (rows, columns):
-        return matrix
-    grown = matrix.new_zeros(rows, columns)
-    grown[: held[0], : held[1]] = matrix
+def padded(tensor: Tensor, *sizes: int) -> Tensor:
+    """``tensor`` with zeros appended to every axis, up to these sizes."""
+    if tensor.shape == sizes:
+        return tensor
+    grown = tensor.new_zeros(sizes)
+    grown[tuple(map(slice, tensor.shape))] = tensor
     return grown
 
 

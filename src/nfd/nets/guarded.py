@@ -25,6 +25,7 @@ class Guarded(Watched, nn.Parameter):
 
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
+    has_two_bases: bool = True  # whether both sides of D are coordinates; one side of U is the whole space
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     noted: Note | float | None = None
@@ -95,11 +96,11 @@ class Guarded(Watched, nn.Parameter):
         if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
             return
         raise StateError(
-            f"The weights of a {self.owner} were changed by something other than nfd.SGD or nfd.Muon. Its "
+            f"The weights of a {self.owner} were changed by something other than nfd.SGD, nfd.Muon and their kin. Its "
             "matrix exists only through the products it was asked for, so only rules that act on the matrix as a whole "
             "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
-            "nfd.SGD or nfd.Muon, which take the options of PyTorch's and know how the layer grows, and "
-            f"load_state_dict to set a state; or {STORED}."
+            "nfd.SGD, nfd.Muon, nfd.Shampoo or a rule of your own (nfd.EquivariantOptimizer), which know how the layer "
+            f"grows, and load_state_dict to set a state; or {STORED}."
         )
 
     def check_gradient(self) -> float:
@@ -170,8 +171,8 @@ class Guarded(Watched, nn.Parameter):
             return None if bool(grad.any()) else 1.0
         return self.ledger.factor(grad)
 
-    def _facts(self) -> tuple[bool, int, str, tuple[int, int]]:
-        return self.requires_grad, self.generation, self.owner, self.stands_for
+    def _facts(self) -> tuple[bool, int, str, tuple[int, int], bool]:
+        return self.requires_grad, self.generation, self.owner, self.stands_for, self.has_two_bases
 
     def _note(self) -> Note | float:
         return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
@@ -199,9 +200,10 @@ def _rebuilt(
     generation: int = 0,
     owner: str = "DeferredLinear",
     stands_for: tuple[int, int] = (0, 0),
+    has_two_bases: bool = True,
 ) -> Guarded:
     parameter = Guarded(data, requires_grad)
     parameter.generation = generation  # a copied optimizer knows it
-    parameter.owner, parameter.stands_for = owner, stands_for
+    parameter.owner, parameter.stands_for, parameter.has_two_bases = owner, stands_for, has_two_bases
     parameter.accept()
     return parameter

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_count, check_flag, check_real
-from nfd.nets.factored_optimizer import FactoredOptimizer
-from nfd.nets.guarded import Guarded
-from nfd.scaling.rules import MAX_ETA_C
+from nfd.nets.equivariant import EquivariantOptimizer
+from nfd.nets.factored_optimizer import SIDES
 
 Shape = Literal["original", "match_rms_adamw"]
-_NUMBERS = ("lr", "weight_decay", "momentum", "eps")
 _MOST_STEPS = 100
 
 # PyTorch's defaults
@@ -23,7 +21,7 @@ MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-class Muon(FactoredOptimizer):
+class Muon(EquivariantOptimizer):
     """``torch.optim.Muon`` that also steps ``DeferredLinear`` and ``StructuredLinear``, whose parameters grow.
 
     With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M = B``,
@@ -49,8 +47,9 @@ class Muon(FactoredOptimizer):
     """
 
     kind = "nfd.Muon"
-    options = frozenset({*_NUMBERS, "nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn", "use_muon"})
-    of_one_matrix = ("lr", "weight_decay")
+    is_proved = True
+    states: ClassVar = {"momentum_buffer": SIDES}
+    numbers = ("lr", "weight_decay", "momentum", "eps")
 
     def __init__(
         self,
@@ -64,34 +63,20 @@ class Muon(FactoredOptimizer):
         ns_steps: int = STEPS,
         adjust_lr_fn: Shape | None = None,
     ) -> None:
-        settings = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        self.check_group(settings, "the options")
-        super().__init__(self.check_params(params), settings)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add matrices with settings of their own; the others are the defaults."""
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dim() != 2 and not isinstance(p, Guarded):
-                del self.param_groups[-1]
-                raise InputError(
-                    f"nfd.Muon steps matrices; params hold one of shape {list(p.shape)}. Give vectors, embeddings and "
-                    "readouts to torch.optim.AdamW, or plan with optimizer='muon', which does."
-                )
+        super().__init__(
+            params,
+            lr=lr,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            nesterov=nesterov,
+            ns_coefficients=ns_coefficients,
+            eps=eps,
+            ns_steps=ns_steps,
+            adjust_lr_fn=adjust_lr_fn,
+        )
 
     def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        for name in _NUMBERS:
-            if name in settings:
-                check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
+        super().check_settings(settings, where)
         if "nesterov" in settings:
             check_flag(f"nesterov of {where}", settings["nesterov"])
         if "ns_steps" in settings:
@@ -106,36 +91,32 @@ class Muon(FactoredOptimizer):
                 f"adjust_lr_fn of {where} must be 'original' or 'match_rms_adamw'; got {settings['adjust_lr_fn']!r}."
             )
 
-    def moves_scale(self, group: Mapping[str, Any]) -> bool:
-        return bool(group["weight_decay"])
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> Tensor:
+        momentum = group["momentum"]
+        average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+        M = gradient.lerp(average, momentum) if group["nesterov"] else average
+        return orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
 
-    def apply_rule(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.mul_(1 - float(group["lr"]) * group["weight_decay"])
-                    if p.dim() == 2 and p.numel():
-                        self._turn(p, p.grad, group)
-
-    def _turn(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
-        """Add the orthogonalised part of a step to a matrix."""
-        state, momentum = self.state[p], group["momentum"]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        average = state["momentum_buffer"].lerp_(grad, 1 - momentum)
-        M = grad.lerp(average, momentum) if group["nesterov"] else average
-        shape = p.stands_for if isinstance(p, Guarded) else (p.shape[0], p.shape[1])
-        update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
-        p.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], *shape))
+    def shape_factor(self, group: Mapping[str, Any], rows: int, columns: int) -> float:
+        return shape_factor(group["adjust_lr_fn"], rows, columns)
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
-    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide M.
+    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide M."""
+    size = torch.linalg.vector_norm(M).clamp_min(eps)
+    for done in range(0, steps, STEPS):
+        M = _turned(M, size, coefficients, min(STEPS, steps - done))
+        size = torch.ones_like(size)
+    return M
 
-    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and A alone.
+
+def _turned(M: Tensor, size: Tensor, coefficients: Sequence[float], steps: int) -> Tensor:
+    """These steps from ``X_0 = M / size``.
+
+    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and A alone. Rounding
+    in the null space of A grows from step to step, so that few steps can be taken at once.
     """
     a, b, c = coefficients
-    size = torch.linalg.vector_norm(M).clamp_min(eps)
     is_wide = M.shape[0] <= M.shape[1]
     A = (M @ M.T if is_wide else M.T @ M) / size**2
     identity = torch.eye(len(A), dtype=A.dtype, device=A.device)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from nfd.core.errors import InputError, check_flag, check_real
-from nfd.nets.factored_optimizer import FactoredOptimizer
-from nfd.scaling.rules import MAX_ETA_C
+from nfd.core.errors import InputError, check_flag
+from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer
 
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
 _FLAGS = ("nesterov", "maximize")
@@ -38,7 +37,8 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     """
 
     kind = "nfd.SGD"
-    options = frozenset({*_NUMBERS, *_FLAGS, "foreach", "differentiable", "fused"})
+    states: ClassVar = {"momentum_buffer": SIDES}
+    numbers = _NUMBERS
     of_one_matrix = (*_NUMBERS, *_FLAGS)
 
     def __init__(self, params: Any, **options: Any) -> None:
@@ -46,10 +46,12 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         self.check_group(options, "the options")
         super().__init__(self.check_params(params), **options)
 
+    @property
+    def options(self) -> frozenset[str]:
+        return frozenset({*_NUMBERS, *_FLAGS, "foreach", "differentiable", "fused"})
+
     def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        for name in _NUMBERS:
-            if name in settings:
-                check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
+        super().check_settings(settings, where)
         for name in _FLAGS:
             if name in settings:
                 check_flag(f"{name} of {where}", settings[name])

@@ -57,6 +57,7 @@ class StructuredLinear(FactoredLinear):
     Source: docs/mathematics/structured.md; the layer is no object of the paper.
     """
 
+    has_two_bases = False
     matrix: LearnedMatrix
 
     @gradients()

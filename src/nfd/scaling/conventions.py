@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,19 +59,36 @@ def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
     return [norm / norms[0] for norm in norms]
 
 
+def step_others(
+    optimizer: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    params: Sequence[Tensor],
+    state: Mapping[Tensor, Mapping[str, Any]],
+) -> None:
+    """One step of other parameters with the settings of a group; the optimizer, its parameters and states stay.
+
+    Args:
+        optimizer: whose rule is applied, without its hooks.
+        group: settings; what it has as ``params`` does not count.
+        params: with gradients, to be stepped.
+        state: of these parameters, to be moved.
+    """
+    twin = object.__new__(type(optimizer))
+    twin.__dict__ = optimizer.__dict__ | {
+        "param_groups": [{**group, "params": list(params)}],
+        "state": state,
+        "_optimizer_step_pre_hooks": OrderedDict(),
+        "_optimizer_step_post_hooks": OrderedDict(),
+    }
+    type(optimizer).step(twin)  # not what a scheduler put in its place
+
+
 def _update_norm(optimizer: torch.optim.Optimizer, rows: int, columns: int) -> float:
     group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
     matrix = nn.Parameter(torch.zeros(rows, columns))  # zero, so that decay does nothing
     matrix.grad = torch.ones(rows, columns)
     flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
-    twin = object.__new__(type(optimizer))
-    twin.__dict__ = optimizer.__dict__ | {
-        "param_groups": [{**group, "params": [matrix], "lr": 1.0}],
-        "state": defaultdict(dict, {matrix: flags}),
-        "_optimizer_step_pre_hooks": OrderedDict(),
-        "_optimizer_step_post_hooks": OrderedDict(),
-    }
-    type(optimizer).step(twin)  # not what a scheduler put in its place
+    step_others(optimizer, {**group, "lr": 1.0}, [matrix], defaultdict(dict, {matrix: flags}))
     update: Tensor = torch.linalg.matrix_norm(matrix.detach(), 2)
     return float(update)
 

@@ -7,7 +7,7 @@ optimizer                           degree  unit
 ==================================  ======  =====================
 SGD                                 1       1
 Adam, Lion, the sign of a momentum  0       1, entry by entry
-Muon, SGD divided by a norm         0       (in out)^-1/2
+Muon, Shampoo, SGD over a norm      0       (in out)^-1/2
 ==================================  ======  =====================
 
 The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
@@ -67,6 +67,7 @@ class OptimizerLaw:
         rest: the name of the law of all that this one does not take, where it takes matrices inside of blocks alone.
         equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact in the factors of
             deferred layers.
+        two_sided: whether it keeps a square matrix for each side of a matrix, so that structured layers refuse it.
         options: what ``make`` accepts beside the settings of groups.
         check_rate: the rate that ``nfd.check`` begins with where none is given.
         make_stacked: the same as ``make`` for a stack of networks, with rates ``[R, 1, 1]``; None where there is none.
@@ -86,6 +87,7 @@ class OptimizerLaw:
     states: int = 0
     rest: str | None = None
     equivariant: bool = False
+    two_sided: bool = False
     options: frozenset[str] = frozenset()
     check_rate: float = 1e-3
     make_stacked: Callable[..., Any] | None = None
@@ -97,7 +99,7 @@ class OptimizerLaw:
         for name in ("make", "make_stacked"):
             if getattr(self, name) is not None:
                 check_callable(name, getattr(self, name), "a function of parameter groups")
-        for name in ("epsilon", "decoupled", "equivariant"):
+        for name in ("epsilon", "decoupled", "equivariant", "two_sided"):
             check_flag(name, getattr(self, name))
         check_real("degree", self.degree)
         check_real("check_rate", self.check_rate, above=0.0)
@@ -144,6 +146,15 @@ class OptimizerLaw:
                 f"{name!r} is to have no stored weights, and optimizer={self.name!r} acts on every entry of a matrix "
                 f"by itself. Plan with optimizer={names_where(lambda other: other.equivariant)}, or keep this tensor "
                 "dense; nfd capacity predicts wide models for every optimizer."
+            )
+
+    def check_structured(self) -> None:
+        """ValueError where this optimizer would keep a matrix as large as the one that a structured layer does not."""
+        if self.two_sided:
+            raise InputError(
+                f"optimizer={self.name!r} keeps a square matrix for each side of a matrix. Structured weights have a "
+                "basis on one side alone, so that the other of them would be as large as the weights. Use "
+                "weights='deferred', dense weights, or optimizer='muon'."
             )
 
 

@@ -102,7 +102,7 @@ def plan(
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     given = GivenBase.checked(base, base_width, base_depth, make_model)
-    blocks, roles = check_patterns("blocks", blocks), _checked_roles(roles)
+    blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None and not isinstance(sample, Tensor | tuple | list | Mapping):
         raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
     check_sample("sample", sample)
@@ -181,7 +181,8 @@ def _shown_blocks(model: nn.Module, base: nn.Module, given: GivenBase, chosen: R
     return patterns or None
 
 
-def _checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
+def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The roles that a caller gave, none where None; TypeError where they are no dict."""
     if roles is None:
         return {}
     if not isinstance(roles, Mapping) or not all(isinstance(pattern, str) for pattern in roles):

@@ -81,6 +81,12 @@ def _stacked_muon_of_adamws_size(groups: Groups, **options: Any) -> StackedOptim
     return _stacked_muon(groups, adjust_lr_fn="match_rms_adamw", **options)
 
 
+def _shampoo(groups: Groups, **options: Any) -> torch.optim.Optimizer:
+    from nfd.nets.shampoo import Shampoo
+
+    return Shampoo(groups, **options)
+
+
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 
@@ -139,6 +145,16 @@ TABLE = (
     ),
     replace(_NOT_MADE, name="muon-spectral", shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
     replace(_NOT_MADE, name="muon-unit", shape_norm=any_shape),
+    OptimizerLaw(
+        "shampoo",
+        _shampoo,
+        unit=WHOLE_MATRIX,
+        states=3,
+        rest="adamw",
+        equivariant=True,
+        two_sided=True,
+        options=frozenset({"momentum"}),
+    ),
 )
 for law in TABLE:
     register_optimizer(law)

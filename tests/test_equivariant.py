@@ -1,0 +1,217 @@
+"""nfd.EquivariantOptimizer: rules that are declared, those that are refused, and Shampoo, which is one of them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from scipy.linalg import fractional_matrix_power
+from tests import rules
+from tests.test_muon import F64, Layer, every_layer, model, step, train
+from tests.test_stand_in import stored
+from torch import Tensor, nn
+from torch.linalg import matrix_norm
+
+import nfd
+from nfd.nets.equivariance import equivariance_gap
+
+DECLARED: list[Any] = [
+    partial(rules.Polynomial, lr=0.2, coefficients=(1.0, 0.0, 0.7)),
+    partial(rules.Averaged, weight_decay=0.1),
+    partial(rules.Averaged, powers=(-0.5, 0.0)),  # of one side alone
+    partial(nfd.Shampoo, lr=0.1, weight_decay=0.2),
+    partial(nfd.Shampoo, lr=0.1, momentum=0.7, eps=1e-3),
+    rules.Sided,
+]
+
+
+@pytest.mark.parametrize("make", DECLARED)
+def test_declared_rules_step_a_deferred_layer_as_its_dense_twin(make: Any) -> None:
+    net = model(nfd.DeferredLinear)
+    start = copy.deepcopy(net)
+    outputs = train(net, make)
+    again = train(stored(net, start), make)
+    for y, z in zip(outputs, again, strict=True):
+        torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-10)
+    assert float((outputs[-1] - outputs[0]).abs().max()) > 0.1
+
+
+REFUSED = [
+    rules.Sign,
+    rules.Clipped,
+    rules.Adam,
+    rules.Adafactor,
+    rules.OfUnitEntries,
+    rules.Noisy,
+    partial(rules.Soap, refreshed=False),
+    partial(rules.Soap, refreshed=True),
+]
+
+
+def with_gradient(layer: Any) -> Any:
+    layer(torch.randn(2, layer.in_features, dtype=layer.update.dtype)).square().sum().backward()
+    return layer
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_rules_that_are_not_equivariant_are_refused_before_anything_moves(make: Any) -> None:
+    layer = with_gradient(nfd.DeferredLinear(12, 12, seed=0))
+    optimizer, before = make(layer.parameters(), weight_decay=0.1), layer.dense_weights()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"not equivariant: .* differ by \d.* of a step"):
+            optimizer.step()
+    assert torch.equal(layer.dense_weights(), before)
+    dense = nn.Linear(4, 4, bias=False)
+    dense(torch.ones(1, 4)).sum().backward()
+    make(dense.parameters()).step()  # stored weights take any rule
+
+
+def test_the_rules_of_the_library_pass_their_own_measurement() -> None:
+    layer = nfd.DeferredLinear(4, 4)
+    for optimizer in (
+        nfd.SGD(layer.parameters(), momentum=0.9, nesterov=True, weight_decay=0.3),
+        nfd.SGD(layer.parameters(), momentum=0.5, dampening=0.2, maximize=True),
+        nfd.Muon(layer.parameters(), adjust_lr_fn="match_rms_adamw"),
+        nfd.Muon(layer.parameters(), nesterov=False),
+        nfd.Shampoo(layer.parameters(), momentum=0.8, weight_decay=0.3),
+    ):
+        (group,) = optimizer.param_groups
+        assert equivariance_gap(optimizer, group) < 1e-9
+        assert equivariance_gap(optimizer, group, transposed=True) < 1e-9
+        assert not optimizer.state
+
+
+class Hasty(nfd.Muon):
+    """A rule that says nothing of itself is measured, whatever it derives from."""
+
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Any) -> Tensor:
+        return super().direction(gradient, state, group).sign()
+
+
+def test_a_subclass_of_a_proved_rule_is_measured() -> None:
+    assert nfd.Muon.is_proved
+    with pytest.raises(ValueError, match="Hasty is not equivariant"):
+        Hasty(with_gradient(nfd.DeferredLinear(12, 12)).parameters()).step()
+
+
+def test_structured_layers_refuse_rules_that_tell_sides_apart() -> None:
+    layer = with_gradient(nfd.StructuredLinear(16, 16, seed=0))
+    for make in (nfd.Shampoo, rules.Averaged):
+        with pytest.raises(ValueError, match=r"square matrix for each side of W.*16 x 16.*DeferredLinear"):
+            make(layer.parameters())
+    with pytest.raises(ValueError, match="tells the rows of a matrix from its columns"):
+        rules.Sided(layer.parameters()).step()
+    rules.Polynomial(layer.parameters()).step()
+    copied = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    for other in copied:
+        with pytest.raises(ValueError, match="square matrix"):
+            nfd.Shampoo(other.parameters())
+
+
+@pytest.mark.parametrize("make", [nfd.Shampoo, rules.Averaged])
+def test_a_saved_run_of_a_rule_with_several_states_is_the_run(make: Any) -> None:
+    """Its states grow with one side or the other, and one does not grow."""
+    x = torch.randn(16, 3, 50, dtype=F64, generator=torch.Generator().manual_seed(0))
+
+    def steps(layer: Any, optimizer: torch.optim.Optimizer, batches: Tensor) -> None:
+        for batch in batches:
+            optimizer.zero_grad()
+            torch.tanh(layer(batch) - 1).square().sum().backward()
+            optimizer.step()
+
+    layer = nfd.DeferredLinear(50, 60, std=0.1, seed=0, dtype=F64)
+    optimizer = make(layer.parameters(), lr=0.1)
+    steps(layer, optimizer, x[:3])
+    other = nfd.DeferredLinear(50, 60, dtype=F64)
+    other.load_state_dict(layer.state_dict())
+    resumed = make(other.parameters())
+    resumed.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+    before = optimizer.state[layer.update]["left"].shape
+    steps(layer, optimizer, x[3:14])
+    steps(other, resumed, x[3:14])
+    assert optimizer.state[layer.update]["left"].shape > before
+    assert torch.equal(layer(x[0]), other(x[0]))
+    with pytest.raises(ValueError, match=r"saved .* is .* at most"):
+        make(nfd.DeferredLinear(50, 60, dtype=F64).parameters()).load_state_dict(optimizer.state_dict())
+    other.load_state_dict(layer.state_dict())
+    with pytest.raises(RuntimeError, match="loaded or converted"):
+        steps(other, resumed, x[14:15])
+
+
+@every_layer
+def test_decay_through_the_loss_is_refused(layer_of: Layer) -> None:
+    """Its gradient in s and D would not be that of W."""
+    layer = layer_of(12, 12, dtype=F64)
+    layer(torch.ones(2, 12, dtype=F64)).square().sum().backward()
+    (0.1 * torch.stack([p.square().sum() for p in layer.parameters()]).sum()).backward()
+    with pytest.raises(RuntimeError, match=r"scale\.grad|update\.grad"):
+        rules.Polynomial(layer.parameters()).step()
+
+
+def test_settings_of_a_declared_rule_are_checked() -> None:
+    matrix = nn.Parameter(torch.ones(3, 3))
+    with pytest.raises(ValueError, match=r"Polynomial has no 'eps', which group 0 holds"):
+        rules.Polynomial([{"params": [matrix], "eps": 1e-8}])
+    with pytest.raises(ValueError, match="lr of the options"):
+        rules.Polynomial([matrix], lr=-1.0)
+    with pytest.raises(ValueError, match=r"Polynomial steps matrices; params hold one of shape \[3\]"):
+        rules.Polynomial([nn.Parameter(torch.ones(3))])
+    with pytest.raises(ValueError, match="momentum"):
+        nfd.Shampoo([matrix], momentum=1.0)
+    matrix.grad = torch.ones(3, 3)
+    with pytest.raises(NotImplementedError, match="EquivariantOptimizer needs a direction"):
+        nfd.EquivariantOptimizer([matrix]).step()
+
+
+# ---- Shampoo -----------------------------------------------------------------------------------------------------
+
+
+def test_shampoo_is_its_formula() -> None:
+    """Against roots by Schur decompositions, as scipy takes them."""
+    stream = torch.Generator().manual_seed(0)
+    matrix = nn.Parameter(torch.randn(7, 5, generator=stream, dtype=F64))
+    expected, left, right = matrix.detach().clone(), torch.zeros(7, 7, dtype=F64), torch.zeros(5, 5, dtype=F64)
+    optimizer = nfd.Shampoo([matrix], lr=0.1, weight_decay=0.5, eps=1e-4)
+    for _ in range(4):
+        G = torch.randn(7, 2, generator=stream, dtype=F64) @ torch.randn(2, 5, generator=stream, dtype=F64)
+        matrix.grad = G.clone()
+        optimizer.step()
+        left, right = left + G @ G.T, right + G.T @ G
+        ridged = [A + 1e-4 * matrix_norm(A, 2) * torch.eye(len(A)) for A in (left, right)]
+        roots = [torch.from_numpy(fractional_matrix_power(A.numpy(), -0.25).real) for A in ridged]
+        expected = (1 - 0.1 * 0.5) * expected - 0.1 * roots[0] @ G @ roots[1]
+    torch.testing.assert_close(matrix.detach(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20)])
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e8])
+def test_the_first_step_of_shampoo_is_orthogonal_and_no_later_one_is_larger(
+    shape: tuple[int, int], size: float
+) -> None:
+    """``L >= G G'`` and ``R >= G'G``, of which the norm of ``L^-1/4 G R^-1/4`` is at most 1."""
+    stream = torch.Generator().manual_seed(0)
+    gradients = [size * torch.randn(*shape, generator=stream, dtype=F64) for _ in range(4)]
+    polar = torch.linalg.svd(gradients[0], full_matrices=False)
+    update = step(nfd.Shampoo, gradients[0]) * max(1.0, shape[0] / shape[1]) ** 0.5  # it has no factor of shape
+    torch.testing.assert_close(update, polar.U @ polar.Vh, rtol=0, atol=1e-4)
+    matrix = nn.Parameter(torch.zeros(shape, dtype=F64))
+    optimizer = nfd.Shampoo([matrix], lr=1.0)
+    for gradient in gradients:
+        before, matrix.grad = matrix.detach().clone(), gradient
+        optimizer.step()
+        assert 0.4 < float(matrix_norm(matrix.detach() - before, 2)) < 1 + 1e-9
+
+
+def test_shampoo_of_gradients_that_are_zero_or_no_numbers() -> None:
+    matrix = nn.Parameter(torch.ones(3, 2))
+    optimizer = nfd.Shampoo([matrix], lr=0.1)
+    matrix.grad = torch.zeros(3, 2)
+    optimizer.step()
+    assert torch.equal(matrix, torch.ones(3, 2))
+    matrix.grad = torch.full((3, 2), torch.inf)
+    optimizer.step()
+    assert matrix.isnan().all()
