@@ -54,7 +54,8 @@ def predicted(width: int, replicates: int, seed: int) -> nfd.Prediction:
         "eval_targets": data.test_labels[:_EVALUATED],
     }
     return nfd.predict(
-        x, y, depth=2, eta_c=1.0, classes=10, width=width, replicates=replicates, rtol=1.0, seed=seed, **tests
+        x, y, depth=2, eta_c=1.0, classes=10, width=width, weights="dense", replicates=replicates, rtol=1.0, seed=seed,
+        **tests,
     )  # fmt: skip
 
 

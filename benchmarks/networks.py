@@ -155,7 +155,7 @@ def reference_problem(turn: Round) -> list[Row]:
     width, replicates, small = (8192, 2, 2048) if turn.quick else (32768, 4, 4096)
     now = limits()
     shared = {"depth": 16, "activation": "tanh", "eta_c": 0.3, "loss": "mse", "seed": turn.number}
-    found = nfd.predict(x, y, width=width, replicates=replicates, **shared)
+    found = nfd.predict(x, y, width=width, replicates=replicates, weights="deferred", **shared)
     dense = seconds(lambda: _plain_tanh(torch.from_numpy(x).float(), torch.from_numpy(y).float(), small))
     return [
         {

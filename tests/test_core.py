@@ -116,7 +116,7 @@ def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 6, 8, 12])
 def test_increments_of_a_path_are_orthogonal_sums_of_fresh_normals(depth: int) -> None:
     """The layers of one network are i.i.d. N(0, 1) exactly: their weights on fresh normals are orthonormal rows."""
-    terms = [{seed: weight for weight, seed in Increment(7, i, depth)._terms()} for i in range(depth)]
+    terms = [{seed: weight for weight, seed in Increment(7, i, depth).terms} for i in range(depth)]
     seeds = sorted({seed for term in terms for seed in term})
     M = torch.tensor([[term.get(seed, 0.0) for seed in seeds] for term in terms], dtype=torch.float64)
     torch.testing.assert_close(M @ M.T, torch.eye(depth, dtype=torch.float64), rtol=0, atol=1e-12)

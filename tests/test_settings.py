@@ -359,6 +359,7 @@ PREDICTIONS = Probe(
         "feedback": ["independent", "static"],
         "momentum": [0.5],
         "width": [20],
+        "weights": ["deferred", "structured"],
         "replicates": [3],
         "rtol": [0.05],
         "memory": ["150 KB", "9 KB"],

@@ -11,6 +11,7 @@ from scipy.linalg import hadamard as sylvester
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.random import Increment
 from nfd.nets.hadamard import hadamard
 from nfd.nets.rotated import RotatedMatrix
 
@@ -89,12 +90,42 @@ def test_vectors_that_are_aligned_with_the_transform_are_nothing_special(x: Tens
     assert abs(statistics.mean(float(y.square().mean()) for y in answers) - 1) < 0.05
 
 
+def increment(index: int, count: int, n: int = 256) -> Tensor:
+    """The matrix of an increment of one path."""
+    W = nfd.StructuredLinear(n, n, seed=Increment(5, index, count), dtype=F64).complete()
+    assert isinstance(W, Tensor)
+    return W
+
+
+@pytest.mark.parametrize("count", [2, 8, 12])
+def test_the_halves_of_an_increment_add_up_to_it(count: int) -> None:
+    for index in (0, count // 2 - 1):
+        halves = increment(2 * index, count, 40) + increment(2 * index + 1, count, 40)
+        torch.testing.assert_close(halves / math.sqrt(2), increment(index, count // 2, 40))
+
+
+def test_an_increment_has_the_limit_of_one_matrix_and_is_free_of_the_others() -> None:
+    """Moments of circular elements that are free of each other, though increments of a path share matrices."""
+    n = 256
+    W, V = increment(3, 8), increment(4, 8)
+
+    def moment(*factors: Tensor) -> float:
+        return float(torch.linalg.multi_dot(factors).trace()) / n ** (1 + len(factors) / 2)
+
+    for power, limit in ((1, 1.0), (2, 2.0), (3, 5.0)):
+        assert abs(moment(*[W.T, W] * power) - limit) < 10 * power**2 / n
+    for A, of_others in ((V, (0.0, 1.0, 0.0)), (W, (1.0, 2.0, 2.0))):  # of free ones, and of one and the same
+        words = (W.T, A), (W.T, W, A.T, A), (W.T, A, W.T, A)
+        for word, limit in zip(words, of_others, strict=True):
+            assert abs(moment(*word) - limit) < 40 / n
+
+
 # ---- training ---------------------------------------------------------------------------------------------------
 
 
-def first_step(weights: str, feedback: str, seed: int, width: int = 1024, depth: int = 16) -> float:
+def first_step(weights: str, feedback: str, seed: int, coupled: bool, width: int = 1024, depth: int = 16) -> float:
     """How far a small step moves the output of a repeated input, over the rate."""
-    net = nfd.ResNet(8, 1, width, depth, weights=weights, feedback=feedback, seed=seed)
+    net = nfd.ResNet(8, 1, width, depth, weights=weights, feedback=feedback, seed=seed, coupled=coupled)
     rate, x = 1e-3, torch.ones(1, 8)
     y = net(x)
     y.sum().backward()
@@ -102,13 +133,14 @@ def first_step(weights: str, feedback: str, seed: int, width: int = 1024, depth:
     return float((net(x) - y).detach()) / rate
 
 
+@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize(
     ("feedback", "kind", "other"),
     [("shared", "ntk", "independent-feedback"), ("independent", "independent-feedback", "ntk")],
 )
-def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, other: str) -> None:
+def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, other: str, coupled: bool) -> None:
     """The response term is there with shared feedback, and gone with independent feedback."""
-    steps = [first_step("structured", feedback, seed) for seed in range(12)]
+    steps = [first_step("structured", feedback, seed, coupled) for seed in range(8)]
     mean, error = statistics.mean(steps), statistics.stdev(steps) / math.sqrt(len(steps))
     limit, wrong = (float(nfd.kernel(torch.ones(1, 8), kind=name, depth=16)) for name in (kind, other))
     assert abs(mean - limit) < 4 * error
@@ -267,8 +299,6 @@ def test_arguments_are_checked() -> None:
     for resolution in (0.0, 1.0, math.nan):
         with pytest.raises(ValueError, match="resolution must be"):
             nfd.StructuredLinear(3, 3, resolution=resolution)
-    with pytest.raises(ValueError, match="no increment of a path"):
-        nfd.ResNet(3, 2, 8, 2, weights="structured", coupled=True)
     with pytest.raises(ValueError, match="optimizer"):
         nfd.ResNet(3, 2, 8, 2, weights="structured").param_groups(0.1, optimizer="adam")
     layer = nfd.StructuredLinear(3, 3)

@@ -43,14 +43,15 @@ class Increment:
 
     def normal_(self, out: Tensor, *names: str | int) -> Tensor:
         """Fill ``out`` with the normal numbers that this increment has in the stream ``names``."""
-        (weight, seed), *halvings = self._terms()
+        (weight, seed), *halvings = self.terms
         out.normal_(generator=generator(seed, *names, device=out.device)).mul_(weight)
         for weight, seed in halvings:
             fresh = torch.empty_like(out).normal_(generator=generator(seed, *names, device=out.device))
             out.add_(fresh, alpha=weight)
         return out
 
-    def _terms(self) -> list[tuple[float, int]]:
+    @property
+    def terms(self) -> list[tuple[float, int]]:
         """Weights and seeds of the independent normals that this increment is the sum of; squares add up to 1."""
         odd = self.count // (self.count & -self.count)
         levels = (self.count // odd).bit_length() - 1

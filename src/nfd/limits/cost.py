@@ -1,7 +1,8 @@
-"""What a run costs before it is made: memory, seconds, and whether deferred or dense weights are cheaper.
+"""What a run costs before it is made: memory, seconds, and which way to hold its weights is the cheapest.
 
 Deferred weights hold four vectors of size n per layer and direction, dense ones n^2 numbers (and as many for the
-gradient). The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
+gradient), structured ones three vectors. The seconds are a model of a two-core CPU, on every device; only their ratio
+decides anything.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 from nfd.core.errors import WIDEST
 from nfd.core.names import NetworkWeights
+from nfd.core.random import Increment
 from nfd.limits.problem import Problem
 from nfd.nets.frame import predicted_bytes
-from nfd.nets.matrix_cost import DRAW_RATE, MATRIX_RATE, PRODUCT_RATE, deferred_seconds
+from nfd.nets.matrix_cost import DRAW_RATE, MATRIX_RATE, PRODUCT_RATE, MatrixUse, deferred_seconds, structured_cost
 
 _FLOAT = 4
 LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
@@ -28,15 +30,20 @@ class Storage:
     bytes: int
     seconds: float
 
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the weights have the law of a Gaussian matrix at finite width too; structured ones have their own."""
+        return self.weights != "structured"
+
 
 def within(problem: Problem, width: int, depth: int, memory: int) -> Storage | None:
-    """The cheaper way that fits into ``memory`` bytes, or None."""
-    return cheapest(ways(problem, width, depth), memory)
+    """The cheaper way of Gaussian weights that fits into ``memory`` bytes, or None."""
+    return cheapest([way_of(kind, problem, width, depth) for kind in GAUSSIAN], memory)
 
 
-def ways(problem: Problem, width: int, depth: int) -> list[Storage]:
-    """Both ways to hold the weights of a run."""
-    return [_deferred(problem, width, depth), _dense(problem, width, depth)]
+def way_of(weights: NetworkWeights, problem: Problem, width: int, depth: int) -> Storage:
+    """What a run takes with weights of this kind."""
+    return _WAYS[weights](problem, width, depth)
 
 
 def cheapest(ways: Sequence[Storage], memory: int) -> Storage | None:
@@ -76,6 +83,23 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
     flops = 3 * 2 * n * n * problem.task.batch
     step = passes * n * n * _FLOAT / MATRIX_RATE + flops / (3 * PRODUCT_RATE) + 1e-4
     return Storage("dense", size, layers * (steps * step + copies * n * n / DRAW_RATE))
+
+
+def _structured(problem: Problem, n: int, depth: int) -> Storage:
+    layers, task = depth * problem.layers_per_block, problem.task
+    terms = len(Increment(0, 0, depth).terms) if problem.coupled else 1
+    states = 1 if problem.momentum > 0 else 0
+    cost = structured_cost(MatrixUse(n, n, task.batch, task.samples, states, False, _FLOAT, terms))
+    size = round(layers * cost.bytes) + _shared_bytes(problem, n, depth)
+    return Storage("structured", size, task.steps * layers * cost.seconds)
+
+
+_WAYS: dict[NetworkWeights, Callable[[Problem, int, int], Storage]] = {
+    "deferred": _deferred,
+    "dense": _dense,
+    "structured": _structured,
+}
+GAUSSIAN: tuple[NetworkWeights, ...] = ("deferred", "dense")
 
 
 def power_of_two(at_least: float) -> int:

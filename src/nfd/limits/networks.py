@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from nfd.core.names import NetworkWeights
-from nfd.limits.cost import LEVER, Storage, ways
+from nfd.limits.cost import LEVER, Storage, way_of
 from nfd.limits.ensemble import Ensemble, Runner, replicates
 from nfd.limits.problem import Problem
 
@@ -52,10 +52,6 @@ class Networks(Protocol):
     def amplification(self) -> float:
         """Standard error of ``2 f_2L - f_L`` in units of that of ``f_2L``."""
 
-    @property
-    def one_law(self) -> bool:
-        """Whether weights have the same law however they are held, so that each size may hold them its own way."""
-
     def narrower(self, width: int) -> int:
         """Width of the networks that show what a width adds; the width itself where there are none."""
 
@@ -68,18 +64,18 @@ class Networks(Protocol):
 
 @dataclass(frozen=True)
 class PaperNetworks:
-    """Those of the paper: replicates of a problem, trained by ``run``."""
+    """Those of the paper: replicates of a problem, trained by ``run``, with weights of one of ``kinds``."""
 
     problem: Problem
     run: Runner
     seed: int
+    kinds: Sequence[NetworkWeights]
 
     words: ClassVar[Words] = Words("outputs", "eta_c", "Lower the horizon or the scale of the inputs")
     unit: ClassVar[int] = 1
     pilot_width: ClassVar[int] = 512
     least_width: ClassVar[int] = 32
     depths: ClassVar[Sequence[int]] = DEPTHS
-    one_law: ClassVar[bool] = True
 
     @property
     def amplification(self) -> float:
@@ -92,8 +88,8 @@ class PaperNetworks:
         return quarter if quarter >= _LEAST_NARROW else max(1, width // 2)
 
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
-        """Deferred or dense."""
-        return ways(self.problem, width, depth)
+        """Those of the kinds that are allowed."""
+        return [way_of(kind, self.problem, width, depth) for kind in self.kinds]
 
     def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
         """Their outputs."""

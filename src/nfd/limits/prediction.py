@@ -114,9 +114,9 @@ class LossPrediction:
             yield "evaluation, after the last step", _shown_loss(self.eval_interval), added
 
     def _remark(self) -> str:
-        """What is said of the networks beside their sizes."""
+        """What the kinds of weights were predicted to cost, from which the kind was chosen."""
         costs = [f"{way.weights} {way.seconds:.2g} s and {way.bytes / 2**20:,.0f} MiB" for way in self.ways]
-        return f"; predicted for one of width {self.width:,}: {', '.join(costs)}"
+        return f"; predicted for each of width {self.width:,}: {', '.join(costs)}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,11 +140,14 @@ class Prediction(LossPrediction):
     bias_stderr: float
 
     def _remark(self) -> str:
+        return f"{super()._remark()}. {self._bias()}"
+
+    def _bias(self) -> str:
         if math.isnan(self.bias):
-            return "; their bias of width is not known"
+            return "Their bias of width is not known"
         if not self.bias > 0:
-            return f"; no bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
-        return f"; the bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
+            return f"No bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
+        return f"The bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
 
 
 def _shown_loss(loss: Interval) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
@@ -51,7 +52,7 @@ class Sampler:
 
     def fits(self, depth: int) -> bool:
         """Whether the chosen width fits into memory at a depth."""
-        return self._within(self.width, depth) is not None
+        return cheapest(self._ways(self.width, depth), self.memory) is not None
 
     def at(self, depth: int) -> Ensemble:
         """The ensemble at a depth."""
@@ -88,15 +89,19 @@ class Sampler:
     def _within(self, width: int, depth: int) -> Storage | None:
         return cheapest(self.networks.ways(width, depth), self.memory)
 
-    def _weights(self, width: int, depth: int) -> NetworkWeights:
-        """How networks of a size hold their weights: the cheapest way, or that of the widest and deepest."""
-        if self.width and not self.networks.one_law:
-            width, depth = self.width, self._deepest
+    def _ways(self, width: int, depth: int) -> Sequence[Storage]:
+        """How networks of a size can hold their weights: in one law with the widest and deepest, once it is chosen."""
         ways = self.networks.ways(width, depth)
-        return (cheapest(ways, self.memory) or min(ways, key=lambda way: way.bytes)).weights
+        if not self.width:
+            return ways
+        widest = self._chosen(self.networks.ways(self.width, self._deepest))
+        return [way for way in ways if way.is_gaussian == widest.is_gaussian]
+
+    def _chosen(self, ways: Sequence[Storage]) -> Storage:
+        return cheapest(ways, self.memory) or min(ways, key=lambda way: way.bytes)
 
     def _run(self, width: int, depth: int, count: int) -> Ensemble:
-        weights = self._weights(width, depth)
+        weights = self._chosen(self._ways(width, depth)).weights
         have = self._done.get((width, depth, weights))
         missing = range(len(have) if have else 0, count)
         if missing:

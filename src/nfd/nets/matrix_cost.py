@@ -20,7 +20,9 @@ _FULL_RATE = 3 * PRODUCT_RATE  # of products of square matrices
 _QUERY_SECONDS = 3e-4  # one query of a deferred layer, apart from its products
 _PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
 _TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
-_LAYER_SECONDS = 2e-3  # of a structured layer and step, apart from its products
+_TERM_SECONDS = 4e-5  # of a structured matrix and step, apart from its transforms
+_LAYER_SECONDS = 4e-4  # of a structured layer and step, apart from its products
+_ROW_SECONDS = 6e-6  # the same of every row
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 
 
@@ -33,6 +35,7 @@ class MatrixUse:
         states: numbers that the optimizer keeps for each weight.
         whole: whether it normalises the matrix as a whole, by Newton-Schulz.
         itemsize: bytes of a number.
+        terms: how many structured matrices its W_0 is a sum of.
     """
 
     n_in: int
@@ -42,6 +45,7 @@ class MatrixUse:
     states: int
     whole: bool
     itemsize: int
+    terms: int = 1
 
     @property
     def rank(self) -> int:
@@ -69,11 +73,12 @@ def structured_cost(use: MatrixUse) -> MatrixCost:
     """Of structured weights whose update has as many directions as there are rows: a bound, mostly far above."""
     r, longest = use.rank, max(use.n_in, use.n_out)
     N = padded_size(longest)
-    numbers = SPARE * r * (3 + use.states) * longest + 6 * N + r * r
+    numbers = SPARE * r * (3 + use.states) * longest + 6 * use.terms * N + r * r
     typical = r / 2  # directions are added as training goes
     thin = 6 * use.rows * typical * (use.n_in + use.n_out) / PRODUCT_RATE
     full = _orthogonalising_gram(typical, longest) / _FULL_RATE if use.whole else 0.0
-    seconds = 4 * use.rows * N * _TRANSFORM_SECONDS + thin + full + _LAYER_SECONDS
+    transforms = use.terms * (4 * use.rows * N * _TRANSFORM_SECONDS + _TERM_SECONDS)
+    seconds = transforms + thin + full + use.rows * _ROW_SECONDS + _LAYER_SECONDS
     return MatrixCost(use.itemsize * numbers, seconds)
 
 

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nfd.core.random import derive, generator
+from nfd.core.random import Increment, derive, generator
 from nfd.nets.hadamard import hadamard, padded_size
 
 _BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
@@ -94,6 +94,48 @@ class RotatedMatrix:
         """Rows in blocks."""
         count = _BLOCK // self.size if x.device.type == "cpu" else len(x)
         return torch.split(x, max(1, count))
+
+
+class RotatedSum:
+    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` with independent R_j and squares of w that add
+    up to 1.
+
+    Free circular elements, which these are in the limit, turn by an orthogonal matrix as Gaussian ones do. So the
+    increments of a path are free of each other and each has the limit of one Gaussian matrix; and the halves of an
+    increment add up to it exactly.
+    """
+
+    def __init__(
+        self, n_in: int, n_out: int, *, source: Increment, name: str, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        weights, seeds = zip(*source.terms, strict=True)
+        self.weights: tuple[float, ...] = weights
+        self.parts = [RotatedMatrix(n_in, n_out, seed=seed, name=name, dtype=dtype, device=device) for seed in seeds]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parts."""
+        return sum(part.nbytes for part in self.parts)
+
+    def product(self, x: Tensor) -> Tensor:
+        """``x W_0'`` of rows ``[b, n_in]``."""
+        return self._sum([part.product(x) for part in self.parts])
+
+    def transposed_product(self, g: Tensor) -> Tensor:
+        """``g W_0`` of rows ``[b, n_out]``."""
+        return self._sum([part.transposed_product(g) for part in self.parts])
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device."""
+        for part in self.parts:
+            part.map(fn)
+
+    def _sum(self, answers: Sequence[Tensor]) -> Tensor:
+        total, *others = answers
+        total.mul_(self.weights[0])
+        for weight, answer in zip(self.weights[1:], others, strict=True):
+            total.add_(answer, alpha=weight)
+        return total
 
 
 def _taken(x: Tensor, places: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import gradients
-from nfd.core.errors import InputError, check_choice, check_count, check_real
+from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
 from nfd.nets.factored import FactoredLinear
@@ -46,7 +46,8 @@ class StructuredLinear(FactoredLinear):
             the vectors on the side of the residual stream have fewer directions than those inside of a branch.
         resolution: a vector whose remainder outside of B is shorter than this adds no direction; above 0, below 1.
             Relative to the vector, or to the root mean square of its batch where that is longer.
-        seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in ``DeferredLinear``.
+        seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in ``DeferredLinear``. With an
+            ``nfd.core.random.Increment`` W_0 is a sum of independent matrices, as many as the path was halved to it.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where everything lives.
 
@@ -77,11 +78,6 @@ class StructuredLinear(FactoredLinear):
     ) -> None:
         source = source_of(seed)
         basis = cast(BasisName, check_choice("basis", basis, get_args(BasisName)))
-        if source.count != 1:
-            raise InputError(
-                "A StructuredLinear is no increment of a path: it is not Gaussian, so that halves of it do not add up. "
-                "Give it a whole number as seed, or use DeferredLinear."
-            )
         super().__init__(
             in_features,
             out_features,

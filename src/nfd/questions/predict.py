@@ -56,8 +56,6 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         weight_decay: of the base.
         base_width, base_depth: the size that rates were tuned at; 64, and ``depth``, or 4 where that is infinite.
             Widths are multiples of this one, depths are doubled from it.
-        weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), or ``"auto"``, the cheaper of both by
-            predicted cost. All widths have the same kind, as the laws of these differ at finite width.
         rank: directions that the update of a structured matrix needs at most, where you know; memory is then foreseen
             for them instead of for all rows of training.
         eval_batches: batches whose mean loss after the last step is predicted too.
@@ -69,6 +67,9 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         rule: of the rates, and of the residual multiplier; by default ``"depth-mup"`` for the paper's networks and
             ``"complete-p"`` for others.
         loss: ``"cross-entropy"``, ``"mse"``, or for your networks a function of what they return and the targets.
+        weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), for the paper's networks also ``"deferred"``,
+            or ``"auto"``, the cheapest by predicted cost. As structured weights have a law of their own at finite
+            width, all networks of a prediction have them, or none.
         width: n, or ``"auto"`` for the width and replicates that ``rtol`` needs and ``memory`` allows.
         replicates: R; None for as many as ``rtol`` needs.
         rtol: wanted standard error, RMS over outputs relative to the RMS of the outputs (0.05); of your networks over

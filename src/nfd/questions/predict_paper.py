@@ -13,14 +13,15 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.defaults import DEPTH, ETA_C, MEMORY, RTOL
-from nfd.core.errors import check_depth, check_seed
+from nfd.core.errors import check_choice, check_depth, check_seed
+from nfd.core.names import NetworkWeights, PaperWeights
 from nfd.core.statistics import stderr
 from nfd.limits.depth import Limit
 from nfd.limits.loss import output_bias
@@ -50,6 +51,7 @@ def predict_paper(
     feedback: str = "shared",
     rule: str = "depth-mup",
     width: int | str = "auto",
+    weights: str = "auto",
     replicates: int | None = None,
     rtol: float = RTOL,
     memory: str | int = MEMORY,
@@ -81,10 +83,12 @@ def predict_paper(
         device=device,
         coupled=depth == math.inf and block == "one-layer",
     )
+    choice = check_choice("weights", weights, get_args(PaperWeights))
+    kinds = [kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)]
     sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
-        networks = PaperNetworks(given, Replicates(sweep).run, seed)
+        networks = PaperNetworks(given, Replicates(sweep).run, seed, kinds)
         sampler = sampled(networks)
         limit, narrow = limit_at(sampler, depth)
         return _prediction(given, sampler, limit, narrow, time.perf_counter() - start)

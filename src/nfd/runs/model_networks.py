@@ -29,8 +29,6 @@ _DOUBLINGS = 6  # of the depth, at most
 class ModelNetworks:
     """Networks of a recipe at one rate. Widths are multiples of the base's; depths double from the base's.
 
-    Structured weights have a law of their own at finite width, so all widths hold their weights alike.
-
     Args:
         lr, weight_decay, adamw_lr: of the base, as in ``Trial``. kinds: the ways to hold weights that are allowed.
     """
@@ -45,7 +43,6 @@ class ModelNetworks:
     sweep: Sweep
 
     words: ClassVar[Words] = Words("losses", "lr", "Look at the batches, or at how the model begins")
-    one_law: ClassVar[bool] = False
     amplification: ClassVar[float] = math.sqrt(5.0)  # of networks that share nothing
 
     @property

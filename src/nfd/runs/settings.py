@@ -20,6 +20,7 @@ from nfd.core.names import (
     KernelKind,
     NetworkWeights,
     Order,
+    PaperWeights,
     RuleName,
     RunMeter,
 )
@@ -204,6 +205,8 @@ class PredictConfig(TrainingConfig):
     """momentum of SGD"""
     width: WidthOrAuto = "auto"
     """width of the networks that stand for the infinitely wide one, or auto"""
+    weights: PaperWeights = "auto"
+    """dense, deferred, structured, or auto: the cheapest by predicted cost"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
     rtol: Positive = RTOL
