@@ -117,24 +117,24 @@ class RotatedSum:
         """Bytes of the parts."""
         return sum(part.nbytes for part in self.parts)
 
-    def product(self, x: Tensor) -> Tensor:
-        """``x W_0'`` of rows ``[b, n_in]``."""
-        return self._sum([part.product(x) for part in self.parts])
+    def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """``scale x W_0'`` of rows ``[b, n_in]``."""
+        return self._sum(lambda part, weight: part.product(x, weight * scale))
 
-    def transposed_product(self, g: Tensor) -> Tensor:
-        """``g W_0`` of rows ``[b, n_out]``."""
-        return self._sum([part.transposed_product(g) for part in self.parts])
+    def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+        """``scale g W_0`` of rows ``[b, n_out]``."""
+        return self._sum(lambda part, weight: part.transposed_product(g, weight * scale))
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply a change of dtype or device."""
         for part in self.parts:
             part.map(fn)
 
-    def _sum(self, answers: Sequence[Tensor]) -> Tensor:
-        total, *others = answers
-        total.mul_(self.weights[0])
-        for weight, answer in zip(self.weights[1:], others, strict=True):
-            total.add_(answer, alpha=weight)
+    def _sum(self, answer: Callable[[RotatedMatrix, float], Tensor]) -> Tensor:
+        first, *others = zip(self.parts, self.weights, strict=True)
+        total = answer(*first)
+        for part in others:
+            total += answer(*part)
         return total
 
 

@@ -140,8 +140,6 @@ class RunConfig(TrainingConfig):
             )
         if self.coupled and self.block == "two-layer":
             raise InputError("coupled is for block='one-layer': two-layer blocks are no increments of a path.")
-        if self.coupled and self.weights == "structured":
-            raise InputError("coupled is for dense and deferred weights: structured ones are no increments of a path.")
         if self.resolution is not None and self.weights == "dense":
             raise InputError(
                 f"resolution is for weights='deferred' or 'structured'; got {self.resolution:g} for 'dense'. Drop it."
