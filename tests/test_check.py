@@ -158,6 +158,20 @@ def test_adam_has_the_same_trade() -> None:
     assert both["depth-mup-inner"][more]["slope"] - both["depth-mup"][more]["slope"] > 0.35
 
 
+def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
+    """At a rate of zero the readout stays; at the rate itself nothing changes; SGD leaves nothing."""
+
+    def updates(**rates: float) -> list[dict[str, Any]]:
+        found = nfd.check(Residual, [8, 16], [2], vectors(2), "complete-p", "muon", seeds=2, lr=0.02, **rates)
+        return [row for row in found.rows if row["role"] == "readout"]
+
+    assert all(row["change"] == 0 for row in updates(adamw_lr=0.0))
+    assert updates(adamw_lr=0.02) == updates()
+    assert all(row["change"] > 0 for row in updates())
+    with pytest.raises(ValueError, match="adamw_lr is for tensors that Muon leaves to AdamW"):
+        nfd.check(Residual, [8, 16], [2], vectors(2), "complete-p", "sgd", adamw_lr=0.1)
+
+
 def test_a_broken_parameterisation_is_caught() -> None:
     """Standard rates: the update of the function grows with width, and the stream with depth, as no 1/L is there."""
     found = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="standard", eta_c=0.1, seeds=2)

@@ -32,7 +32,7 @@ from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
 from nfd.meters.table import METERS, rows
 from nfd.meters.verdict import AXES, Axis
-from nfd.scaling.laws import check_optimizer, rate_for
+from nfd.scaling.laws import check_optimizer, law_of, rate_for
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import MakeOptimizer, Recipe
@@ -58,6 +58,7 @@ def check(
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     weight_decay: float = 0.0,
+    adamw_lr: float | None = None,
     make_optimizer: MakeOptimizer | None = None,
     gia: bool = False,
     device: torch.device | str | None = None,
@@ -94,6 +95,7 @@ def check(
         schedule: a function from the step, 0 for the first, to a factor on every rate, or from an optimizer to a
             scheduler of PyTorch.
         weight_decay: the base's.
+        adamw_lr: the base's rate of what Muon leaves to AdamW; ``lr`` where None.
         make_optimizer: from parameter groups to an optimizer, for ones that PyTorch does not have.
         gia: train the decoupled twin too (networks of ``nfd.nets`` with feedback="shared").
         device: where models and batches are moved to; None leaves them where ``make_model`` and you put them.
@@ -124,7 +126,8 @@ def check(
         at = _looks(at, task.steps)
         task = replace(task, batches=task.batches[: at[-1]])
     recipe = Recipe(family, task, make_optimizer, schedule)
-    job = Job(recipe, lr, weight_decay, check_flag("gia", gia), place, recipe.factors(lr), at)
+    rest_rate = law_of(family.optimizer).check_rest_rate(adamw_lr)
+    job = Job(recipe, lr, weight_decay, check_flag("gia", gia), place, recipe.factors(lr), at, rest_rate)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]

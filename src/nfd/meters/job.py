@@ -45,6 +45,7 @@ class Job:
     device: torch.device | None
     rates: tuple[float, ...] | None = None
     at: tuple[int, ...] | None = None
+    adamw_lr: float | None = None
 
     @property
     def batches(self) -> Sequence[Pair]:
@@ -83,7 +84,9 @@ class Job:
 
     def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
         """Train a member: one row per step."""
-        return self.recipe.rows(member, self.lr, self.weight_decay, self.batches, self.rates, around)
+        return self.recipe.rows(
+            member, self.lr, self.weight_decay, self.batches, self.rates, around, adamw_lr=self.adamw_lr
+        )
 
     def _gap(self, member: Member, twin: Member, start: float) -> float:
         """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""

@@ -93,10 +93,8 @@ def predict_model(
     family = _constructed(family_of(make_model, base, rule, law.name, blocks, roles, sample, version))
     decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
     check_optimizer(law.name, rule=rule, weight_decay=decay)
-    if adamw_lr is not None and law.rest is None:
-        raise InputError(f"adamw_lr is for tensors that Muon leaves to AdamW; got optimizer={law.name!r}.")
     rate = check_real("lr", law.check_rate if lr is None else lr, least=0.0, below=MAX_RATE)
-    rest_rate = None if adamw_lr is None else check_real("adamw_lr", adamw_lr, least=0.0, below=MAX_RATE)
+    rest_rate = law.check_rest_rate(adamw_lr)
     known = None if rank is None else check_count("rank", rank, maximum=WIDEST)
     place = str(check_device(task.device if device is None else device))
     recipe = Recipe(family, task, None, schedule, version)

@@ -10,7 +10,7 @@ from nfd.core.errors import InputError, InputTypeError, check_choice, check_coun
 from nfd.questions.against import SettingAxis, Variation
 from nfd.questions.assumed import assumed_of
 from nfd.questions.ladder import Ladder
-from nfd.scaling.laws import check_optimizer, law_of, names_where
+from nfd.scaling.laws import check_optimizer, law_of
 from nfd.scaling.rules import MAX_RATE
 from nfd.training.recipe import Recipe
 from nfd.training.schedule import knows_steps, warmed
@@ -87,13 +87,8 @@ def _with_warmup(ladder: Ladder, value: Any) -> Ladder:
 
 
 def _with_adamw_lr(ladder: Ladder, value: Any) -> Ladder:
-    optimizer = ladder.recipe.family.optimizer
-    if law_of(optimizer).rest is None:
-        with_rest = names_where(lambda law: law.rest is not None)
-        raise InputError(
-            f"adamw_lr is the rate of what Muon leaves to AdamW, for optimizer={with_rest}; got {optimizer!r}. Drop it."
-        )
-    return replace(ladder, adamw_lr=check_real("adamw_lr", value, above=0.0, below=MAX_RATE))
+    law = law_of(ladder.recipe.family.optimizer)
+    return replace(ladder, adamw_lr=law.check_rest_rate(value, above=0.0))
 
 
 _VARIED: Mapping[str, Callable[[Ladder, Any], Ladder]] = {

@@ -31,7 +31,7 @@ from nfd.core.errors import (
     check_flag,
     check_real,
 )
-from nfd.scaling.rules import Power, rule_named
+from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
 if TYPE_CHECKING:
     import torch
@@ -138,6 +138,17 @@ class OptimizerLaw:
                 f"and depth; got weight_decay={weight_decay:g}. Use optimizer='adamw', or plan with decay='raw' to "
                 "pass the number on as it is."
             )
+
+    def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:
+        """``adamw_lr``, if it is given; ValueError where this optimizer leaves nothing to AdamW."""
+        if rate is None:
+            return None
+        if self.rest is None:
+            with_rest = names_where(lambda other: other.rest is not None)
+            raise InputError(
+                f"adamw_lr is for tensors that Muon leaves to AdamW, optimizer={with_rest}; got {self.name!r}. Drop it."
+            )
+        return check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
 
     def check_deferred(self, name: str) -> None:
         """ValueError where a tensor is not stored and this optimizer would act on its entries."""

@@ -179,13 +179,12 @@ class Plan:
         law, eps = law_of(self.optimizer), check_real("eps", eps, above=0.0, below=MAX_RATE)
         if eps != ADAM_EPSILON and not any(self.law_for(name).epsilon for name in self.entries):
             raise InputError(f"eps is Adam's; got eps={eps:g} for optimizer={self.optimizer!r}. Leave it out.")
-        if adamw_lr is not None and law.rest is None:
-            raise InputError(f"adamw_lr is for tensors that Muon leaves to AdamW; got optimizer={self.optimizer!r}.")
+        rest_rate = law.check_rest_rate(adamw_lr)
         tuned = Tuned(
             check_real("lr", lr, least=0.0, below=MAX_RATE),
             check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
             eps,
-            check_real("adamw_lr", lr if adamw_lr is None else adamw_lr, least=0.0, below=MAX_RATE),
+            lr if rest_rate is None else rest_rate,
         )
         if self.decay != "raw":
             law.check_decay(tuned.weight_decay)
