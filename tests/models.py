@@ -35,11 +35,15 @@ class Transformer(nn.Module):
         if tied:
             self.head.weight = self.tokens.weight
 
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids)
+    def features(self, ids: Tensor) -> Tensor:
+        """The stream behind the last layer."""
+        x: Tensor = self.tokens(ids)
         for layer in self.layers:
             x = layer(x)
-        out: Tensor = self.head(self.norm(x))
+        return x
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.features(ids)))
         return out
 
 

@@ -210,11 +210,8 @@ def test_the_probe_tells_writers_from_everything_else(tied: bool) -> None:
         "a.weight", "a.bias", "c.weight", "c.bias", "n1.weight", "n1.bias", "n2.weight", "n2.bias",
     }  # fmt: skip
     assert roles["tokens.weight"] == ("tied" if tied else "embedding")
-    assert plan.multipliers == ({"head": 0.5} if tied else {})
-    if tied:
-        model.head = nfd.Scaled(model.head, plan.multipliers["head"])  # type: ignore[assignment]
-        assert plan.param_groups(model, lr=1e-3)
-        assert model.head.weight is model.tokens.weight
+    assert not plan.multipliers
+    assert plan.constant("norm.weight") == (0.5 if tied else 1)
 
 
 def test_convolutions_go_by_fan_in() -> None:
@@ -286,8 +283,9 @@ def test_a_trace_agrees_with_rank_one_changes(name: str) -> None:
         writers = measured_writers(model, block, sample)
         assert writers == {n for n in matrices if own_roles[n] == "outer"}
         assert {own_roles[n] for n in matrices - writers} == {"inner"}
-    if "tied" in name or name == "gpt2":
-        assert plan.multipliers == {"lm_head": 0.5}
+    assert not plan.multipliers
+    ends = {"gpt2": "transformer.ln_f.weight", "llama-tied": "model.norm.weight"}
+    assert name not in ends or plan.constant(ends[name]) == 0.5
     heads = [n for n in plan.roles if n in ("lm_head.weight", "classifier.weight")]
     assert all(plan.roles[n] == "readout" for n in heads)
 
@@ -579,8 +577,7 @@ def test_groups_survive_copies_compilation_and_schedulers() -> None:
 
 
 def test_the_explanation_says_what_was_decided_and_why() -> None:
-    model = Transformer(32, 4, tied=True)
-    text = nfd.plan(model, base_width=16, base_depth=2, sample=TOKENS).explain()
+    text = nfd.plan(TiedWithoutGain(32, 4), base_width=16, base_depth=2, sample=TOKENS).explain()
     assert "layers.*.d.weight x4" in text
     assert "writes the residual stream" in text
     assert "in^-1 l^-1 = 0.25" in text
@@ -720,21 +717,24 @@ def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
     plan = nfd.plan(HeadFirst(64, 2), rule="mup", make_model=HeadFirst, base_width=16, base_depth=2, sample=TOKENS)
     assert plan.roles["head.weight"] == "tied"
     assert plan.entries["head.weight"].ratios.fan_out == 4
-    assert plan.multipliers == {"head": 0.25}
+    assert plan.constant("norm.weight") == 0.25
+
+
+class TiedWithoutGain(Transformer):
+    """Its head must be wrapped: no gain feeds it."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth, tied=True)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
 
 
 def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
-    class Tied(Transformer):
-        def __init__(self, width: int, depth: int) -> None:
-            super().__init__(width, depth)
-            self.head.weight = self.tokens.weight
-
-    model = Tied(64, 2)
-    plan = nfd.plan(model, rule="mup", make_model=Tied, base_width=16, base_depth=2, sample=TOKENS)
+    model = TiedWithoutGain(64, 2)
+    plan = nfd.plan(model, rule="mup", make_model=TiedWithoutGain, base_width=16, base_depth=2, sample=TOKENS)
     assert any("plan.apply_ wraps head in nfd.Scaled" in note for note in plan.notes)
     plan.apply_(model).eval()
     plan.save(tmp_path / "plan.json")
-    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(Tied(64, 2), seed=1).eval()
+    loaded = nfd.Plan.load(tmp_path / "plan.json").apply_(TiedWithoutGain(64, 2), seed=1).eval()
     loaded.load_state_dict(model.state_dict())
     torch.testing.assert_close(loaded(TOKENS), model(TOKENS), rtol=0, atol=0)
 

@@ -10,7 +10,7 @@ from torch import nn
 from nfd.core.errors import InputError
 from nfd.scaling.plan import Entry
 from nfd.scaling.roles import Anatomy
-from nfd.scaling.rules import INPUT_LIKE, Role
+from nfd.scaling.rules import INPUT_LIKE, Power, Role
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.sizes import Base, ratios, ratios_by_role
 
@@ -70,11 +70,21 @@ def widest(entries: Mapping[str, Entry]) -> float:
     return max(grown, default=1.0, key=lambda r: abs(r - 1))
 
 
+def with_tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+    """Gains and biases of norms take the factor of the tied heads that they alone feed; and what to say of it."""
+    folded, notes = dict(entries), []
+    for name in _grown_heads(entries):
+        if norm := _folding(structure, entries, name):
+            folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0)) for n in norm}
+            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} stand for its factor 1/m.")
+    return folded, notes
+
+
 def multipliers(
     model: nn.Module, structure: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None
 ) -> tuple[dict[str, float], list[str]]:
     """Forward factors that no initialisation can stand for, by module name, and what to say of them."""
-    tied, notes = _tied_heads(structure, entries)
+    tied, notes = _wrapped_heads(structure, entries)
     before = next(iter(head_sizes(base).values()), None) if base is not None else None
     grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in head_sizes(model).items() if d != before}
     if grown:
@@ -86,15 +96,32 @@ def multipliers(
     return tied | grown, notes
 
 
-def _tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
+def _grown_heads(entries: Mapping[str, Entry]) -> list[str]:
+    """Embeddings that are heads as well, and are wider than the base's."""
+    return [name for name, entry in entries.items() if entry.role == "tied" and entry.ratios.fan_out != 1]
+
+
+def _folding(structure: Anatomy, entries: Mapping[str, Entry], head: str) -> frozenset[str]:
+    """The parameters of a norm that can stand for the factor of a tied head; none where the head must be wrapped."""
+    norm = structure.norms.get(head, frozenset())
+    can = (
+        entries[n].ratios == entries[head].ratios
+        and entries[n].start.constant is not None
+        and structure.tensors[n].parameter.requires_grad
+        for n in norm
+    )
+    return norm if all(can) else frozenset()
+
+
+def _wrapped_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
     factors: dict[str, float] = {}
     notes = []
-    for name, entry in entries.items():
-        if entry.role == "tied" and entry.ratios.fan_out != 1:
+    for name in _grown_heads(entries):
+        if not _folding(structure, entries, name):
             heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
-            factors |= dict.fromkeys(heads, 1 / entry.ratios.fan_out)
+            factors |= dict.fromkeys(heads, 1 / entries[name].ratios.fan_out)
             notes.append(
-                f"{name} is the head as well: plan.apply_ wraps {', '.join(heads)} in nfd.Scaled, which renames its "
-                "entries of the state_dict; the factor is in plan.multipliers."
+                f"{name} is the head as well, and no affine norm feeds it alone: plan.apply_ wraps {', '.join(heads)} "
+                "in nfd.Scaled, which renames its entries of the state_dict; the factor is in plan.multipliers."
             )
     return factors, notes

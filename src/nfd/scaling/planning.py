@@ -13,7 +13,15 @@ from nfd.core.errors import InputError, InputTypeError, check_choice, check_patt
 from nfd.core.names import Decay, RuleName
 from nfd.scaling.blocks import blocks_of, repeated
 from nfd.scaling.calls import check_sample, mapped
-from nfd.scaling.entries import Parts, entries_of_base, entries_of_ratio, multipliers, stream_width, widest
+from nfd.scaling.entries import (
+    Parts,
+    entries_of_base,
+    entries_of_ratio,
+    multipliers,
+    stream_width,
+    widest,
+    with_tied_heads,
+)
 from nfd.scaling.given_base import GivenBase
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
@@ -164,11 +172,12 @@ def _parts_of_any(
         notes = [] if m == 1 and depth == 1 else [_LAW]
     entries = with_layouts(entries, structure, grows)
     factors, of_factors = multipliers(model, structure, entries, base)
+    entries, of_heads = with_tied_heads(structure, entries)
     branch = chosen.std("outer").at(1.0, 1.0, depth)
     if structure.unscaled and branch != 1:
         factors |= dict.fromkeys(structure.unscaled, branch)
         notes.append(_UNSCALED)
-    notes += [*of_factors, *([_HEADS] if _is_sequence(sample) and not head_sizes(model) else [])]
+    notes += [*of_heads, *of_factors, *([_HEADS] if _is_sequence(sample) and not head_sizes(model) else [])]
     return Parts(entries, m, depth, structure.blocks, factors, notes)
 
 

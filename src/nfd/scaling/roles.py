@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -50,6 +50,7 @@ class Anatomy:
         interrupted: what stands on the stream between blocks, by the pattern of the blocks: an operation as autograd
             calls it.
         unscaled: modules in blocks whose outputs are branches that no tensor scales.
+        norms: gain and bias of the norm that alone feeds the products with a tensor.
     """
 
     tensors: dict[str, TensorInfo]
@@ -57,6 +58,7 @@ class Anatomy:
     blocks: list[str]
     interrupted: dict[str, str]
     unscaled: tuple[str, ...] = ()
+    norms: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def anatomy(
@@ -90,7 +92,7 @@ def anatomy(
             decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
     unscaled = () if traced is None else _unscaled(traced, names, decisions)
-    return Anatomy(all_tensors, ordered, names, interrupted, unscaled)
+    return Anatomy(all_tensors, ordered, names, interrupted, unscaled, {} if traced is None else traced.norms)
 
 
 def _with_fans(all_tensors: dict[str, TensorInfo], traced: Trace | None) -> dict[str, TensorInfo]:

@@ -134,7 +134,7 @@ def _written_by(operation: Operation, written: Mapping[Operation, Parameters | O
     """The writers of an operation's result, from those of its operands."""
     weights = operation.weights
     own = frozenset(o for weight in weights for o in parameters_of(weight))
-    can_scale = all(map(_is_scaled_parameter, weights))
+    can_scale = all(map(is_scaled_parameter, weights))
     if _applies_weights(operation):
         return own if can_scale else operation
     parts = [written.get(i, i) for i in _passed_on(operation)]
@@ -148,7 +148,7 @@ def _written_by(operation: Operation, written: Mapping[Operation, Parameters | O
     return own.union(*scaled)
 
 
-def _is_scaled_parameter(operation: Operation) -> bool:
+def is_scaled_parameter(operation: Operation) -> bool:
     """Whether a constant factor of one parameter is the same factor of this."""
     while operation.parameter is None:
         is_factor = operation.name in _ENTRYWISE and len(operation.operands) == 1

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nfd.scaling.calls import followed_outputs
 from nfd.scaling.fans import Fans, fans_of
+from nfd.scaling.final_norm import norms_before
 from nfd.scaling.graph import Operation, operations, parameters_of
 from nfd.scaling.names import numberless
 from nfd.scaling.self_describing import own_samples
@@ -30,6 +31,7 @@ class Trace:
         seen: every tensor that had a part in the outputs.
         fans: dimensions of tensors that count inputs and outputs.
         unscaled: modules whose outputs are branches that no tensor scales.
+        norms: gain and bias of the norm that alone feeds the products with a tensor.
     """
 
     writers: set[str] = field(default_factory=set)
@@ -38,6 +40,7 @@ class Trace:
     seen: set[str] = field(default_factory=set)
     fans: dict[str, Fans] = field(default_factory=dict)
     unscaled: set[str] = field(default_factory=set)
+    norms: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def alike(self, name: str) -> str | None:
         """The tensor itself where it was seen, or one of the same name but for numbers, such as another expert's."""
@@ -66,7 +69,11 @@ def trace(model: nn.Module, sample: Any) -> Trace | None:
         parameters = [t.parameter for t in tensors(parts[part]).values()]
         with _ends_of(parts) as ends:
             outputs = followed_outputs(parts[part], own)
-        _read(traced, operations(outputs, parameters), names, ends)
+        ran = operations(outputs, parameters)
+        _read(traced, ran, names, ends)
+        returned = {output.grad_fn for output in outputs}
+        for parameter, norm in norms_before(ran, [o for o in ran if o.node in returned]).items():
+            traced.norms[names[id(parameter.parameter)]] = frozenset(names[id(o.parameter)] for o in norm)
     return traced
 
 

@@ -51,7 +51,8 @@ def anatomy_by_base(
     with_fans = {name: _with_fans_of(t, small.tensors.get(other)) for name, (t, other) in own.items()}
     alike = set(map(numberless, small.unscaled))
     unscaled = tuple(name for name in modules(model) if numberless(name) in alike)
-    return Anatomy(with_fans, decisions, names, small.interrupted, unscaled)
+    norms = {head: norm for head, norm in small.norms.items() if own.keys() >= {head, *norm}}  # outside of blocks
+    return Anatomy(with_fans, decisions, names, small.interrupted, unscaled, norms)
 
 
 def _with_fans_of(t: TensorInfo, other: TensorInfo | None) -> TensorInfo:
