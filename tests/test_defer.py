@@ -310,6 +310,34 @@ def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: s
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("kind", ["encoder", "vit", "resnet", "llama"])
+def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: str) -> None:
+    """Attention of PyTorch, running statistics, rotary tables: nothing wide is made, and every start is the plan's."""
+    make = ConvResNet if kind == "resnet" else families()[kind][0]
+    sample = inputs(make(16, 2), 1)[0].float() if kind == "resnet" else families()[kind][1]
+    sizes = set()
+
+    def base_of(width: int, depth: int) -> nn.Module:
+        sizes.add(width)
+        return make(width, depth)
+
+    with nfd.meta_matrices():
+        model = make(96, 2)
+    assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
+    options: dict[str, Any] = {"make_model": base_of, "base_width": 32, "base_depth": 2, "sample": sample}
+    plan = nfd.plan(model, rule="depth-mup" if kind != "resnet" else "mup", optimizer="sgd", **options)
+    assert max(sizes) <= 64
+    assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
+    model = nfd.defer(model, plan, seed=1)
+    dense = plan.apply_(make(96, 2), seed=1)
+    for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        if not name.endswith(("update", "scale")):
+            theirs = dict([*dense.named_parameters(), *dense.named_buffers()])
+            assert torch.equal(p, theirs[name.replace("linear.", "")]), name
+    assert len(unstored(model)) >= 4
+    assert set(dict(model.named_buffers())) == set(dict(dense.named_buffers()))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -368,6 +396,12 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
         nfd.defer(unbuilt)
     with pytest.raises(ValueError, match=r"buffers on the meta device.*1\.running_mean"):
         nfd.defer(normed)
+    with nfd.meta_matrices():
+        frozen = Residual(16, 2)
+    frozen.embed.weight.requires_grad_(False)
+    options: dict[str, Any] = {"make_model": Residual, "base_width": 8, "sample": torch.zeros(2, 5)}
+    with pytest.raises(ValueError, match=r"'embed\.weight', which begins in a way that no plan restores"):
+        nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
     plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base_width=8, sample=torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"optimizer='adamw' acts on every entry.*nfd capacity"):
         nfd.defer(Residual(16, 2), plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -308,3 +309,12 @@ def test_arguments_are_checked() -> None:
             layer.load_state_dict(state | wrong)
     with pytest.raises(ValueError, match="basis must be"):
         nfd.StructuredLinear(3, 3, basis="outputs")
+
+
+@pytest.mark.parametrize("basis", ["auto", "inputs", "gradients"])
+def test_an_untrained_layer_has_the_weights_of_its_start(basis: Any) -> None:
+    layer = nfd.StructuredLinear(6, 9, std=0.3, basis=basis, seed=0)
+    now, start = layer.dense_weights(), layer.complete()
+    assert isinstance(now, torch.Tensor)
+    assert isinstance(start, torch.Tensor)
+    assert torch.equal(now, start)

@@ -16,6 +16,7 @@ from .nets.deferral import Deferral as Deferral
 from .nets.deferral import deferral as deferral
 from .nets.deferred import DeferredLinear as DeferredLinear
 from .nets.equivariant import EquivariantOptimizer as EquivariantOptimizer
+from .nets.meta import meta_matrices as meta_matrices
 from .nets.mlp import MLP as MLP
 from .nets.muon import Muon as Muon
 from .nets.resnet import ResNet as ResNet

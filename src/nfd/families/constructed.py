@@ -27,6 +27,7 @@ from nfd.families.fingerprint import check_version, fingerprint, name_of
 from nfd.families.member import Member
 from nfd.families.paper import PaperMember
 from nfd.nets.defer import defer
+from nfd.nets.meta import meta_matrices
 from nfd.nets.network import Network
 from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
@@ -129,7 +130,7 @@ class ConstructedFamily(Family):
             raise InputError(
                 f"{self.name} builds a network of nfd.nets, which has an argument weights= of its own. Pass it there."
             )
-        module = self._shapes(width, depth)
+        module = self._shapes(width, depth, seed)
         if module is not None:
             planned = self._planned(module, width, depth, "cpu")
             if not any(entry.start.kept for entry in planned.entries.values()):
@@ -137,14 +138,18 @@ class ConstructedFamily(Family):
         module = instance(self.make_model, width, depth, seed)
         return module, self._planned(module, width, depth, "cpu")
 
-    def _shapes(self, width: int, depth: int) -> nn.Module | None:
-        """A module on the meta device; None where it cannot be made there, or has buffers, which would be lost."""
-        try:
-            with torch.device("meta"):
-                module = instance(self.make_model, width, depth)
-        except Exception:  # what is wrong with numbers too is raised where it is made with numbers
-            return None
-        return None if any(buffer.is_meta for buffer in module.buffers()) else module
+    def _shapes(self, width: int, depth: int, seed: int) -> nn.Module | None:
+        """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
+        for place in (torch.device("meta"), meta_matrices()):
+            try:
+                with place:
+                    module = instance(self.make_model, width, depth, seed)
+            except Exception:  # what is wrong with numbers too is raised where it is made with numbers
+                continue
+            frozen = [p for p in module.parameters() if not p.requires_grad]
+            if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
+                return module
+        return None
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         check_constructor(self.make_model, widths, depths)

@@ -50,7 +50,7 @@ def defer(
 
     Args:
         model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
-            plan; tensors that stay are then made on the CPU.
+            plan; tensors that stay are then made on the CPU. ``nfd.meta_matrices`` makes one with its buffers.
         plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"``, a kind of ``"muon"`` or, with
             deferred weights, ``"shampoo"``.
         weights: ``"structured"`` for the limit of large width at O(n log n) a product, or ``"deferred"`` for the exact
@@ -166,8 +166,8 @@ def _check_buffers(model: nn.Module) -> None:
     lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if lost:
         raise InputError(
-            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make them "
-            "on the CPU, with torch.device('cpu') around them in the constructor."
+            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
+            "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
         )
 
 
@@ -186,7 +186,7 @@ def _make_the_rest(model: nn.Module, plan: Plan) -> None:
             if p is None or not p.is_meta:
                 continue
             name = f"{prefix}.{key}".lstrip(".")
-            if name in plan.entries and plan.entries[name].start.kept:
+            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
                 raise InputError(
                     f"model has {name!r}, which begins in a way that no plan restores. Make it on the CPU."
                 )

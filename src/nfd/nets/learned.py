@@ -99,7 +99,7 @@ class LearnedMatrix:
     def dense_update(self, update: Tensor) -> Tensor:
         """``U'B'`` or ``B U``."""
         B, U = self.basis.rows, update[: self.basis.rank]
-        if not self.settled:
+        if not self.basis.rank:
             return B.new_zeros(self.sizes["gradients"], self.sizes["inputs"])
         return U.T @ B if self.space == "inputs" else B.T @ U
 
