@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from torch import Tensor
 
 import nfd
 from nfd.cli.main import main
+from nfd.core.errors import StateError
 from nfd.families.constructed import ConstructedFamily
 from nfd.limits.cost import Storage
 from nfd.limits.model_cost import ModelCosts
+from nfd.limits.ranks import Ranks, foreseen
 from nfd.runs import trials
 from nfd.runs.sweep import Sweep
 from nfd.runs.trials import Trial
@@ -85,10 +88,60 @@ def test_width_and_replicates_follow_from_the_wanted_error_and_memory() -> None:
     assert least.width <= fine.width
 
 
+ROWS = [(torch.randn(64, 5, generator=STREAM), torch.arange(64) % 3)] * 4  # far more than the directions they span
+
+
+def costs_of_rows() -> ModelCosts:
+    family = ConstructedFamily(Residual, (16, 2), "complete-p", "sgd", sample=ROWS[0][0])
+    return ModelCosts(family, Task.of(ROWS))
+
+
+def test_ranks_that_networks_reach_let_a_wider_one_fit(tmp_path: Path) -> None:
+    """Its rows alone would not; where ranks are too many as well, it is refused, and what was trained is kept."""
+    costs, settings = costs_of_rows(), {"batches": ROWS, "weights": "structured", "width": 512, "replicates": 2}
+    enough, short = (costs.of("structured", 512, 2, rank=rank).bytes for rank in (64, 2))
+    assert enough < costs.of("structured", 512, 2).bytes / 2
+    p = predicted(**settings, memory=enough, out=tmp_path)
+    assert p.width == 512
+    assert max(way.bytes for way in p.ways) <= enough
+    assert re.search(r"foreseen from the directions .* by matrix: \d+ at width 32, \d+ at width 128", p.note)
+    assert "foreseen from" not in predicted(**settings, out=tmp_path).note
+    assert torch.equal(p.loss, predicted(**settings, out=tmp_path).loss)
+    with pytest.raises(ValueError, match=r"width=512 .* does not fit .* \d+ at width 32, \d+ at width 128"):
+        predicted(**settings, memory=short, seed=1, out=tmp_path)
+    with pytest.raises(ValueError, match=r"does not fit into memory; \d+ does\. Raise memory"):
+        predicted(**settings, memory=enough, rank=256)
+
+
+def test_ranks_are_foreseen_by_the_power_between_the_two_widest() -> None:
+    reached = {64: Ranks(20.0, 30.0), 256: Ranks(40.0, 30.0), 1024: Ranks(50.0, 90.0)}
+    assert foreseen(reached, 32) is None
+    assert foreseen(reached, 64) == Ranks(25.0, 37.5)
+    assert foreseen({64: Ranks(20.0, 30.0)}, 128) == Ranks(50.0, 75.0)
+    wider = foreseen({64: Ranks(20.0, 30.0), 256: Ranks(40.0, 20.0)}, 1024)
+    assert wider is not None
+    assert wider.mean == pytest.approx(1.25 * 80)
+    assert wider.most == pytest.approx(1.25 * 20)  # not fewer than were reached
+
+
+def test_a_network_that_outgrows_its_memory_is_stopped_and_nothing_is_lost(tmp_path: Path) -> None:
+    recipe = Recipe(costs_of_rows().family, Task.of(ROWS))
+    free, bound = (Trial(recipe, 64, 2, 0, 0.3, weights="structured", room=room) for room in (2**30, 1000))
+    assert free.key == bound.key
+    with Sweep(tmp_path) as sweep:
+        (record,) = sweep.run([Trial(recipe, 32, 2, 0, 0.3, weights="structured", room=2**30)])
+        with pytest.raises(StateError, match=r"width 64 and depth 2 has outgrown its memory: after step 0 of 4 .*kept"):
+            sweep.run([bound])
+        assert sweep.store.keys(status="done") == {record.key}
+    with Sweep(tmp_path) as sweep:
+        (again,) = sweep.run([free])
+    assert 1 <= again.metrics["directions"] <= again.metrics["most_directions"] <= 64
+
+
 def test_memory_is_foreseen_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "train", classmethod(lambda *_: pytest.fail("trained")))
-    with pytest.raises(ValueError, match=r"width=4096 at depth 2 does not fit into memory; \d+ does"):
-        predicted(width=4096, memory="1 MB")
+    with pytest.raises(ValueError, match=r"width=65536 at depth 2 does not fit into memory; \d+ does"):
+        predicted(width=65536, memory="1 MB")
     with pytest.raises(ValueError, match="memory allows no network of width 32 at depth 2"):
         predicted(width="auto", memory="1 KB")
 

@@ -3,8 +3,9 @@
 Four small networks, of the base and of twice its width or depth, show the shapes of all tensors, what a pass keeps for
 its gradient, and how many rows each wide matrix is asked for. Shapes are affine in the width, sums over a network
 affine in the depth, so every size follows. Structured weights hold r vectors of both sides of a matrix, r being the
-rows seen in training or the smaller side, whichever is less: that bounds them, and at the resolution of the layers they
-mostly need less. The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
+rows seen in training or the smaller side, whichever is less: that bounds them. At the resolution of the layers they
+mostly need less, as networks show once they are trained (``nfd.limits.ranks``). The seconds are a model of a two-core
+CPU, on every device; only their ratio decides anything.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nfd.core.random import global_streams
 from nfd.families.constructed import ConstructedFamily
 from nfd.families.member import Member
 from nfd.limits.cost import Storage
+from nfd.limits.ranks import Ranks, foreseen
 from nfd.nets.asked import rows_asked
 from nfd.nets.hadamard import padded_size
 from nfd.nets.matrix_cost import SPARE, MatrixUse, stored_cost, structured_cost
@@ -59,6 +61,8 @@ class ModelCosts:
     family: ConstructedFamily
     task: Task
     rank: int | None = None
+    reached: dict[int, Ranks] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By width, the ranks that networks reached which were trained."""
     _sizes: dict[tuple[int, int], Seen] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -73,22 +77,30 @@ class ModelCosts:
             return str(error)
         return None
 
-    def of(self, weights: NetworkWeights, width: int, depth: int) -> Storage:
-        """Of a network of any size, dense or structured."""
+    def of(self, weights: NetworkWeights, width: int, depth: int, rank: int | None = None) -> Storage:
+        """Of a network of any size, dense or structured; with ``rank`` in place of what is foreseen."""
         (n, L), law = self.family.base, law_of(self.family.optimizer)
+        ranks = self._foreseen(width) if rank is None else Ranks(rank, rank)
         parts = []
         for deep in (L, 2 * L):
             small, large = self._seen(n, deep), self._seen(2 * n, deep)
             seen = _at(small, large, width / n)
-            parts.append(self._dense(seen, law) if weights == "dense" else self._structured(seen, law))
+            parts.append(self._dense(seen, law) if weights == "dense" else self._structured(seen, law, ranks))
         (bytes_1, seconds_1), (bytes_2, seconds_2) = parts
         step = depth / L - 1
         return Storage(weights, round(bytes_1 + step * (bytes_2 - bytes_1)), seconds_1 + step * (seconds_2 - seconds_1))
 
-    @property
-    def _most(self) -> int:
-        """Directions that an update needs: those given, else the rows that its matrix is asked for in training."""
-        return self._seen(*self.family.base).rows * self.task.steps if self.rank is None else self.rank
+    def learn(self, width: int, ranks: Ranks) -> None:
+        """Foresee ranks from what a network of this width reached."""
+        self.reached[width] = ranks.joined(self.reached.get(width, ranks))
+
+    def _foreseen(self, width: int) -> Ranks:
+        """Those that are given, else the rows of training, or less where trained networks show that less will do."""
+        if self.rank is not None:
+            return Ranks(self.rank, self.rank)
+        rows = self._seen(*self.family.base).rows * self.task.steps
+        ranks = foreseen(self.reached, width)
+        return Ranks(rows, rows) if ranks is None else Ranks(min(ranks.mean, rows), min(ranks.most, rows))
 
     def _dense(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
         costs = [stored_cost(self._use(sides, seen.rows, law)) for sides in seen.wide]
@@ -96,17 +108,17 @@ class ModelCosts:
         held = self._shared_bytes(seen) + 3 * self._itemsize * largest + sum(cost.bytes for cost in costs)
         return held, self.task.steps * sum(cost.seconds for cost in costs)
 
-    def _structured(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
-        costs = [structured_cost(self._use(sides, seen.rows, law)) for sides in seen.wide]
+    def _structured(self, seen: Seen, law: OptimizerLaw, ranks: Ranks) -> tuple[float, float]:
+        costs = [structured_cost(self._use(sides, seen.rows, law, math.ceil(ranks.mean))) for sides in seen.wide]
         widest = max((max(sides) for sides in seen.wide), default=0)
-        transient = 4 * seen.rows * padded_size(max(widest, 1)) + 2 * SPARE * min(self._most, widest) * widest
+        transient = 4 * seen.rows * padded_size(max(widest, 1)) + 2 * SPARE * min(ranks.most, widest) * widest
         if not self._on_meta:  # it is made with numbers, which are then replaced
             transient += sum(n_in * n_out for n_in, n_out in seen.wide)
         held = self._shared_bytes(seen) + self._itemsize * transient + sum(cost.bytes for cost in costs)
         return held, self.task.steps * sum(cost.seconds for cost in costs)
 
-    def _use(self, sides: tuple[int, int], rows: int, law: OptimizerLaw) -> MatrixUse:
-        return MatrixUse(*sides, rows, self._most, law.states, law.rest is not None, self._itemsize)
+    def _use(self, sides: tuple[int, int], rows: int, law: OptimizerLaw, rank: int = 0) -> MatrixUse:
+        return MatrixUse(*sides, rows, rank, law.states, law.rest is not None, self._itemsize)
 
     def _shared_bytes(self, seen: Seen) -> float:
         """Of what both ways hold: all other tensors, with gradients and states, and what a pass keeps."""

@@ -58,6 +58,12 @@ class Networks(Protocol):
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
         """How a network of this size can hold its weights, and what that takes."""
 
+    def least(self, width: int, depth: int) -> Storage:
+        """The way that may need the fewest bytes, and these: fewer than foreseen where trained networks may show so."""
+
+    def foresight(self) -> str:
+        """What the memory of networks was foreseen from, where that is no bound; else empty."""
+
     def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
         """What the networks with these numbers gave."""
 
@@ -90,6 +96,14 @@ class PaperNetworks:
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
         """Those of the kinds that are allowed."""
         return [way_of(kind, self.problem, width, depth) for kind in self.kinds]
+
+    def least(self, width: int, depth: int) -> Storage:
+        """What is foreseen is needed."""
+        return min(self.ways(width, depth), key=lambda way: way.bytes)
+
+    def foresight(self) -> str:
+        """Bounds alone."""
+        return ""
 
     def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
         """Their outputs."""

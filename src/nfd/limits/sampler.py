@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
@@ -25,7 +26,10 @@ class Sampler:
     ) -> None:
         self.networks, self.rtol, self.memory = networks, rtol, memory
         self.width, self.replicates = width or 0, replicates or 0
+        self.climbed = False
+        """Whether trained networks showed that memory allows more than was foreseen."""
         self._deepest = 0
+        self._is_gaussian: bool | None = None
         self._done: dict[tuple[int, int, NetworkWeights], Ensemble] = {}
 
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
@@ -34,17 +38,20 @@ class Sampler:
         ``amplification`` is the factor by which what is made of the ensembles enlarges their standard error.
         """
         self._deepest, unit = deepest, self.networks.unit
-        widest_here = widest(lambda width: self._within(width, deepest) is not None, unit)
-        self._require_memory(deepest, widest_here)
+        if self.width and self.networks.least(self.width, deepest).bytes <= self.memory:
+            self._climb(self.width, depth)
+        self._require_memory(deepest, self._widest())
         if self.width and self.replicates:
             return
-        widest_pilot = max(unit, widest_here // LEVER)
+        widest_pilot = max(unit, self._widest() // LEVER)
         pilot_width = self.narrow_width if self.width else min(self.networks.pilot_width, widest_pilot)
         pilot = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
         needed = self._needed(pilot, amplification)
         if not self.width:
             wanted = unit * power_of_two(needed / (self.replicates or _REPLICATES) / unit)
-            self.width = min(max(wanted, LEVER * pilot_width), widest_here)
+            wanted = max(wanted, LEVER * pilot_width)
+            self._climb(wanted, depth)
+            self.width = min(wanted, self._widest())
         if not self.replicates:
             self.replicates = max(_REPLICATES, min(math.ceil(needed / self.width), _MOST_REPLICATES))
             refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
@@ -67,6 +74,29 @@ class Sampler:
         """As many networks of ``narrow_width`` at a depth."""
         return self._run(self.narrow_width, depth, self.replicates)
 
+    def _climb(self, wanted: int, depth: int) -> None:
+        """Train single networks, ever wider, while the ranks that they reach may show that a wanted width fits."""
+        unit, memory = self.networks.unit, self.memory
+        width = min(wanted, widest(lambda n: self.networks.least(n, self._deepest).bytes <= memory, unit))
+        rung = 0
+        while self._within(width, self._deepest) is None:
+            weights, before = self.networks.least(width, self._deepest).weights, rung
+            rung = min(self.networks.narrower(width), widest(partial(self._fits_as, weights), unit))
+            if rung <= before or not self._fits_as(weights, rung):
+                return
+            for trained in (rung,) if before else (self.networks.narrower(rung), rung):  # two widths show a power
+                self._run(trained, depth, 1, weights)
+            self.climbed = True
+
+    def _fits_as(self, weights: NetworkWeights, width: int) -> bool:
+        """Whether a network with such weights is foreseen to fit at the largest depth."""
+        ways = self.networks.ways(width, self._deepest)
+        return any(way.weights == weights and way.bytes <= self.memory for way in ways)
+
+    def _widest(self) -> int:
+        """The widest network that fits into memory at the largest depth."""
+        return widest(lambda width: self._within(width, self._deepest) is not None, self.networks.unit)
+
     def _needed(self, pilot: Ensemble, amplification: float) -> float:
         """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs."""
         error = self.rtol * rms(pilot.outputs.mean(0))
@@ -78,7 +108,7 @@ class Sampler:
         if self.width and not self.fits(deepest):
             raise InputError(
                 f"width={self.width} at depth {deepest} does not fit into memory; {widest_here} does. "
-                "Raise memory, or lower width, batch or steps."
+                f"Raise memory, or lower width, batch or steps. {self.networks.foresight()}".strip()
             )
         if not self.width and widest_here < self.networks.least_width:
             raise InputError(
@@ -94,14 +124,15 @@ class Sampler:
         ways = self.networks.ways(width, depth)
         if not self.width:
             return ways
-        widest = self._chosen(self.networks.ways(self.width, self._deepest))
-        return [way for way in ways if way.is_gaussian == widest.is_gaussian]
+        if self._is_gaussian is None:
+            self._is_gaussian = self._chosen(self.networks.ways(self.width, self._deepest)).is_gaussian
+        return [way for way in ways if way.is_gaussian == self._is_gaussian]
 
     def _chosen(self, ways: Sequence[Storage]) -> Storage:
         return cheapest(ways, self.memory) or min(ways, key=lambda way: way.bytes)
 
-    def _run(self, width: int, depth: int, count: int) -> Ensemble:
-        weights = self._chosen(self._ways(width, depth)).weights
+    def _run(self, width: int, depth: int, count: int, weights: NetworkWeights | None = None) -> Ensemble:
+        weights = weights or self._chosen(self._ways(width, depth)).weights
         have = self._done.get((width, depth, weights))
         missing = range(len(have) if have else 0, count)
         if missing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nfd.nets.frame import predicted_bytes
+from nfd.nets.frame import LEAST_ROOM, predicted_bytes
 from nfd.nets.hadamard import padded_size
 
 PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
@@ -73,7 +73,8 @@ def structured_cost(use: MatrixUse) -> MatrixCost:
     """Of structured weights whose update has as many directions as there are rows: a bound, mostly far above."""
     r, longest = use.rank, max(use.n_in, use.n_out)
     N = padded_size(longest)
-    numbers = SPARE * r * (3 + use.states) * longest + 6 * use.terms * N + r * r
+    room = min(max(SPARE * r, LEAST_ROOM), longest) if r else 0
+    numbers = room * (3 + use.states) * longest + 6 * use.terms * N + r * r
     typical = r / 2  # directions are added as training goes
     thin = 6 * use.rows * typical * (use.n_in + use.n_out) / PRODUCT_RATE
     full = _orthogonalising_gram(typical, longest) / _FULL_RATE if use.whole else 0.0

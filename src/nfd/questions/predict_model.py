@@ -29,6 +29,7 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
+from nfd.core.machine import bytes_of
 from nfd.core.names import ModelWeights, NetworkWeights
 from nfd.families.constructed import ConstructedFamily, family_of
 from nfd.families.family import Family
@@ -104,7 +105,7 @@ def predict_model(
     sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=place, progress=progress) as sweep:
-        networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, sweep)
+        networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, bytes_of(memory), sweep)
         sampler = sampled(networks)
         if sampler.width and sampler.narrow_width >= sampler.width:
             raise InputError(

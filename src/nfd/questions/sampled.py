@@ -82,8 +82,13 @@ def losses_of(
         "weights": limit.weights,
         "ways": tuple(sampler.networks.ways(sampler.width, limit.depths[-1])),
         "seconds": seconds,
-        "note": " ".join(filter(None, (limit.note, _accuracy(sampler, limit), _unknown(sampler, limit, outputs)))),
+        "note": " ".join(filter(None, _notes(sampler, limit, outputs))),
     }
+
+
+def _notes(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> tuple[str, ...]:
+    foresight = sampler.networks.foresight() if sampler.climbed else ""
+    return limit.note, _accuracy(sampler, limit), _unknown(sampler, limit, narrow), foresight
 
 
 def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:

@@ -17,8 +17,9 @@ from nfd.limits.cost import LEVER, Storage
 from nfd.limits.ensemble import Ensemble
 from nfd.limits.model_cost import ModelCosts
 from nfd.limits.networks import Words
+from nfd.limits.ranks import MARGIN, Ranks
 from nfd.runs.sweep import Sweep
-from nfd.runs.trials import Trial
+from nfd.runs.trials import DIRECTIONS, MOST_DIRECTIONS, Trial
 from nfd.store.rows import Record
 from nfd.training.recipe import Recipe
 
@@ -31,6 +32,7 @@ class ModelNetworks:
 
     Args:
         lr, weight_decay, adamw_lr: of the base, as in ``Trial``. kinds: the ways to hold weights that are allowed.
+        memory: bytes that one network may take.
     """
 
     recipe: Recipe
@@ -40,6 +42,7 @@ class ModelNetworks:
     seed: int
     kinds: Sequence[NetworkWeights]
     costs: ModelCosts
+    memory: int
     sweep: Sweep
 
     words: ClassVar[Words] = Words("losses", "lr", "Look at the batches, or at how the model begins")
@@ -73,12 +76,32 @@ class ModelNetworks:
         """Those that are allowed."""
         return [self.costs.of(kind, width, depth) for kind in self.kinds]
 
+    def least(self, width: int, depth: int) -> Storage:
+        """With updates of a single direction, unless it is known how many they need."""
+        rank = 1 if self.costs.rank is None else None
+        return min((self.costs.of(kind, width, depth, rank) for kind in self.kinds), key=lambda way: way.bytes)
+
+    def foresight(self) -> str:
+        """The ranks that narrower networks reached."""
+        if self.costs.rank is not None or not self.costs.reached:
+            return ""
+        ranks = sorted(self.costs.reached.items())
+        reached = ", ".join(f"{rank.mean:,.0f} at width {width:,}" for width, rank in ranks)
+        return (
+            "Memory was foreseen from the directions that updates of trained networks have, by matrix: "
+            f"{reached}; {MARGIN - 1:.0%} is added. rank= decides it otherwise."
+        )
+
     def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
         """Their losses ``[R, steps]``, and evaluation losses ``[R, 1]`` where there are batches for them."""
         seeds = [derive(self.seed, "replicate", width, index) for index in indices]
         rates = (self.lr, self.weight_decay, self.adamw_lr)
-        trials = [Trial(self.recipe, width, depth, seed, *rates, weights=weights) for seed in seeds]
+        room = None if weights == "dense" else self.memory - self.costs.of(weights, width, depth, rank=0).bytes
+        trials = [Trial(self.recipe, width, depth, seed, *rates, weights=weights, room=room) for seed in seeds]
         records = self.sweep.run_all({label: trials}, label)[label]
+        for record in records:
+            if DIRECTIONS in record.metrics:
+                self.costs.learn(width, Ranks(record.metrics[DIRECTIONS], record.metrics[MOST_DIRECTIONS]))
         curves = [self.sweep.store.curves(record.key)["loss"] for record in records]
         if len(curves) > 1 and all(torch.equal(curve, curves[0]) for curve in curves[1:]):
             raise InputError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,12 +18,18 @@ from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.member import Member
+from nfd.nets.structured import StructuredLinear
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
+from nfd.scaling.laws import law_of
 from nfd.store.rows import Record, Status
 from nfd.training.blame import blaming_the_model
+from nfd.training.loop import Step
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 from nfd.training.together import most_together
+
+DIRECTIONS, MOST_DIRECTIONS = "directions", "most_directions"  # of structured updates, in a record
+_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,10 @@ class Trial(Run):
         lr, weight_decay: tuned at the family's base.
         adamw_lr: the same of what Muon leaves to AdamW; ``lr`` where None.
         stop: after how many steps to stop; None for all.
-        weights: how the network holds its wide matrices (``nfd.defer``).
+        weights: how the network holds its wide matrices (``nfd.defer``). Of structured ones the record has the
+            ``directions`` of an update, the mean over matrices weighted by their longer sides, and ``most_directions``.
+        room: bytes that structured matrices may hold with what training adds to them; None for any. It is no part of
+            the trial's name, as it changes no number.
     """
 
     recipe: Recipe = field(repr=False)
@@ -53,6 +63,7 @@ class Trial(Run):
     adamw_lr: float | None = None
     stop: int | None = None
     weights: NetworkWeights = "dense"
+    room: int | None = field(default=None, compare=False)
 
     ends_the_sweep: ClassVar[bool] = True
 
@@ -106,11 +117,13 @@ class Trial(Run):
         member.module.train()
         return member
 
-    def record(self, group: str, losses: torch.Tensor, judged: float, seconds: float) -> Record:
-        """What is stored of it, from its losses ``[steps]`` and its mean loss after training."""
+    def record(
+        self, group: str, losses: torch.Tensor, judged: float, seconds: float, ranks: Mapping[str, float] = _NONE
+    ) -> Record:
+        """What is stored of it, from its losses ``[steps]``, its mean loss after training, and its ranks."""
         bad = (~losses.isfinite()).nonzero()
         losses = losses[: int(bad[0]) + 1] if len(bad) else losses  # as where it is trained alone
-        metrics = loss_metrics(losses, math.isfinite(judged))
+        metrics = loss_metrics(losses, math.isfinite(judged)) | dict(ranks)
         if self.task.eval_batches:
             metrics["test_loss"] = math.inf if "diverged_at" in metrics else judged
         status: Status = "diverged" if "diverged_at" in metrics else "done"
@@ -120,30 +133,57 @@ class Trial(Run):
         start = time.perf_counter()
         try:
             with blaming_the_model(self.width, self.depth, self.recipe.task.batches[0]):
-                losses, judged = self._trained(place)
+                losses, judged, ranks = self._trained(place)
         except InputError as error:
             where = place_in_code(error)
             return self.failed(group, described(error) + (f" ({where})" if where else ""))
         except Exception as error:  # of the input or ours: as the record says
             return self.failed(group, described(error), trace_of(error))
-        return self.record(group, losses, judged, time.perf_counter() - start)
+        return self.record(group, losses, judged, time.perf_counter() - start, ranks)
 
-    def _trained(self, place: torch.device) -> tuple[torch.Tensor, float]:
-        """Losses, and the mean loss afterwards, which is no number where the last loss was none."""
+    def _trained(self, place: torch.device) -> tuple[torch.Tensor, float, dict[str, float]]:
+        """Losses, the mean loss afterwards, which is no number where the last loss was none, and ranks."""
         task = self.task.on(place)
         with _streams(self, place):
             member = self.build(place)
             rows = self.recipe.rows(
                 member, self.lr, self.weight_decay, list(task.batches), self.factors, adamw_lr=self.adamw_lr
             )
-            losses = torch.tensor([row.loss for row in rows], dtype=torch.float64)
+            losses = torch.tensor([row.loss for row in self._within_room(rows, member)], dtype=torch.float64)
             if not losses[0].isfinite():
                 raise InputError(
                     f"make_model({self.width}, {self.depth}) has a loss of {losses[0]:g} before it is trained, so that "
                     "no rate can help. Look at its outputs and at loss on the first batch."
                 )
             judged = self.recipe.judged(member, task) if losses[-1].isfinite() else math.nan
-        return losses, judged
+        return losses, judged, _ranks(member)
+
+    def _within_room(self, rows: Iterable[Step], member: Member) -> Iterator[Step]:
+        """The steps, ended by an InputError once structured matrices hold more than there is room for."""
+        layers, states = _structured_layers(member), law_of(self.recipe.family.optimizer).states
+        for row in rows:
+            held = sum(layer.nbytes + states * layer.update.nbytes for layer in layers)
+            if self.room is not None and held > self.room:
+                raise InputError(
+                    f"a network of width {self.width} and depth {self.depth} has outgrown its memory: after step "
+                    f"{row.step} of {self.task.steps} its updates have {_ranks(member)[DIRECTIONS]:,.0f} directions a "
+                    "matrix, more than was foreseen. Raise memory, or lower width, batch or steps"
+                )
+            yield row
+
+
+def _structured_layers(member: Member) -> list[StructuredLinear]:
+    return [layer for layer in member.module.modules() if isinstance(layer, StructuredLinear)]
+
+
+def _ranks(member: Member) -> dict[str, float]:
+    """The directions of structured updates: their mean, weighted by the longer sides, and the most; of others none."""
+    layers = _structured_layers(member)
+    if not layers:
+        return {}
+    lengths = [max(layer.in_features, layer.out_features) for layer in layers]
+    total = sum(layer.rank * length for layer, length in zip(layers, lengths, strict=True))
+    return {DIRECTIONS: total / sum(lengths), MOST_DIRECTIONS: float(max(layer.rank for layer in layers))}
 
 
 def _together(runs: Sequence[Trial], group: str, place: torch.device) -> list[Record]:
