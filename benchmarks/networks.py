@@ -13,6 +13,7 @@ from benchmarks.dense import DenseBaseline
 from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory
+from nfd.core.names import NetworkWeights
 from nfd.core.random import Increment
 from nfd.data.digits import digits
 from nfd.nets.revealed import RevealedMatrix
@@ -21,11 +22,11 @@ ETA_C = 0.1
 SHARE = "share of the bound"
 
 
-def deferred_run(width: int, depth: int, steps: int, batch: int, feedback: str = "shared") -> float:
-    """Seconds to build and train a network with deferred weights."""
+def unstored_run(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred") -> float:
+    """Seconds to build and train a network without stored weights."""
     x, y = digits().batches(batch, steps, 0)
     start = time.perf_counter()
-    net = nfd.ResNet(64, 10, width, depth, weights="deferred", feedback=feedback)  # type: ignore[arg-type]
+    net = nfd.ResNet(64, 10, width, depth, weights=weights)
     net.reserve(steps * batch)
     optimizer = nfd.SGD(net.param_groups(ETA_C))
     for inputs, targets in zip(x, y, strict=True):
@@ -45,9 +46,11 @@ def dense_run(width: int, depth: int, steps: int, batch: int) -> float:
     return time.perf_counter() - start
 
 
-def large_run(width: int, depth: int, steps: int, batch: int) -> tuple[float, float]:
+def large_run(
+    width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred"
+) -> tuple[float, float]:
     """Seconds and peak memory in bytes, of a process that does nothing else."""
-    return deferred_run(width, depth, steps, batch), peak_memory()
+    return unstored_run(width, depth, steps, batch, weights), peak_memory()
 
 
 def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, float]:
@@ -65,14 +68,14 @@ def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) 
 
 def against_dense(turn: Round) -> list[Row]:
     """L = 16, 25 steps of 8, float32, initialisation included."""
-    deferred_run(256, 2, 2, 8)
+    unstored_run(256, 2, 2, 8)
     sizes = [4096] if turn.quick else [4096, 8192]
     return [_against_dense(n, 16, 5 if turn.quick else 25, 8) for n in sizes]
 
 
 def _against_dense(width: int, depth: int, steps: int, batch: int) -> Row:
     now = limits()
-    ours, dense = (run(width, depth, steps, batch) for run in (deferred_run, dense_run))
+    ours, dense = (run(width, depth, steps, batch) for run in (unstored_run, dense_run))
     return {
         "width": width,
         "depth": depth,
@@ -185,9 +188,9 @@ def growth(turn: Round) -> list[Row]:
     """Time at a larger size over that at a smaller one."""
     few = turn.quick
     return [
-        _growth("width", (16384, 65536), lambda n: deferred_run(n, 2, 5 if few else 10, 8), 5 if few else 10),
-        _growth("depth", (8, 32), lambda L: deferred_run(4096, L, 5, 8), 5),
-        _growth("samples", (400, 800) if few else (800, 1600), lambda N: deferred_run(8192, 1, N // 16, 16), 0),
+        _growth("width", (16384, 65536), lambda n: unstored_run(n, 2, 5 if few else 10, 8), 5 if few else 10),
+        _growth("depth", (8, 32), lambda L: unstored_run(4096, L, 5, 8), 5),
+        _growth("samples", (400, 800) if few else (800, 1600), lambda N: unstored_run(8192, 1, N // 16, 16), 0),
     ]
 
 

@@ -45,6 +45,18 @@ SECTIONS = (
         "time, which also draws every Gaussian and trains the dense ends.",
     ),
     Section(
+        "Structured weights",
+        ("structured", "structured-large", "structured-growth"),
+        "The same against the same opponent. Then networks whose dense weights would not fit, each in a process of "
+        "its own, the smaller beside deferred weights; and time as samples double, while all of them are new "
+        "directions.",
+        "A step costs four transforms a layer, O(n log n), and some ten passes over a vector of the width for every "
+        "direction of the update. At batches of 8 these products of few rows run at a third of the rate of large "
+        "ones, and outweigh the transforms from some 50 directions on: they, and not the transforms, bound the gain "
+        "at small widths. Rows pass through a product in blocks of 2^18 numbers, which stay in the cache: that and "
+        "gathers in place of scatters made a product of 256 rows two to three times faster on one core.",
+    ),
+    Section(
         "One query against its bound",
         ("query",),
         "A query passes six times over the factors, four without response; the second passes over `Q` and `P` "

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import commands, data, gpu, kernels, modules, networks, particles, profile, stacks
+from benchmarks import commands, data, gpu, kernels, modules, networks, particles, profile, stacks, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -39,6 +39,9 @@ def wide(turn: Round) -> list[Row]:
 
 PARTS = (
     Part("dense", networks.against_dense, 3),
+    Part("structured", structured.against_dense, 3),
+    Part("structured-large", structured.large, 2),
+    Part("structured-growth", structured.growth, 3),
     Part("query", networks.queries),
     Part("large", networks.large, 2),
     Part("reference", networks.reference_problem, 3),

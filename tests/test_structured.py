@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -148,29 +149,114 @@ def test_the_first_step_is_that_of_gaussian_weights(feedback: str, kind: str, ot
     assert abs(mean - wrong) > 6 * error
 
 
-def losses(weights: str, seed: int) -> float:
-    """The mean loss over a few steps of classes that depend on the input."""
+def classes(weights: str, seed: int, width: int = 512, steps: int = 10, **options: Any) -> tuple[float, Tensor]:
+    """The mean loss over steps of classes that depend on the input, and the outputs of other inputs after them."""
     stream = torch.Generator().manual_seed(1)
-    net = nfd.ResNet(6, 3, 512, 4, weights=weights, seed=seed)
+    net = nfd.ResNet(6, 3, width, 4, weights=weights, seed=seed, **options)
     optimizer = nfd.SGD(net.param_groups(0.5), momentum=0.5)
-    readout = torch.randn(6, 3, generator=stream)
+    readout, others = torch.randn(6, 3, generator=stream), torch.randn(5, 6, generator=stream)
     values = []
-    for _ in range(10):
+    for _ in range(steps):
         x = torch.randn(8, 6, generator=stream)
         loss = nn.functional.cross_entropy(net(x), (x @ readout).argmax(1))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         values.append(loss.item())
-    return statistics.mean(values)
+    return statistics.mean(values), net.eval()(others).detach()
 
 
-def test_losses_are_those_of_deferred_layers() -> None:
+@pytest.mark.parametrize("feedback", ["shared", "independent"])
+def test_losses_and_outputs_are_those_of_deferred_layers(feedback: str) -> None:
     """Networks of one seed share U and V, so their differences have little noise."""
-    gaps = [losses("structured", seed) - losses("deferred", seed) for seed in range(10)]
+    trained = [[classes(kind, seed, feedback=feedback) for kind in ("structured", "deferred")] for seed in range(10)]
+    gaps = [ours[0] - theirs[0] for ours, theirs in trained]
     error = statistics.stdev(gaps) / math.sqrt(len(gaps))
     assert abs(statistics.mean(gaps)) < 4 * error
     assert error < 0.02
+    apart = torch.stack([ours[1] - theirs[1] for ours, theirs in trained])
+    errors = apart.std(0) / math.sqrt(len(apart))
+    assert bool((apart.mean(0).abs() < 5 * errors).all())
+    size = torch.stack([theirs[1] for _, theirs in trained]).mean(0).square().mean().sqrt()
+    assert float(errors.square().mean().sqrt()) < 0.05 * float(size)
+
+
+@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
+def test_losses_scatter_and_are_biased_by_the_width_as_those_of_gaussian_weights() -> None:
+    """Losses scatter as n^-1/2, and their mean differs from that of dense networks by less than 1/n."""
+    widths, seeds = (16, 64), range(40)
+    mean, scatter = {}, {}
+    for kind in ("dense", "structured"):
+        options = {"resolution": 0.01} if kind == "structured" else {}
+        for width in widths:
+            losses = [classes(kind, seed, width, 5, **options)[0] for seed in seeds]
+            mean[kind, width], scatter[kind, width] = statistics.mean(losses), statistics.stdev(losses)
+    for kind in ("dense", "structured"):
+        exponent = math.log(scatter[kind, 64] / scatter[kind, 16]) / math.log(4)
+        assert abs(exponent + 0.5) < 0.35  # four standard errors
+    errors = {key: value / math.sqrt(len(seeds)) for key, value in scatter.items()}
+    for width in widths:
+        apart = mean["structured", width] - mean["dense", width]
+        assert abs(apart) < 4 * math.hypot(errors["structured", width], errors["dense", width]) + 1 / width
+
+
+def inner_update(weights: str, depth: int, rule: str, seed: int, width: int = 64) -> float:
+    """How far one step moves what inner layers answer to the vectors that they had before."""
+    net = nfd.ResNet(6, 1, width, depth, weights=weights, block="two-layer", seed=seed)
+    before = net.streams(torch.ones(1, 6))
+    before.outputs.sum().backward()
+    nfd.SGD(net.param_groups(0.1, rule=rule), maximize=True).step()
+    assert net.inner is not None
+    with torch.no_grad():
+        moved = [
+            W(h) / math.sqrt(width) - x for W, h, x in zip(net.inner, before.layers[:-1], before.inner, strict=True)
+        ]
+    return float(torch.stack(moved).square().mean().sqrt())
+
+
+@pytest.mark.parametrize(("rule", "exponent"), [("depth-mup", -0.5), ("depth-mup-inner", 0.0)])
+def test_inner_layers_collapse_and_are_cured_as_with_dense_weights(rule: str, exponent: float) -> None:
+    def slope(weights: str, seed: int) -> float:
+        shallow, deep = (inner_update(weights, depth, rule, seed) for depth in (8, 64))
+        return math.log(deep / shallow) / math.log(8)
+
+    slopes = {weights: [slope(weights, seed) for seed in range(6)] for weights in ("dense", "structured")}
+    (dense, ours), errors = (
+        map(statistics.mean, slopes.values()),
+        [statistics.stdev(s) / 6**0.5 for s in slopes.values()],
+    )
+    assert abs(ours - exponent) < 0.1
+    assert abs(ours - dense) < 4 * math.hypot(*errors)
+    assert 8 * math.hypot(*errors) < 0.5  # the other rule is that far
+
+
+def aligned_step(layer_of: Callable[..., nfd.StructuredLinear], seed: int, x: Tensor, readout: Tensor) -> float:
+    """What a step of SGD adds to the output of two layers whose input and readout have no randomness of their own."""
+    n = x.shape[1]
+    first, second = (layer_of(n, n, std=n**-0.5, seed=2 * seed + k) for k in range(2))
+
+    def output() -> Tensor:
+        return (readout * torch.relu(second(torch.relu(first(x))))).mean()
+
+    y = output()
+    (n * y).backward()  # type: ignore[no-untyped-call]
+    nfd.SGD([*first.parameters(), *second.parameters()], lr=1e-3 / n, maximize=True).step()
+    return float((output() - y).detach()) * 1e3
+
+
+@pytest.mark.parametrize("vector", ["constant", "unit vector", "row of the transform"])
+def test_training_on_vectors_that_are_aligned_with_the_transform_is_nothing_special(vector: str) -> None:
+    """Inputs and backward vectors are aligned; deferred layers, whose weights are Gaussian, have no transform."""
+    x = ALIGNED[vector].float()
+    readout = torch.ones_like(x)  # constant where training begins
+    gains = {
+        layer_of: [aligned_step(layer_of, seed, x, readout) for seed in range(16)]
+        for layer_of in (nfd.StructuredLinear, nfd.DeferredLinear)
+    }
+    ours, theirs = gains.values()
+    error = math.hypot(statistics.stdev(ours), statistics.stdev(theirs)) / 4
+    assert abs(statistics.mean(ours) - statistics.mean(theirs)) < 4 * error
+    assert error < 0.1 * statistics.mean(theirs)
 
 
 def trained(resolution: float) -> tuple[Tensor, int]:

@@ -185,4 +185,4 @@ def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
     longest = finite.max()
     typical = (longest * (finite / longest).square().mean().sqrt()).nan_to_num()
     reference = length.clamp_min(typical)
-    return unit * (finite / reference).nan_to_num(), reference
+    return unit.mul_((finite / reference).nan_to_num()), reference

@@ -130,7 +130,8 @@ def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor:
     """Which rows may be longer than ``tolerance`` outside of the basis: all, where rounding hides how long they are."""
     if tolerance < _WELL_CONDITIONED[unit.dtype]:
         return torch.ones(len(unit), dtype=torch.bool, device=unit.device)
-    return unit.square().sum(1) - products.square().sum(1) > _NEARLY * tolerance**2
+    lengths: Tensor = torch.linalg.vector_norm(unit, dim=1)
+    return lengths.square() - products.square().sum(1) > _NEARLY * tolerance**2
 
 
 def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
