@@ -128,8 +128,8 @@ class Frame:
         self.rank = rank
 
     def replace(self, rows: Tensor) -> None:
-        """Hold exactly these ``[rank, n]`` vectors."""
-        self._store = tiled(rows).contiguous()
+        """Hold exactly these ``[rank, n]`` vectors, in memory of its own: rounding may depend on where numbers lie."""
+        self._store = tiled(rows).clone(memory_format=torch.contiguous_format)
         self.rank = len(rows)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
