@@ -20,7 +20,7 @@ SIDES: tuple[Side, ...] = get_args(Side)
 _SCHEDULES = {  # what the schedulers of PyTorch keep in a group
     "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
 }  # fmt: skip
-_NAMES = {"params", "param_names", "name", "role", "roles"}
+_NAMES = {"params", "param_names", "name", "role", "roles", "lr_scale"}
 
 
 class FactoredOptimizer(torch.optim.Optimizer):

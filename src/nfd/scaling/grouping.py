@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nfd.core.errors import InputError
+from nfd.scaling.kept_rates import SCALE
 from nfd.scaling.laws import law_of
 from nfd.scaling.names import matches
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from nfd.scaling.plan import Plan
 
 Groups = list[dict[str, Any]]
+
+VECTORS = "vectors"  # a word of no_decay
 
 
 class Tuned(NamedTuple):
@@ -27,6 +30,7 @@ class Tuned(NamedTuple):
 
 def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Sequence[str]) -> Groups:
     """Groups of the parameters that train; ValueError when a pattern of ``no_decay`` fits no tensor."""
+    spare_vectors, no_decay = VECTORS in no_decay, [pattern for pattern in no_decay if pattern != VECTORS]
     if unfit := [pattern for pattern in no_decay if not any(matches(name, pattern) for name in named)]:
         raise InputError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -35,7 +39,8 @@ def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Seq
             continue
         if not held.is_stored:
             plan.law_for(name).check_deferred(name)
-        spared = any(matches(name, pattern) for pattern in no_decay)
+        is_spared_vector = spare_vectors and plan.entries[name].is_vector
+        spared = is_spared_vector or any(matches(name, pattern) for pattern in no_decay)
         settings = _settings(plan, name, tuned._replace(weight_decay=0.0) if spared else tuned)
         group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
         group["params"].extend(held.parameters)
@@ -52,7 +57,8 @@ def _settings(plan: Plan, name: str, tuned: Tuned) -> dict[str, Any]:
         if not lr:
             raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
         decay = decay / lr
-    settings: dict[str, Any] = {"lr": lr * plan.rate(name), "weight_decay": decay}
+    scale = plan.rate(name)
+    settings: dict[str, Any] = {"lr": lr * scale, "weight_decay": decay, SCALE: scale}
     if own.epsilon:
         settings["eps"] = tuned.eps * plan.epsilon(name)
     if law.rest is not None:

@@ -24,6 +24,7 @@ from nfd.scaling.explain import explained
 from nfd.scaling.grouping import Tuned, groups_of
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialising import initialise, insert_multiplier
+from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import Layout
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
@@ -166,12 +167,14 @@ class Plan:
             lr: the rate that was tuned at the base, at least 0. Schedulers scale every group alike.
             weight_decay: tuned at the base, at least 0.
             eps: Adam's, at the base; written for tensors that Adam or AdamW steps.
-            no_decay: pattern or patterns of names that take none, such as ``("**.bias",)``.
+            no_decay: ``"vectors"``, for all tensors of one dimension (biases and gains), or a pattern or patterns of
+                names that take none, such as ``("**.bias",)``.
             adamw_lr: the rate of the tensors that muon leaves to AdamW, tuned at the base; ``lr`` where None.
 
         Returns:
-            groups with ``params``, ``lr``, ``weight_decay``, ``roles``, those of Adam and AdamW ``eps``, and for muon
-            ``use_muon``, False for tensors that are AdamW's.
+            groups with ``params``, ``lr``, ``lr_scale`` (the rate over the tuned one, which schedules must keep),
+            ``weight_decay``, ``roles``, those of Adam and AdamW ``eps``, and for muon ``use_muon``, False for tensors
+            that are AdamW's.
 
         Raises:
             ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
@@ -235,7 +238,8 @@ class Plan:
     ) -> torch.optim.Optimizer:
         """The optimizer of the plan, ready to step a model.
 
-        For muon it is one optimizer of two, Muon and AdamW: one ``step``, one state, the groups of both.
+        For muon it is one optimizer of two, Muon and AdamW: one ``step``, one state, the groups of both. At the first
+        step at which rates are no longer in the plan's ratios it warns, once: see ``check_rates``.
 
         Args:
             model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
@@ -248,7 +252,21 @@ class Plan:
         if make is not None:
             check_callable("make", make, "a function of parameter groups")
         groups = self.param_groups(model, lr, weight_decay, eps, no_decay, adamw_lr)
-        return optimizer_of(law_of(self.optimizer), groups, options, make)
+        optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
+        warn_of_lost_ratios(optimizer)
+        return optimizer
+
+    @staticmethod
+    def check_rates(optimizer: torch.optim.Optimizer) -> None:
+        """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
+
+        Call it after the first step of a scheduler, or before a trainer of somebody else begins.
+
+        Raises:
+            TypeError: for what is no optimizer of PyTorch.
+            ValueError: naming two groups and their rates, or that the groups are not a plan's.
+        """
+        check_rates(optimizer)
 
     def explain(self) -> str:
         """A table of every tensor: role, why, fan-in, and std, rate, decay and epsilon as formula and number."""
