@@ -179,7 +179,7 @@ def test_both_widths_hold_their_weights_alike(monkeypatch: pytest.MonkeyPatch) -
     """Though the narrow networks would be cheaper with dense weights: the laws differ at finite width."""
     held, trained = set[tuple[int, str]](), trials.Trial.train
 
-    def costs(_: ModelCosts, weights: Any, width: int, depth: int) -> Storage:
+    def costs(_: ModelCosts, weights: Any, width: int, depth: int, rank: int | None = None) -> Storage:
         return Storage(weights, 1, 1.0 if (weights == "structured") == (width > 16) else 2.0)
 
     def watched(runs: Any, device: str) -> Any:
