@@ -851,3 +851,76 @@ def test_heads_are_known_whose_logits_are_divided_by_the_root_of_their_size() ->
 
     attentions = {"a": Ours(8, 2), "b": Theirs(16**-0.5), "c": Theirs(1 / 16), "d": Theirs(1.0)}
     assert head_sizes(nn.ModuleDict(attentions)) == {"a": 4, "b": 16}  # others divide by something else
+
+
+class ByDepth(Transformer):
+    """Its writing matrices begin at 0.02 / sqrt(2L), as those of GPT-2."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        for layer in self.layers:
+            for matrix, std in ((layer.a, 0.02), (layer.b, 0.02 * (2 * depth) ** -0.5)):  # type: ignore[union-attr]
+                nn.init.normal_(matrix.weight, std=std)  # type: ignore[union-attr, arg-type]
+
+
+def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
+    model, sizes = ByDepth(64, 32), {"make_model": ByDepth, "base_width": 32, "base_depth": 2}
+    plan = nfd.plan(model, rule="mup", sample=TOKENS, **sizes)
+    base = nfd.plan(ByDepth(32, 2), rule="mup", sample=TOKENS, **sizes)
+    for matrix, power in (("a", 0), ("b", 0.5), ("d", 0)):
+        name = f"layers.1.{matrix}.weight"
+        ratio = plan.std(name) / base.std(name)
+        assert ratio == pytest.approx(2**-0.5 * (2 / 32) ** power, rel=0.05)
+        assert all(plan.std(f"layers.{k}.{matrix}.weight") == plan.std(name) for k in range(32))
+    (note,) = (note for note in plan.notes if "by depth" in note)
+    assert "layers.0.b.weight" in note
+    assert "layers.0.a.weight" not in note
+    given = nfd.plan(model, rule="mup", base=ByDepth(32, 2), sample=TOKENS)
+    assert any("pass make_model=, and that is kept" in note for note in given.notes)
+    deep_rule = nfd.plan(model, rule="depth-mup", sample=TOKENS, **sizes)
+    assert deep_rule.std("layers.1.b.weight") == pytest.approx(
+        2**-0.5 * (2 / 32) ** 0.5 * base.std("layers.1.b.weight")
+    )
+    assert not any("by depth" in note for note in (*deep_rule.notes, *base.notes))
+
+
+class Heads(nn.Module):
+    """Attention on vectors, in two heads of any size, that says nothing of them."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(5, width)
+        self.blocks = nn.ModuleList(HeadsBlock(width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.into(x)
+        for block in self.blocks:
+            h = block(h)
+        return torch.as_tensor(self.head(self.norm(h)))
+
+
+class HeadsBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(-2, -3) for part in self.qkv(self.norm(h)).chunk(3, -1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v)
+        return h + torch.as_tensor(self.out(attended.transpose(-2, -3).flatten(-2)))
+
+
+def test_heads_that_may_grow_are_always_noted() -> None:
+    """Whatever the inputs are, and where the module names the size of its heads, but no base does."""
+
+    def noted(model: nn.Module, **options: Any) -> bool:
+        return any("heads of attention are taken to keep their size" in n for n in nfd.plan(model, **options).notes)
+
+    sizes: dict[str, Any] = {"make_model": Heads, "base_width": 16, "base_depth": 2}
+    assert noted(Heads(32, 2), sample=torch.randn(2, 5), **sizes)
+    assert noted(Heads(32, 2), sample=torch.randn(1, 2, 5), **sizes)
+    assert not noted(Residual(32, 2), make_model=Residual, base_width=16, base_depth=2, sample=VECTORS)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(32), enable_nested_tensor=False)
+    assert noted(encoder, base_width=16, base_depth=2)

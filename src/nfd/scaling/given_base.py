@@ -55,6 +55,12 @@ class GivenBase:
         assert self.width is not None
         return instance(self.make_model, times * self.width, depth, seed=0)
 
+    def as_deep(self, ratio: float) -> nn.Module | None:
+        """An instance as wide as the base, so many times as deep; None where nothing builds it."""
+        if self.make_model is None or self.depth is None:
+            return None
+        return self.instance(depth=round(ratio * self.depth))
+
     def built(self, model: nn.Module, blocks: str | Sequence[str] | None) -> nn.Module | None:
         """The base: itself, or from the constructor as deep as the model where no depth was said; None without either.
 

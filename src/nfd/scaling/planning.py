@@ -25,6 +25,7 @@ from nfd.scaling.entries import (
 from nfd.scaling.given_base import GivenBase
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
+from nfd.scaling.own_depth import with_own_depth
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.rules import Rule, rule_named
 from nfd.scaling.self_describing import head_sizes
@@ -39,8 +40,12 @@ _CLIP = (
     "Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
 )
 _HEADS = (
-    "If these blocks hold attention, its heads are taken to keep their size; where they grow, its logits need 1/d "
-    "instead of 1/sqrt(d)."
+    "The heads of attention are taken to keep their size. Where they grow with width, its logits need 1/d instead of "
+    "1/sqrt(d)."
+)
+_OWN_DEPTH = (
+    "This rule does not scale with depth, and tensors begin as in the base. If your constructor lets a start depend on "
+    "depth, as GPT-2 does by 1/sqrt(2L), pass make_model=, and that is kept."
 )
 _UNSCALED = (
     "No tensor scales some branches (gains stored as 1 + g, standardised weights): wrap the modules that end them in "
@@ -162,9 +167,15 @@ def _parts_of_any(
         return Parts(entries, 1.0, 1.0, structure.blocks)
     notes = []
     if base is not None:
-        base_blocks = blocks_of(base, blocks)
-        entries = entries_of_base(structure, settled, Base(tensors(base), base_blocks))
-        m, depth = widest(entries), len(structure.blocks) / len(base_blocks) if base_blocks else 1.0
+        tuned = Base(tensors(base), blocks_of(base, blocks))
+        entries = entries_of_base(structure, settled, tuned)
+        m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+        if depth != 1 and not chosen.scales_depth:
+            deep = given.as_deep(depth)
+            if deep is None:
+                notes.append(_OWN_DEPTH)
+            else:
+                entries, notes = with_own_depth(entries, structure, tuned, Base(tensors(deep), blocks_of(deep, blocks)))
     else:
         m = 1.0 if given.width is None else stream_width(structure, settled) / given.width
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
@@ -177,7 +188,8 @@ def _parts_of_any(
     if structure.unscaled and branch != 1:
         factors |= dict.fromkeys(structure.unscaled, branch)
         notes.append(_UNSCALED)
-    notes += [*of_heads, *of_factors, *([_HEADS] if _is_sequence(sample) and not head_sizes(model) else [])]
+    knows_heads = base is not None and bool(head_sizes(model))
+    notes += [*of_heads, *of_factors, *([] if knows_heads or not structure.attends else [_HEADS])]
     return Parts(entries, m, depth, structure.blocks, factors, notes)
 
 
@@ -199,10 +211,3 @@ def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
             f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}."
         )
     return roles
-
-
-def _is_sequence(sample: Any) -> bool:
-    """Whether an input may be of tokens: whole numbers, or more than a matrix."""
-    if not isinstance(sample, Tensor):
-        return sample is not None
-    return not sample.is_floating_point() or sample.dim() == 3

@@ -51,6 +51,7 @@ class Anatomy:
             calls it.
         unscaled: modules in blocks whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
+        attends: whether something in it looks like attention.
     """
 
     tensors: dict[str, TensorInfo]
@@ -59,6 +60,7 @@ class Anatomy:
     interrupted: dict[str, str]
     unscaled: tuple[str, ...] = ()
     norms: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    attends: bool = False
 
 
 def anatomy(
@@ -91,8 +93,10 @@ def anatomy(
         if len(t.names) > 1 and not any(n in (roles or {}) for n in t.names):
             decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
-    unscaled = () if traced is None else _unscaled(traced, names, decisions)
-    return Anatomy(all_tensors, ordered, names, interrupted, unscaled, {} if traced is None else traced.norms)
+    if traced is None:
+        return Anatomy(all_tensors, ordered, names, interrupted)
+    unscaled = _unscaled(traced, names, decisions)
+    return Anatomy(all_tensors, ordered, names, interrupted, unscaled, traced.norms, traced.attends)
 
 
 def _with_fans(all_tensors: dict[str, TensorInfo], traced: Trace | None) -> dict[str, TensorInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,8 +20,10 @@ from nfd.scaling.self_describing import own_samples
 from nfd.scaling.streams import Branch, branches_of, writers_of
 from nfd.scaling.tensors import modules, tensors
 
+_ATTENTION = re.compile("Attention|(?<!Log)Softmax")
 
-@dataclass(frozen=True)
+
+@dataclass
 class Trace:
     """What was seen, by the names of tensors.
 
@@ -32,6 +35,7 @@ class Trace:
         fans: dimensions of tensors that count inputs and outputs.
         unscaled: modules whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
+        attends: whether something looks like attention: a softmax, alone or fused with its products.
     """
 
     writers: set[str] = field(default_factory=set)
@@ -41,6 +45,7 @@ class Trace:
     fans: dict[str, Fans] = field(default_factory=dict)
     unscaled: set[str] = field(default_factory=set)
     norms: dict[str, frozenset[str]] = field(default_factory=dict)
+    attends: bool = False
 
     def alike(self, name: str) -> str | None:
         """The tensor itself where it was seen, or one of the same name but for numbers, such as another expert's."""
@@ -71,6 +76,7 @@ def trace(model: nn.Module, sample: Any) -> Trace | None:
             outputs = followed_outputs(parts[part], own)
         ran = operations(outputs, parameters)
         _read(traced, ran, names, ends)
+        traced.attends |= any(_ATTENTION.search(o.name) for o in ran)
         returned = {output.grad_fn for output in outputs}
         for parameter, norm in norms_before(ran, [o for o in ran if o.node in returned]).items():
             traced.norms[names[id(parameter.parameter)]] = frozenset(names[id(o.parameter)] for o in norm)
