@@ -494,3 +494,38 @@ def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made()
     assert isinstance(nfd.defer(Residual(16, 2), samples=4, memory="1 MiB"), Residual)
     with pytest.raises(ValueError, match="sample could not be followed by shapes alone"):
         nfd.deferral(Residual(16, 2), sample=torch.zeros(2, 7))
+
+
+def test_matrices_with_a_side_of_fixed_size_stay() -> None:
+    """Keys and values of a fixed number of heads: AdamW steps them where the plan is for Muon."""
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.keys, self.up, self.down = nn.Linear(width, 4), nn.Linear(width, width), nn.Linear(width, width)
+
+        def forward(self, h: Tensor) -> Tensor:
+            x = self.norm(h)
+            return h + self.down(torch.relu(self.up(x)) * self.keys(x).mean(-1, keepdim=True))  # type: ignore[no-any-return]
+
+    def make(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(5, width), nn.Sequential(*[Block(width) for _ in range(depth)]), nn.Linear(width, 3)
+        )
+
+    base: dict[str, Any] = {"make_model": make, "base_width": 8, "base_depth": 2, "sample": torch.zeros(2, 5)}
+    for optimizer in ("sgd", "muon"):
+        plan = nfd.plan(make(32, 2), rule="mup", optimizer=optimizer, **base)
+        told = nfd.deferral(make(32, 2), plan)
+        assert {n.reason for n in told.replacements if "keys" in n.name} == {Reason.NARROW}
+        assert set(unstored(nfd.defer(make(32, 2), plan))) == {
+            f"1.{k}.{n}.weight" for k in (0, 1) for n in ("up", "down")
+        }
+
+
+def test_a_module_that_stands_in_two_places_is_refused() -> None:
+    model = Residual(16, 2)
+    model.blocks[1].up = model.blocks[0].up
+    with pytest.raises(ValueError, match=r"'blocks\.1\.up\.weight': its weight is tied"):
+        nfd.defer(model)
