@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.linalg import fractional_matrix_power
 from tests import rules
+from tests.models import Residual
 from tests.test_muon import F64, Layer, every_layer, model, step, train
 from tests.test_stand_in import stored
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch.linalg import matrix_norm
 
 import nfd
 from nfd.nets.equivariance import equivariance_gap
+from nfd.scaling.laws import LAWS, WHOLE_MATRIX
 
 DECLARED: list[Any] = [
     partial(rules.Polynomial, lr=0.2, coefficients=(1.0, 0.0, 0.7)),
@@ -215,3 +217,55 @@ def test_shampoo_of_gradients_that_are_zero_or_no_numbers() -> None:
     matrix.grad = torch.full((3, 2), torch.inf)
     optimizer.step()
     assert matrix.isnan().all()
+
+
+X, LABELS = torch.linspace(-1, 1, 20).view(4, 5), torch.arange(4) % 3
+
+
+def residual(width: int, depth: int) -> nn.Module:
+    return Residual(width, depth)
+
+
+def planned(optimizer: Any) -> nfd.Plan:
+    options = {"make_model": residual, "base_width": 8, "base_depth": 2, "sample": X}
+    return nfd.plan(residual(48, 2), optimizer=optimizer, **options)
+
+
+def losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    values = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(X), LABELS)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        values.append(float(loss.detach()))
+    return values
+
+
+def test_a_plan_for_shampoo_steps_deferred_models_and_refuses_structured_weights() -> None:
+    plan = planned("shampoo")
+    for call in (nfd.defer, nfd.deferral):
+        with pytest.raises(ValueError, match=r"optimizer='shampoo' keeps a square matrix .* weights='deferred'"):
+            call(residual(48, 2), plan)
+    model = nfd.defer(residual(48, 2), plan, weights="deferred", seed=1)
+    values = losses(model, plan.make_optimizer(model, lr=0.1, momentum=0.5))
+    assert values[-1] < 0.8 * values[0]
+    options = {"make_model": residual, "depth": 2, "base_width": 8, "optimizer": "shampoo"}
+    with pytest.raises(ValueError, match="optimizer='shampoo' keeps a square matrix"):
+        nfd.predict(batches=[(X, LABELS)] * 2, weights="structured", **options)
+
+
+def test_plans_of_a_declared_rule_step_structured_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a law of one's own; a law does not make a rule equivariant."""
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(LAWS))
+    for rule, is_exact in ((rules.Polynomial, True), (rules.Adam, False)):
+        law = nfd.OptimizerLaw(rule.__name__, rule, unit=WHOLE_MATRIX, rest="adamw", equivariant=True)
+        plan = planned(law)
+        model = nfd.defer(residual(48, 2), plan, seed=1)
+        optimizer = plan.make_optimizer(model, lr=0.1)
+        if is_exact:
+            values = losses(model, optimizer)
+            assert values[-1] < 0.8 * values[0]
+        else:
+            with pytest.raises(ValueError, match="Adam is not equivariant"):
+                losses(model, optimizer)

@@ -22,7 +22,6 @@ from nfd.nets.factored import FactoredLinear
 from nfd.nets.linear_map import LinearMap, linear_maps, placed, replaced
 from nfd.nets.structured import StructuredLinear
 from nfd.nets.wide import candidates, replaceable
-from nfd.scaling.laws import law_of
 from nfd.scaling.plan import Plan
 
 _LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
@@ -72,12 +71,10 @@ def defer(
 
     Source: docs/mathematics/structured.md.
     """
-    check_model_and_plan(model, plan)
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
+    check_model_and_plan(model, plan, weights)
     shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
     patterns, seed = patterns_of(where), check_seed(seed)
-    if plan is not None and weights == "structured":
-        law_of(plan.optimizer).check_structured()
     _check_buffers(model)
     chosen = candidates(model, plan, patterns)
     told = forecast(chosen, plan, weights, {}, samples=samples)

@@ -52,6 +52,11 @@ class EquivariantOptimizer(FactoredOptimizer):
         lr, weight_decay: at least 0.
         **settings: further settings of a group, with their defaults.
 
+    Attributes:
+        states: of a class, names of the tensors that the rule keeps for a matrix, zero at the start, each with the side
+            of W along which every axis grows: ``("rows", "rows")`` for a sum of ``G G'``, ``()`` for a number.
+        is_proved: of a class, whether the rule is known to be equivariant and needs no measurement; not inherited.
+
     Raises:
         ValueError, TypeError: for parameters that are no matrices, settings that are not this optimizer's or out of
             range, and layers that ``states`` do not fit; by the first ``step``, for a rule that is not equivariant.
