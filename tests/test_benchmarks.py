@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from benchmarks.measure import Limits, Round, UnavailableError
 from benchmarks.networks import query_bound, training_bound
 from benchmarks.page import PAGE, SECTIONS, page
 from benchmarks.ratio import Ratio, improvement
+from benchmarks.resolution import Training, read
+from benchmarks.resolution_page import PAGE as RESOLUTION_PAGE
+from benchmarks.resolution_page import TABLES, Trainings, filled, power_table
 from benchmarks.result import Result, merged
 from benchmarks.run import PARTS, Part, measured
 from benchmarks.show import cell
@@ -224,6 +228,34 @@ def test_every_part_has_its_place_on_the_page() -> None:
 
 def test_the_page_is_made_from_the_baseline() -> None:
     assert page(Result.read(BASELINE)) == PAGE.read_text()
+
+
+def test_the_page_of_resolution_is_made_from_its_trainings(tmp_path: Path) -> None:
+    copied = tmp_path / "page.md"
+    copied.write_text(re.sub(r"\| .*", "| another number |", RESOLUTION_PAGE.read_text()))
+    filled(read(), copied)
+    for name in TABLES:
+        parts = [text.split(f"<!-- made: {name} -->")[1].split("<!-- end -->")[0] for text in
+                 (copied.read_text(), RESOLUTION_PAGE.read_text())]  # fmt: skip
+        assert parts[0] == parts[1], name
+
+
+def test_the_power_of_a_bias_is_found() -> None:
+    rows = [
+        {"width": 2048, "weights": weights, "resolution": epsilon, "seed": seed, "passes": 1, "steps": 100,
+         "losses": [1 + 0.1 * seed + (3 + seed) * (epsilon or 0) ** 2.5 + drop / 100 for drop in range(100)]}
+        for weights, exact in (("deferred", None), ("structured", 0.001))
+        for epsilon in (exact, 0.1, 0.2, 0.4)
+        for seed in range(3)
+    ]  # fmt: skip
+    assert power_table(Trainings(rows)).count("2.5") >= 6
+
+
+def test_a_training_counts_its_operations_and_directions() -> None:
+    dense, deferred = (Training(48, *kind, 0, 10).run() for kind in (("dense", None), ("deferred", 0.4)))
+    assert dense["operations"] >= 10 * 16 * 4 * 3 * 2 * 48**2
+    assert len(deferred["losses"]) == len(deferred["ranks"]) == 10
+    assert all(0 < rank <= 48 for ranks in deferred["ranks"][-1] for rank in ranks)
 
 
 def test_what_other_pages_quote_is_the_baselines() -> None:
