@@ -427,6 +427,8 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     deferred = nfd.defer(model, where="**.down", samples=20)
     assert deferred.deferral == told
     assert set(unstored(deferred)) == {own.name for own in told.replaced}
+    with pytest.raises(ValueError, match=r"layers without stored weights already.*ask before nfd\.defer"):
+        nfd.deferral(deferred, sample=torch.zeros(2, 5))
     again = nfd.deferral(deferred, where="**")
     assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(unstored(deferred))
     assert not hasattr(nfd.store_weights(deferred), "deferral")

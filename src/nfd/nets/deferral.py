@@ -148,6 +148,11 @@ def deferral(
     check_sample("sample", sample)
     steps = check_count("steps", steps)
     chosen = candidates(model, plan, patterns)
+    if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):
+        raise InputError(
+            "model has layers without stored weights already, which answer numbers alone; got sample=. Leave it out, "
+            "or ask before nfd.defer."
+        )
     rows = {} if sample is None else _rows(model, chosen, plan, patterns, sample)
     return forecast(chosen, plan, weights, rows, steps, samples)
 
