@@ -196,6 +196,12 @@ def _defer(**arguments: Any) -> Any:
     return nfd.defer(Residual(8, 2) if model is None else model, **arguments)(_FIVE)
 
 
+def _meta_matrices() -> bool:
+    with nfd.meta_matrices():
+        linear = nn.Linear(3, 2)
+    return linear.weight.is_meta and not linear.bias.is_meta
+
+
 def _deferral(**arguments: Any) -> Any:
     torch.manual_seed(0)
     model = arguments.pop("model")
@@ -394,6 +400,7 @@ CALLS = (
         },
         _legal,
     ),
+    Call("meta_matrices", _meta_matrices, {}, bool),
     Call(
         "deferral",
         _deferral,
