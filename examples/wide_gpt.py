@@ -87,8 +87,8 @@ def main(
     }  # fmt: skip
     losses, began = list[float](), time.perf_counter()
     for step, (ids, targets) in enumerate(batches(max(1, tokens // (BATCH * LENGTH)))):
+        optimizer.zero_grad()  # before the pass, so that gradients and vectors are not held together
         loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import json
 import os
 import re
 import runpy
@@ -237,6 +239,34 @@ def test_kernels_beside_epochs_are_ridge_regression(monkeypatch: pytest.MonkeyPa
     assert "5.0 points above it" in page.beside_kernel(55.0, 1.0, kernel)
     assert "5.0 points below it" in page.beside_kernel(65.0, 1.0, kernel)
     assert "not to be told from it" in page.beside_kernel(59.0, 1.0, kernel)
+
+
+def test_the_figure_of_the_wide_gpt_is_drawn_from_runs_and_from_its_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The law is that which was planted; a run that was stopped is left out."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    figure = importlib.import_module("wide_gpt_figure")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    about = {"layers": figure.LAYERS, "tokens": figure.TOKENS, "seconds": 60.0, "gib": 1.0, "rank": 9}
+    steps, stream = figure.TOKENS // 256, torch.Generator().manual_seed(0)
+    for weights, width, seed in itertools.product(figure.KINDS, (64, 128, 256, 512, 1024), range(3)):
+        loss = 2.4 + 10 / width + 1e-3 * float(torch.randn((), generator=stream))
+        run = about | {"weights": weights, "width": width, "seed": seed, "steps": steps, "losses": [9.0] + [loss] * 57}
+        (runs / f"{weights}-{width}-{seed}.json").write_text(json.dumps(run))
+    stopped = about | {"weights": "dense", "width": 64, "seed": 9, "steps": 3, "losses": [9.0] * 3}
+    (runs / "stopped.json").write_text(json.dumps(stopped))
+    figure.main(runs, str(tmp_path / "made"))
+    rows = figure.read(tmp_path / "made/wide-gpt.csv")
+    assert len(rows) == 30
+    law = figure.law_of([row for row in rows if row["weights"] == "structured"])
+    assert law.floor.low < 2.4 < law.floor.high
+    assert law.floor.high - law.floor.low < 0.01
+    assert "structured, width 1,024: limit 2.4" in capsys.readouterr().out
+    assert (tmp_path / "made/wide-gpt.png").stat().st_size > 5000
+    figure.main(None, str(tmp_path / "again"))
+    assert (tmp_path / "again/wide-gpt.csv").read_bytes() == figure.TABLE.read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here

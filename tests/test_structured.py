@@ -368,6 +368,21 @@ def test_an_elementwise_optimizer_and_edited_gradients_are_refused() -> None:
         torch.vmap(nfd.StructuredLinear(40, 30))(x)
 
 
+def test_gradients_of_large_factors_which_are_not_kept_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nfd.nets.fingerprint._LARGE", 0)
+    layer, x = nfd.StructuredLinear(40, 30, seed=0), torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        layer(x).square().sum().backward()
+    assert layer.update.grad is not None
+    layer.update.grad.mul_(0.5)
+    optimizer = nfd.SGD(layer.parameters(), lr=0.1)
+    optimizer.step()
+    layer(x).square().sum().backward()
+    layer.update.grad[0] = 0
+    with pytest.raises(RuntimeError, match="grad of a StructuredLinear was changed"):
+        optimizer.step()
+
+
 def test_a_network_is_copied_saved_and_has_one_seed() -> None:
     def net(seed: int) -> nfd.ResNet:
         return nfd.ResNet(5, 2, 40, 3, weights="structured", seed=seed)

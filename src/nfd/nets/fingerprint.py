@@ -29,6 +29,7 @@ from nfd.core.random import generator
 Array = NDArray[Any]
 
 _KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
+_LARGE = 1 << 22  # numbers of a factor that is not kept on a CPU, whose memory it would hold until the next step
 _BLOCK = 512  # entries of the fixed vectors that are drawn at a time
 _SLACK = 64.0  # roundings of a sum of few terms; its root more for many
 _LEAST = {torch.float32: 1e-36, torch.float64: 1e-150}  # below this, squares and ratios are no numbers
@@ -124,7 +125,8 @@ class Note:
 class Ledger:
     """What a layer has added to the gradient G of D since it was last empty.
 
-    The factors of what was added last are kept as they are, and turned into a product when that is asked for.
+    The factors of what was added last are kept as they are, and turned into a product when that is asked for; large ones
+    at once.
     """
 
     def __init__(self) -> None:
@@ -139,6 +141,8 @@ class Ledger:
         if len(self._factors) == _KEPT:
             self._fold()
         self._factors.append((left, right))
+        if right.device.type == "cpu" and max(left.numel(), right.numel()) > _LARGE:
+            self._fold()
 
     def sign(self, G: Tensor) -> None:
         """Note that G, as it is now, holds what was added."""
