@@ -125,8 +125,8 @@ class Note:
 class Ledger:
     """What a layer has added to the gradient G of D since it was last empty.
 
-    The factors of what was added last are kept as they are, and turned into a product when that is asked for; large ones
-    at once.
+    The factors of what was added last are kept as they are, and turned into a product when that is asked for; large
+    ones at once.
     """
 
     def __init__(self) -> None:
