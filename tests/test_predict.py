@@ -334,6 +334,8 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"loss": "hinge"}, ValueError, "loss must be one of"),
     ({"block": "two"}, ValueError, "block must be one of"),
     ({"weights": "sparse"}, ValueError, "weights must be one of"),
+    ({"weights": "dense", "resolution": 0.1}, ValueError, "resolution is for weights='structured'"),
+    ({"resolution": 1.5}, ValueError, "resolution must be less than 1"),
 ]
 
 
@@ -449,6 +451,40 @@ def test_a_loss_counts_how_far_the_last_doubling_moved_it() -> None:
     assert torch.equal(plain.stderr, moved.stderr)
     half, wider = ((p.high - p.value)[0] for p in (plain, moved))
     assert float(wider) == pytest.approx(math.hypot(float(half), 0.7))
+
+
+def test_a_loss_counts_what_resolution_adds_and_does_not_take_it_out() -> None:
+    """Where losses move by b = 4 e^2, half the resolution shows three quarters of it."""
+    generator = torch.Generator().manual_seed(1)
+    wide, narrow = gaussian_outputs(128, 0.0, generator), gaussian_outputs(32, 0.0, generator)
+
+    def loss(outputs: Tensor) -> Tensor:
+        return outputs.mean((-1, -2))
+
+    without = limit_losses(loss, wide, narrow, 4.0)
+    for resolution in (0.5, 1e-6):
+        b = 4 * resolution**2
+        p = limit_losses(loss, wide, narrow, 4.0, finer=(narrow - 0.75 * b)[:3])
+        assert float(p.resolution_bias) == pytest.approx(b)
+        assert float(p.resolution_bias_stderr) < 1e-12
+        assert torch.equal(p.value, without.value)
+        half, wider = ((q.high - q.value)[0] for q in (without, p))
+        assert float(wider) == pytest.approx(math.hypot(float(half), b))
+    assert not without.resolution_bias.any()
+
+
+def test_a_coarse_resolution_is_seen_and_a_fine_one_adds_nothing() -> None:
+    x, y = digits().batches(4, 6, 0)
+    kwargs: dict[str, Any] = {"depth": 2, "eta_c": 1.0, "width": 128, "replicates": 4, "classes": 10}
+    coarse, fine = (nfd.predict(x, y, resolution=resolution, **kwargs) for resolution in (0.9, 1e-4))
+    exact = nfd.predict(x, y, weights="dense", **kwargs)
+    for p, resolution in ((coarse, 0.9), (fine, 1e-4), (exact, None)):
+        assert p.resolution == resolution
+        assert ("Resolution" in str(p)) == (resolution is not None)
+        assert [row["resolution_bias"] for row in p.table] == p.loss_resolution_bias.tolist()
+    assert float(fine.loss_resolution_bias.abs().max()) < 1e-4 < 1e-2 < float(coarse.loss_resolution_bias.abs().max())
+    assert not exact.loss_resolution_bias.any()
+    assert bool(((coarse.loss_low <= fine.loss) & (fine.loss <= coarse.loss_high)).all())
 
 
 @pytest.mark.parametrize("width", [1, 2])

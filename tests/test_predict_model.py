@@ -193,6 +193,13 @@ def test_both_widths_hold_their_weights_alike(monkeypatch: pytest.MonkeyPatch) -
     assert held == {(32, "structured"), (16, "structured")}
 
 
+def test_a_resolution_is_asked_of_structured_weights_and_part_of_the_error() -> None:
+    coarse, fine = (predicted(replicates=3, lr=1.0, resolution=resolution) for resolution in (0.9, 1e-4))
+    assert (coarse.weights, fine.weights, fine.resolution) == ("structured", "structured", 1e-4)
+    assert float(fine.loss_resolution_bias.abs().max()) < 1e-3 * float(coarse.loss_resolution_bias.abs().max())
+    assert f"Resolution {coarse.resolution:g} adds" in str(coarse)
+
+
 def test_the_depth_is_doubled_to_its_limit() -> None:
     settings: dict[str, Any] = {"base_depth": 2, "replicates": 16, "rtol": 0.05}
     p = predicted(depth=math.inf, **settings)
@@ -265,6 +272,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"make_model": Constant}, ValueError, "the same losses from every seed"),
     ({"batches": []}, ValueError, "batches must be"),
     ({"rank": 0}, ValueError, "rank must be at least 1"),
+    ({"weights": "dense", "resolution": 0.1}, ValueError, "resolution is for weights='structured'"),
     ({"eta_c": 0.1}, TypeError, "eta_c"),
     ({"replicates": 1}, ValueError, "replicates must be at least 2"),
 ]

@@ -360,6 +360,7 @@ PREDICTIONS = Probe(
         "momentum": [0.5],
         "width": [20],
         "weights": ["deferred", "structured"],
+        "resolution": [0.5],
         "replicates": [3],
         "rtol": [0.05],
         "memory": ["150 KB", "9 KB"],
@@ -497,7 +498,8 @@ MODEL_PREDICTIONS = Probe(
     | {
         "optimizer": ["muon", f"{__name__}_models:LAW"], "steps": [2], "batch": [5],
         "depth": [3.0], "rule": ["mup", "standard", "ntk"], "lr": [0.2], "adamw_lr": [0.2], "base_width": [2],
-        "base_depth": [3], "width": [16], "weights": ["structured"], "rank": [1], "replicates": [3], "rtol": [0.5],
+        "base_depth": [3], "width": [16], "weights": ["structured"],
+        "resolution": [0.5], "rank": [1], "replicates": [3], "rtol": [0.5],
         "memory": ["60 KB", "1 KB", "plenty"],
     },
 )  # fmt: skip

@@ -106,12 +106,14 @@ class ConstructedFamily(Family):
         seed: int,
         weights: NetworkWeights = "dense",
         device: torch.device | str | None = None,
+        resolution: float | None = None,
     ) -> Member:
         width, depth = check_count("width", width, maximum=WIDEST), check_count("depth", depth, maximum=MOST)
         seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
         if weights != "dense":
             module, planned = self.outline(width, depth, seed)
-            return Member(defer(module, planned, weights=weights, seed=seed).to(device or "cpu"), planned, width, depth)
+            deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
+            return Member(deferred.to(device or "cpu"), planned, width, depth)
         module = instance(self.make_model, width, depth, seed)
         if device is not None:
             module.to(device)

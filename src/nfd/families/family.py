@@ -54,6 +54,7 @@ class Family(ABC):
         seed: int,
         weights: NetworkWeights = "dense",
         device: torch.device | str | None = None,
+        resolution: float | None = None,
     ) -> Member:
         """The untrained member of a size, from this seed. No global random stream moves.
 
@@ -62,6 +63,7 @@ class Family(ABC):
             seed: of its start. Equal seeds of two sizes are independent, except where layers are coupled.
             weights: ``"dense"``, ``"deferred"`` or ``"structured"``.
             device: where its parameters go; by default where the family puts them.
+            resolution: of layers without stored weights; None for their own default.
 
         Raises:
             ValueError: when the family has no such member.

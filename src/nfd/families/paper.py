@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from typing import Any, Self, cast
@@ -189,8 +189,10 @@ class PaperFamily(Family):
         seed: int,
         weights: NetworkWeights = "dense",
         device: torch.device | str | None = None,
+        resolution: float | None = None,
     ) -> PaperMember:
-        net = self._network(width, depth, seed, weights, device or "cpu")
+        own = self if resolution is None else replace(self, settings={**self.settings, "resolution": resolution})
+        net = own._network(width, depth, seed, weights, device or "cpu")
         return PaperMember(net, net, self.rule, self.optimizer)
 
     def _network(self, width: int, depth: int, seed: int, weights: str, device: torch.device | str) -> Network:

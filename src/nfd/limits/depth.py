@@ -7,6 +7,7 @@ it by less than rtol, the limit is reached.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -54,10 +55,20 @@ def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
     """Outputs and evaluation outputs [R, ...] of narrower networks, made as the limit was; None if none is narrower."""
     if sampler.narrow_width == sampler.width:
         return None
-    deepest = sampler.narrower(limit.depths[-1])
-    if not limit.extrapolated:
-        return deepest.outputs, deepest.eval_outputs
-    half = sampler.narrower(limit.depths[-2])
+    return _made_alike(limit, sampler.narrower)
+
+
+def finer(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
+    """The same of narrower networks at half the resolution; None where weights have none."""
+    return _made_alike(limit, sampler.finer)
+
+
+def _made_alike(limit: Limit, ensemble_at: Callable[[int], Ensemble | None]) -> tuple[Tensor, Tensor] | None:
+    """Outputs and evaluation outputs of other ensembles, from the depths of a limit."""
+    deepest = ensemble_at(limit.depths[-1])
+    half = ensemble_at(limit.depths[-2]) if limit.extrapolated else None
+    if deepest is None or half is None:
+        return None if deepest is None else (deepest.outputs, deepest.eval_outputs)
     return extrapolated(half.outputs, deepest.outputs), extrapolated(half.eval_outputs, deepest.eval_outputs)
 
 

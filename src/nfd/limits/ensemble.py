@@ -17,7 +17,8 @@ from nfd.limits.problem import Problem
 class Replicate:
     """One network of an ensemble: its problem, its size, how it holds its weights, and its seed.
 
-    ``probes``: inputs ``[P, d]`` on which the updates of features and function are measured, or None.
+    ``resolution``: of structured weights; None for their own. ``probes``: inputs ``[P, d]`` on which the updates of
+    features and function are measured, or None.
     """
 
     problem: Problem
@@ -26,6 +27,7 @@ class Replicate:
     weights: NetworkWeights
     seed: int
     probes: Tensor | None = None
+    resolution: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,14 @@ class Ensemble:
 
 
 def replicates(
-    problem: Problem, width: int, depth: int, weights: NetworkWeights, indices: range, seed: int
+    problem: Problem,
+    width: int,
+    depth: int,
+    weights: NetworkWeights,
+    indices: range,
+    seed: int,
+    resolution: float | None = None,
 ) -> list[Replicate]:
     """The replicates with these numbers of the stream ``seed``."""
     seeds = [derive(seed, "replicate", width, index) for index in indices]
-    return [Replicate(problem, width, depth, weights, own) for own in seeds]
+    return [Replicate(problem, width, depth, weights, own, resolution=resolution) for own in seeds]

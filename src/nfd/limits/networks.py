@@ -64,8 +64,16 @@ class Networks(Protocol):
     def foresight(self) -> str:
         """What the memory of networks was foreseen from, where that is no bound; else empty."""
 
-    def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
-        """What the networks with these numbers gave."""
+    def train(
+        self,
+        width: int,
+        depth: int,
+        weights: NetworkWeights,
+        indices: range,
+        label: str,
+        resolution: float | None = None,
+    ) -> Ensemble:
+        """What the networks with these numbers gave; ``resolution`` is that of structured weights."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,15 @@ class PaperNetworks:
         """Bounds alone."""
         return ""
 
-    def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
+    def train(
+        self,
+        width: int,
+        depth: int,
+        weights: NetworkWeights,
+        indices: range,
+        label: str,
+        resolution: float | None = None,
+    ) -> Ensemble:
         """Their outputs."""
-        asked = replicates(self.problem, width, depth, weights, indices, self.seed)
+        asked = replicates(self.problem, width, depth, weights, indices, self.seed, resolution)
         return Ensemble.of(asked, self.run(asked, label))

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, rms
 from nfd.core.tables import as_text, table_of
 from nfd.limits.cost import Storage
+from nfd.limits.loss import LimitLosses
 
 _WIDTH = 150  # of the printed table, at most
 
@@ -27,7 +28,11 @@ class LossPrediction:
     Attributes:
         loss, loss_stderr, loss_low, loss_high: [steps], batch means, their standard errors and intervals.
         loss_bias, loss_bias_stderr: [steps], what ``width`` had added to the loss, and its error.
-        eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr: the same of
+        loss_resolution_bias, loss_resolution_bias_stderr: [steps], what the resolution of structured weights adds, at
+            most, and its error; it is not taken out, and the intervals count it. Zero for other weights.
+        resolution: of structured weights; None for others.
+        eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
+            eval_loss_resolution_bias, eval_loss_resolution_bias_stderr: the same of
             the mean loss on what is evaluated after the last step; None without it. With the depth infinite it is the
             floor of the law of size.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
@@ -50,12 +55,16 @@ class LossPrediction:
     loss_high: Tensor
     loss_bias: Tensor
     loss_bias_stderr: Tensor
+    loss_resolution_bias: Tensor
+    loss_resolution_bias_stderr: Tensor
     eval_loss: float | None
     eval_loss_stderr: float | None
     eval_loss_low: float | None
     eval_loss_high: float | None
     eval_loss_bias: float | None
     eval_loss_bias_stderr: float | None
+    eval_loss_resolution_bias: float | None
+    eval_loss_resolution_bias_stderr: float | None
     depths: tuple[int, ...]
     extrapolated: bool
     width: int
@@ -64,6 +73,7 @@ class LossPrediction:
     converged: bool
     growth: float | None
     weights: str
+    resolution: float | None
     ways: tuple[Storage, ...]
     seconds: float
     note: str
@@ -74,11 +84,9 @@ class LossPrediction:
 
         ``value`` is the loss too, as in the tables of all results.
         """
-        names = ("loss", "stderr", "low", "high", "bias", "bias_stderr")
-        columns = (
-            self.loss, self.loss_stderr, self.loss_low, self.loss_high, self.loss_bias, self.loss_bias_stderr,
-        )  # fmt: skip
-        values = zip(*(column.tolist() for column in columns), strict=True)
+        attributes = LimitLosses.names("loss")
+        names = ["loss", *(name.removeprefix("loss_") for name in attributes[1:])]
+        values = zip(*(getattr(self, name).tolist() for name in attributes), strict=True)
         return [{"step": step, "value": row[0]} | dict(zip(names, row, strict=True)) for step, row in enumerate(values)]
 
     @property
@@ -98,11 +106,20 @@ class LossPrediction:
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
             f"width {self.narrow_width:,}, {self.seconds:.1f} s{self._remark()}."
         )
+        shorter = "" if self.resolution is None else self._of_resolution()
         reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
-        lines = (f"Infinitely wide network, {depth}", as_text(table, _WIDTH), made, reached, self.note)
+        lines = (f"Infinitely wide network, {depth}", as_text(table, _WIDTH), made, shorter, reached, self.note)
         return "\n".join(line for line in lines if line)
 
     __repr__ = __str__
+
+    def _of_resolution(self) -> str:
+        """What the resolution adds, and its error."""
+        added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
+        return (
+            f"Resolution {self.resolution:g} adds {added:.1e} +- {error:.1e} to the losses at most (RMS over steps, by "
+            "half of it at the narrower width), which their intervals count."
+        )
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:
         rows = self.table

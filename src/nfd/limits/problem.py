@@ -48,9 +48,11 @@ class Problem:
         settings = {name: getattr(self, name) for name in names} | {"regime": "feature"}
         return PaperFamily(ResNet, self.task.features, self.task.outputs, self.rule, "sgd", settings)
 
-    def member(self, width: int, depth: int, weights: NetworkWeights, seed: int) -> PaperMember:
+    def member(
+        self, width: int, depth: int, weights: NetworkWeights, seed: int, resolution: float | None = None
+    ) -> PaperMember:
         """The network of this problem at a size, with its plan."""
-        return self.family.build(width, depth, seed, weights, self.device)
+        return self.family.build(width, depth, seed, weights, self.device, resolution)
 
     def network(self, width: int, depth: int, weights: NetworkWeights, seed: int) -> Network:
         """The network of this problem at a size."""

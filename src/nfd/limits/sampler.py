@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms
@@ -16,21 +17,30 @@ from nfd.limits.networks import Networks
 _PILOT_REPLICATES = 4
 _REPLICATES = 8  # fewer make a standard error too uncertain to use
 _MOST_REPLICATES = 1024
+_PAIRS = 4  # of networks that show the bias of resolution
 
 
 class Sampler:
     """Fixes width and replicates from a narrow pilot, and asks for the ensembles, wide and narrow."""
 
     def __init__(
-        self, networks: Networks, *, width: int | None, replicates: int | None, rtol: float, memory: int
+        self,
+        networks: Networks,
+        *,
+        width: int | None,
+        replicates: int | None,
+        rtol: float,
+        memory: int,
+        resolution: float | None = None,
     ) -> None:
         self.networks, self.rtol, self.memory = networks, rtol, memory
         self.width, self.replicates = width or 0, replicates or 0
+        self.resolution = resolution
         self.climbed = False
         """Whether trained networks showed that memory allows more than was foreseen."""
         self._deepest = 0
         self._is_gaussian: bool | None = None
-        self._done: dict[tuple[int, int, NetworkWeights], Ensemble] = {}
+        self._done: dict[tuple[int, int, NetworkWeights, float | None], Ensemble] = {}
 
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
         """Decide the sizes for runs from ``depth`` to ``deepest``.
@@ -73,6 +83,14 @@ class Sampler:
     def narrower(self, depth: int) -> Ensemble:
         """As many networks of ``narrow_width`` at a depth."""
         return self._run(self.narrow_width, depth, self.replicates)
+
+    def finer(self, depth: int) -> Ensemble | None:
+        """A few of ``narrower`` at half the resolution, from the same seeds; None where weights have no resolution."""
+        narrow = self.narrower(depth)
+        if narrow.weights != "structured":
+            return None
+        half = (self.resolution or RESOLUTION) / 2
+        return self._run(narrow.width, depth, min(len(narrow), _PAIRS), narrow.weights, half)
 
     def _climb(self, wanted: int, depth: int) -> None:
         """Train single networks, ever wider, while the ranks that they reach may show that a wanted width fits."""
@@ -131,11 +149,22 @@ class Sampler:
     def _chosen(self, ways: Sequence[Storage]) -> Storage:
         return cheapest(ways, self.memory) or min(ways, key=lambda way: way.bytes)
 
-    def _run(self, width: int, depth: int, count: int, weights: NetworkWeights | None = None) -> Ensemble:
+    def _run(
+        self,
+        width: int,
+        depth: int,
+        count: int,
+        weights: NetworkWeights | None = None,
+        resolution: float | None = None,
+    ) -> Ensemble:
         weights = weights or self._chosen(self._ways(width, depth)).weights
-        have = self._done.get((width, depth, weights))
+        if weights == "structured" and resolution is None:
+            resolution = self.resolution
+        key = width, depth, weights, resolution
+        have = self._done.get(key)
         missing = range(len(have) if have else 0, count)
         if missing:
-            more = self.networks.train(width, depth, weights, missing, f"predict: width {width}, depth {depth}")
-            self._done[width, depth, weights] = have.joined(more) if have else more
-        return self._done[width, depth, weights]
+            label = f"predict: width {width}, depth {depth}"
+            more = self.networks.train(width, depth, weights, missing, label, resolution)
+            self._done[key] = have.joined(more) if have else more
+        return self._done[key]

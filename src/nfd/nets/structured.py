@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import gradients
+from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
@@ -71,7 +72,7 @@ class StructuredLinear(FactoredLinear):
         std: float = 1.0,
         feedback: Feedback = "shared",
         basis: BasisName = "auto",
-        resolution: float = 0.1,
+        resolution: float = RESOLUTION,
         seed: int | Increment | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",

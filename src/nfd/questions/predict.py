@@ -70,6 +70,9 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), for the paper's networks also ``"deferred"``,
             or ``"auto"``, the cheapest by predicted cost. As structured weights have a law of their own at finite
             width, all networks of a prediction have them, or none.
+        resolution: of structured weights, which a number asks for: shorter directions are not learned
+            (``nfd.StructuredLinear``); by default 0.1. What it adds to the losses is estimated from narrow networks at
+            half of it, and counted by the intervals.
         width: n, or ``"auto"`` for the width and replicates that ``rtol`` needs and ``memory`` allows.
         replicates: R; None for as many as ``rtol`` needs.
         rtol: wanted standard error, RMS over outputs relative to the RMS of the outputs (0.05); of your networks over

@@ -35,7 +35,7 @@ from nfd.families.constructed import ConstructedFamily, family_of
 from nfd.families.family import Family
 from nfd.limits.model_cost import ModelCosts
 from nfd.limits.prediction import LossPrediction
-from nfd.questions.sampled import limit_at, losses_of, sampling
+from nfd.questions.sampled import limit_at, losses_of, resolved, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.sweep import Sweep
@@ -64,6 +64,7 @@ def predict_model(
     base_depth: int | None = None,
     width: int | str = "auto",
     weights: str = "auto",
+    resolution: float | None = None,
     rank: int | None = None,
     replicates: int | None = None,
     rtol: float = LOSS_RTOL,
@@ -100,9 +101,10 @@ def predict_model(
     place = str(check_device(task.device if device is None else device))
     recipe = Recipe(family, task, None, schedule, version)
     costs = ModelCosts(family, task, known)
-    kinds = _kinds(weights, costs)
+    wanted = "structured" if weights == "auto" and resolution is not None else weights
+    kinds = resolved(_kinds(wanted, costs), wanted, resolution)
     family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
-    sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
+    sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=place, progress=progress) as sweep:
         networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, bytes_of(memory), sweep)

@@ -29,7 +29,7 @@ from nfd.limits.networks import PaperNetworks
 from nfd.limits.prediction import Prediction
 from nfd.limits.problem import Problem, problem
 from nfd.limits.sampler import Sampler
-from nfd.questions.sampled import limit_at, losses_of, sampling
+from nfd.questions.sampled import limit_at, losses_of, resolved, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.replicates import Replicates
 from nfd.runs.sweep import Sweep
@@ -52,6 +52,7 @@ def predict_paper(
     rule: str = "depth-mup",
     width: int | str = "auto",
     weights: str = "auto",
+    resolution: float | None = None,
     replicates: int | None = None,
     rtol: float = RTOL,
     memory: str | int = MEMORY,
@@ -84,8 +85,8 @@ def predict_paper(
         coupled=depth == math.inf and block == "one-layer",
     )
     choice = check_choice("weights", weights, get_args(PaperWeights))
-    kinds = [kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)]
-    sampled, seed = sampling(width, replicates, rtol, memory), check_seed(seed)
+    kinds = resolved([kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)], choice, resolution)
+    sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=str(given.device), progress=progress) as sweep:
         networks = PaperNetworks(given, Replicates(sweep).run, seed, kinds)

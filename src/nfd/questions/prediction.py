@@ -27,6 +27,7 @@ _FACTS = (
     "narrow_width",
     "replicates",
     "weights",
+    "resolution",
     "converged",
     "growth",
     "seconds",

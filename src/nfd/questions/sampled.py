@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from nfd.core.errors import MOST, WIDEST, InputTypeError, check_count, check_real
+from nfd.core.defaults import RESOLUTION
+from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_count, check_real
 from nfd.core.machine import bytes_of
+from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
-from nfd.limits.depth import Limit, at_depth, narrower, to_infinity
+from nfd.limits.depth import Limit, at_depth, finer, narrower, to_infinity
 from nfd.limits.loss import LimitLosses, limit_losses
 from nfd.limits.networks import Networks
 from nfd.limits.sampler import Sampler
@@ -21,7 +23,9 @@ Losses = Callable[[Tensor], Tensor]
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
 
-def sampling(width: int | str, replicates: int | None, rtol: float, memory: str | int) -> Callable[[Networks], Sampler]:
+def sampling(
+    width: int | str, replicates: int | None, rtol: float, memory: str | int, resolution: float | None
+) -> Callable[[Networks], Sampler]:
     """What samples any networks at the sizes that the arguments of a prediction ask for.
 
     Raises:
@@ -33,7 +37,15 @@ def sampling(width: int | str, replicates: int | None, rtol: float, memory: str 
         replicates=None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST),
         rtol=check_real("rtol", rtol, least=_FINEST),
         memory=bytes_of(memory),
+        resolution=None if resolution is None else check_real("resolution", resolution, above=0.0, below=1.0),
     )
+
+
+def resolved(kinds: Sequence[NetworkWeights], weights: str, resolution: float | None) -> list[NetworkWeights]:
+    """The kinds that are left where a resolution is given, which asks for structured weights."""
+    if resolution is not None and weights not in ("auto", "structured"):
+        raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop one.")
+    return [kind for kind in kinds if resolution is None or kind == "structured"]
 
 
 def limit_at(sampler: Sampler, depth: float) -> tuple[Limit, tuple[Tensor, Tensor] | None]:
@@ -64,10 +76,11 @@ def losses_of(
     """
     outputs, evaluations = narrow or (None, None)
     ratio = sampler.width / sampler.narrow_width
-    train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse).named("loss")
+    fine, fine_evaluations = finer(sampler, limit) or (None, None)
+    train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse, fine).named("loss")
     eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
     if eval_loss is not None:
-        judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse)
+        judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse, fine_evaluations)
         eval_losses = {name: float(value) for name, value in judged.named("eval_loss").items()}
     return {
         **train_losses,
@@ -80,6 +93,7 @@ def losses_of(
         "converged": limit.converged,
         "growth": limit.growth,
         "weights": limit.weights,
+        "resolution": sampler.resolution or RESOLUTION if limit.weights == "structured" else None,
         "ways": tuple(sampler.networks.ways(sampler.width, limit.depths[-1])),
         "seconds": seconds,
         "note": " ".join(filter(None, _notes(sampler, limit, outputs))),

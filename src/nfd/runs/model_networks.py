@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -92,12 +92,21 @@ class ModelNetworks:
             f"{reached}; {MARGIN - 1:.0%} is added. rank= decides it otherwise."
         )
 
-    def train(self, width: int, depth: int, weights: NetworkWeights, indices: range, label: str) -> Ensemble:
+    def train(
+        self,
+        width: int,
+        depth: int,
+        weights: NetworkWeights,
+        indices: range,
+        label: str,
+        resolution: float | None = None,
+    ) -> Ensemble:
         """Their losses ``[R, steps]``, and evaluation losses ``[R, 1]`` where there are batches for them."""
         seeds = [derive(self.seed, "replicate", width, index) for index in indices]
         rates = (self.lr, self.weight_decay, self.adamw_lr)
         room = None if weights == "dense" else self.memory - self.costs.of(weights, width, depth, rank=0).bytes
-        trials = [Trial(self.recipe, width, depth, seed, *rates, weights=weights, room=room) for seed in seeds]
+        held: dict[str, Any] = {"weights": weights, "resolution": resolution, "room": room}
+        trials = [Trial(self.recipe, width, depth, seed, *rates, **held) for seed in seeds]
         records = self.sweep.run_all({label: trials}, label)[label]
         for record in records:
             if DIRECTIONS in record.metrics:

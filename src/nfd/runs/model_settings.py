@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
 from nfd.core.errors import InputError
 from nfd.core.names import ModelWeights, RuleName
-from nfd.runs.config import Count, Positive, Rate, Several, Width
+from nfd.runs.config import Count, Positive, Rate, Several, Share, Width
 from nfd.runs.fields import AnyDepth, Optimizer, WidthOrAuto, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer, law_of
@@ -150,6 +150,8 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     """width of the networks that stand for the infinitely wide one, or auto"""
     weights: ModelWeights = "auto"
     """dense, structured, or auto: the cheaper of both by predicted cost"""
+    resolution: Share | None = None
+    """resolution of structured weights, which a number asks for; by default 0.1"""
     rank: Width | None = None
     """directions that the update of a structured matrix needs at most, where you know"""
     replicates: Several | None = None

@@ -39,7 +39,8 @@ class ReplicateRun(Run):
         size = {name: getattr(replicate, name) for name in ("width", "depth", "weights", "seed")}
         probes = None if replicate.probes is None else _fingerprint(replicate.probes)
         task = {"task": problem.task.fingerprint, "steps": problem.task.steps, "batch": problem.task.batch}
-        return problem.settings | size | task | {"probes": probes}
+        resolved = {} if replicate.resolution is None else {"resolution": replicate.resolution}
+        return problem.settings | size | task | {"probes": probes} | resolved
 
     @cached_property
     def key(self) -> str:
@@ -127,7 +128,7 @@ class Replicates:
 def trained(replicate: Replicate) -> Trajectory:
     """Train a network on every batch of its problem and evaluate it."""
     start, problem, task = time.perf_counter(), replicate.problem, replicate.problem.task
-    member = problem.member(replicate.width, replicate.depth, replicate.weights, replicate.seed)
+    member = problem.member(replicate.width, replicate.depth, replicate.weights, replicate.seed, replicate.resolution)
     net = member.net
     net.reserve(task.samples)
     baseline = None if replicate.probes is None else Baseline(member, replicate.probes)

@@ -50,6 +50,7 @@ class Trial(Run):
         stop: after how many steps to stop; None for all.
         weights: how the network holds its wide matrices (``nfd.defer``). Of structured ones the record has the
             ``directions`` of an update, the mean over matrices weighted by their longer sides, and ``most_directions``.
+        resolution: of structured weights; None for their own default.
         room: bytes that structured matrices may hold with what training adds to them; None for any. It is no part of
             the trial's name, as it changes no number.
     """
@@ -63,6 +64,7 @@ class Trial(Run):
     adamw_lr: float | None = None
     stop: int | None = None
     weights: NetworkWeights = "dense"
+    resolution: float | None = None
     room: int | None = field(default=None, compare=False)
 
     ends_the_sweep: ClassVar[bool] = True
@@ -74,7 +76,8 @@ class Trial(Run):
     @cached_property
     def settings(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "weight_decay")}
-        own |= {name: getattr(self, name) for name in ("adamw_lr", "stop") if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in ("adamw_lr", "stop", "resolution")}
+        own |= {name: value for name, value in given.items() if value is not None}
         own |= {} if self.weights == "dense" else {"weights": self.weights}
         return {**self.recipe.identity, **own, "schedule": self.factors and hashed({"factors": list(self.factors)})}
 
@@ -113,7 +116,7 @@ class Trial(Run):
 
     def build(self, place: torch.device) -> Member:
         """Its network, to be trained."""
-        member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place)
+        member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place, self.resolution)
         member.module.train()
         return member
 
