@@ -83,7 +83,7 @@ class DeferredLinear(FactoredLinear):
             and when ``update`` was changed by anything but ``nfd.SGD`` or ``nfd.Muon``. ``torch.compile`` leaves the
             layer out of its graphs, and refuses it with ``fullgraph=True``.
 
-    Source: docs/mathematics/deferred-decisions.md; the layer is no object of the paper.
+    Source: docs/mathematics/deferred-decisions.md, docs/mathematics/resolution.md; the layer is no object of the paper.
     """
 
     matrix: RevealedMatrix
