@@ -237,7 +237,15 @@ def test_the_command_and_the_fit_of_a_stored_sweep(tmp_path: Path, capsys: pytes
     assert "No sweep in" in capsys.readouterr().err
 
 
-SAME_LIMIT = {"width", "depth", "seed", "weights", "coupled", "every"}  # settings that the infinite network has not
+SAME_LIMIT = {
+    "width",
+    "depth",
+    "seed",
+    "weights",
+    "resolution",
+    "coupled",
+    "every",
+}  # settings that the infinite network has not
 OTHER_DATA = {"data", "data_dir", "image_size"}
 NO_LIMIT = [
     ({"network": "mlp", "rule": "mup"}, "vanilla network"),
@@ -249,6 +257,7 @@ NO_LIMIT = [
 OTHER_LIMIT: dict[str, Any] = {
     "activation": "tanh", "horizon": 2.0, "eta_c": 0.1, "steps": 7, "batch": 4, "block": "two-layer", "momentum": 0.5,
     "feedback": "independent", "rule": "complete-p", "data_seed": 1, "meter": "outputs",
+    "train": 100, "validation": 50,
 }  # fmt: skip
 
 
