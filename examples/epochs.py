@@ -30,7 +30,7 @@ from nfd.store.rows import Record
 OUT = "out/epochs"
 METRICS = ("test_error", "test_loss", "train_loss")  # train_loss: the mean over the last tenth of the steps
 RIDGES = [10.0**k for k in range(-4, 3)]  # over the mean eigenvalue of the kernel
-SECOND_ORDER = 4 / 3  # a bias of this order in the resolution is this times what halving the resolution changes
+FIRST_ORDER = 2.0  # a bias of this order in the resolution is this times what halving changes; a higher order, less
 
 
 @dataclass(frozen=True)
@@ -186,16 +186,18 @@ def answers(size: Size, sweep: nfd.Sweep) -> Answers:
         for (weights, n), records in trained.items()
     ]
     both = sorted(set(size.dense) & set(size.structured))
+    apart = {(n, size.resolution): paired(trained["dense", n], trained["structured", n]) for n in both}
+    apart |= {(width, size.resolution / 2): paired(trained["dense", width], finer)} if width in both else {}
     curves = {key: mean_curve(sweep, records) for key, records in trained.items()}
     return Answers(
         settings={**size.shared, **rate, "passes": size.passes, "validation": size.validation, "tuned": size.tuned}
         | {"resolution": size.resolution, "halved": width, **about_data(size)},
         rates=tried,
         networks=rows,
-        apart={n: paired(trained["dense", n], trained["structured", n]) for n in both},
+        apart=apart,
         limit=limit_of(trained["structured", size.wide], trained["structured", size.wide // 4], 4.0),
         wide=size.wide,
-        halving=[change.scaled(SECOND_ORDER) for change in paired(trained["structured", width], finer)],
+        halving=[change.scaled(FIRST_ORDER) for change in paired(finer, trained["structured", width])],
         kernels=kernels(size),
         curves=curves,
         metrics=METRICS,

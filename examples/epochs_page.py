@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 TITLES = {"test_error": "test error, %", "test_loss": "test loss", "train_loss": "training loss at the end"}
 HELD = {"dense": "stored weights", "structured": "structured weights"}
-LIMIT = ("infinite width", "standard error", "width bias ± standard error", "error of the resolution", "total error")
+LIMIT = ("infinite width", "standard error", "width bias ± standard error", "resolution adds", "total error")
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,15 @@ class Answers:
 
     Attributes:
         settings: of the runs. rates: validation error of every rate and momentum. networks: means by weights and width.
-        apart: structured minus stored weights, by width. limit: of infinite width, extrapolated from ``wide``.
-        halving: what the resolution changes, from halving it. kernels: errors of regression. curves: training losses.
+        apart: structured minus stored weights, by width and resolution.
+        limit: of infinite width, extrapolated from ``wide``. halving: what the resolution adds, from halving it.
+        kernels: errors of regression. curves: training losses.
     """
 
     settings: Mapping[str, Any]
     rates: Sequence[Row]
     networks: Sequence[Row]
-    apart: Mapping[int, Sequence[Interval]]
+    apart: Mapping[tuple[int, float], Sequence[Interval]]
     limit: LimitLosses
     wide: int
     halving: Sequence[Interval]
@@ -50,7 +51,7 @@ class Answers:
         return Interval(*(float(value[k]) for value in values))
 
     def total(self, k: int) -> float:
-        """How far the metric may be from its limit: half of the interval, and what the resolution changes at most."""
+        """How far the metric may be from its limit: half of the interval, and the most that the resolution adds."""
         limit, change = self.infinite(k), self.halving[k]
         return (limit.high - limit.low) / 2 + max(abs(change.low), abs(change.high))
 
@@ -100,13 +101,13 @@ The law `a + b / n` through widths {quarter:,} and {wide:,} (`nfd.limits.loss`) 
 
 {limit}
 
-The interval holds the noise of both widths. The width bias is what width {wide:,} adds; it is taken out. The error
-of the resolution is 4/3 of what halving it changes at width {halved:,} in networks of the same seeds, all of it if
-it is of second order; it is not taken out. The total error is half of the interval plus the larger end of the error
-of the resolution.
+The interval holds the noise of both widths. The width bias is what width {wide:,} adds; it is taken out. What the
+resolution adds is given as twice what halving it takes away at width {halved:,}, in networks of the same seeds: this is
+exact for an error of first order, and too large for one of higher order. It is not taken out. The total error is half
+of the interval plus the larger end of what the resolution adds.
 
-Structured weights have the limit of Gaussian ones, not their law. Where both were trained, structured minus stored,
-in pairs of one seed:
+Structured weights have the limit of Gaussian ones, not their law. Where both were trained, structured minus stored, in
+pairs of one seed (which share input and output weights):
 
 {apart}
 
@@ -124,6 +125,7 @@ in pairs of one seed:
 - **Another order of the batches, another choice of images, another depth.** Intervals of networks are over initial
   weights, those of kernels over test images.
 - **A proof.** That structured weights have the limit of Gaussian ones in training is expected and measured.
+- **What the resolution adds at width {wide:,}.** It was measured at width {halved:,}.
 - **The best rate of each width.** The one here is best at width {tuned}, among those tried.
 - **What features are worth by themselves.** The kernels are fitted to squared loss and to its end, the networks to
   cross-entropy for {passes} passes. Neither augments images or convolves.
@@ -166,7 +168,10 @@ def text(found: Answers, images: str) -> str:
         networks=table(["width", "weights", "networks", *names], [network_cells(found, row) for row in found.networks]),
         kernels=table(["kernel", "depth", "test error, %", "ridge"], [kernel_cells(row) for row in found.kernels]),
         limit=table(["", *LIMIT], [limit_cells(found, k) for k in range(len(names))]),
-        apart=table(["width", *names], [[f"{n:,}", *map(str, values)] for n, values in found.apart.items()]),
+        apart=table(
+            ["width", "resolution", *names],
+            [[f"{n:,}", f"{r:g}", *map(str, values)] for (n, r), values in found.apart.items()],
+        ),
         rates=table(
             ["momentum", "`eta_c`", "validation error, %"],
             [[f"{row['momentum']:g}", f"{row['eta_c']:g}", limits(row)] for row in found.rates],
@@ -217,27 +222,28 @@ def bias_of(found: Answers, k: int) -> str:
 
 def meaning(found: Answers) -> list[str]:
     """What the numbers say, sentence by sentence."""
-    k = found.metrics.index("test_error")
-    limit, total = found.infinite(k), found.total(k)
+    k, loss = (found.metrics.index(name) for name in ("test_error", "train_loss"))
+    limit, total, coarse = found.infinite(k), found.total(k), found.halving[loss]
     deep = [row for row in found.kernels if row["depth"] == found.settings["depth"]]
     beside = [beside_kernel(limit.value, total, row) for row in deep]
     narrow = min((row for row in found.networks if row["weights"] == "dense"), key=lambda row: row["width"])
     gain = narrow["test_error"].value - limit.value
     error = math.hypot(total, narrow["test_error"].high - narrow["test_error"].value)
-    return [
+    lines = [
         f"- The infinitely wide network that learned features for {found.settings['passes']} passes errs on "
         f"{limit.value:.1f} ± {total:.1f} % of the test images. {' '.join(beside)}",
         f"- At this rate {'wider is better' if gain > error else 'width changes less than can be told'}: width "
-        f"{narrow['width']:,} adds {gain:+.1f} ± {error:.1f} points to the error of infinite width, width "
-        f"{found.wide:,} {bias_of(found, k)}.",
+        f"{narrow['width']:,} adds {gain:+.1f} ± {error:.1f} points to the error of infinite width.",
     ]
+    fits_less = f"- Updates of a coarse resolution fit less closely: it adds {coarse} to the training loss."
+    return [*lines, fits_less] if coarse.low > 0 else lines
 
 
 def beside_kernel(value: float, total: float, row: Row) -> str:
     """The limit against regression with a kernel."""
     apart = row["value"] - value
     told = abs(apart) > math.hypot(total, (row["high"] - row["low"]) / 2)
-    where = f"{abs(apart):.1f} points {'above' if apart > 0 else 'below'} it" if told else "not to be told from it"
+    where = f"{abs(apart):.1f} points {'above' if apart > 0 else 'below'} it" if told else "within the error of it"
     return f"Regression with the {row['kernel'].upper()} of the same depth errs on {row['value']:.1f} %, {where}."
 
 
