@@ -269,6 +269,17 @@ def test_the_figure_of_the_wide_gpt_is_drawn_from_runs_and_from_its_table(
     assert (tmp_path / "again/wide-gpt.csv").read_bytes() == figure.TABLE.read_bytes()
 
 
+def test_what_the_page_says_of_the_wide_gpt_is_in_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    figure = importlib.import_module("wide_gpt_figure")
+    page = " ".join((EXAMPLES.parent / "docs/howto/wide.md").read_text().split())
+    rows = figure.read(figure.TABLE)
+    dense, structured = (figure.law_of([row for row in rows if row["weights"] == kind]) for kind in figure.KINDS)
+    bias = structured.excess(max(row["width"] for row in rows))
+    assert f"limit is {dense.floor.unsigned} by the dense widths and {structured.floor.unsigned} by" in page
+    assert f"off by {bias}." in page
+
+
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
 def test_a_wide_gpt_trains_as_the_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Two draws of one model: apart by less than half of what they learn."""
