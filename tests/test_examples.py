@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import os
 import re
 import runpy
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jupytext
 import nbformat
@@ -21,7 +24,10 @@ from nbclient import NotebookClient
 from tests.waiting import PATIENCE
 
 import nfd
+from nfd.core.statistics import Interval
 from nfd.data.digits import digits
+from nfd.training.recipe import Recipe
+from nfd.training.task import Task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -205,6 +211,98 @@ def test_whether_a_check_foresaw_a_drift(
 ) -> None:
     page = transfer_gpt(monkeypatch).transfer_gpt_page
     assert page.foresight({"value": value, "low": low, "high": high}, faults) == meaning
+
+
+def muon_limit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module, as it is beside the others."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("muon_limit")
+
+
+def small_study(example: ModuleType) -> Any:
+    """Networks of widths 8 to 24, the widest with structured weights, and depths 2 and 4."""
+    sizes = {"widths": (8, 16, 24), "depths": (2, 4), "checked": (8, 16), "at": (1, 2), "batch": 8, "seeds": (2, 2)}
+    return example.Setting(**sizes | {"structured_from": 24, "limit": 32, "adamw_lr": 1e-3, "lr": (("muon", 0.5),)})
+
+
+@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
+def test_muon_in_the_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cases of every kind are measured once, and are on the page; what is not measured is not."""
+    example = muon_limit(monkeypatch)
+    monkeypatch.setattr(example.wide_gpt, "HEAD", 8)
+    setting = small_study(example)
+    wide = example.Case(setting, "muon", "complete-p", "width")
+    deep = example.Case(setting, "muon", "complete-p", "depth")
+    gpt = example.OfGpt(setting, "muon", "depth-mup", "depth", 0.5)
+    asked = [wide, deep, example.replace(deep, trains=("inner",)), example.Limit(wide), gpt]
+    assert {type(job) for job in asked} == {type(job) for job in example.jobs(setting)}
+    example.main(setting, asked, tmp_path)
+    page = (tmp_path / "muon.md").read_text()
+    assert "| Muon, depth, complete-p |" in page
+    assert "inner matrices from the start of `complete-p`" in page
+    assert "outer matrices from the start" not in page
+    assert "the infinitely wide network under" in page
+    assert "| complete-p, p = +0.5 |" in page or "| depth-mup, p = +0.5 |" in page
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        f"muon-{name}.png" for name in ("width", "depth", "inner")
+    }
+    monkeypatch.setattr(nfd, "transfer", None)
+    example.main(setting, asked, tmp_path)  # nothing is done again
+    assert (tmp_path / "muon.md").read_text() == page
+
+
+def test_a_power_of_depth_is_on_the_rates_of_muon_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = muon_limit(monkeypatch)
+    case = example.Case(small_study(example), "muon", "depth-mup", "depth")
+
+    def rates(power: float) -> dict[str, float]:
+        groups = example.replace(case, power=power).family.build(8, 8, 0).groups(1.0)
+        return {group["roles"][0]: group["lr"] for group in groups}
+
+    assert rates(0.0) == pytest.approx({"input": 1.0, "inner": 4**-0.5, "outer": 4**-1})
+    assert rates(0.5) == pytest.approx({"input": 1.0, "inner": 1.0, "outer": 4**-0.5})
+
+
+@pytest.mark.parametrize("role", ["inner", "outer"])
+def test_matrices_that_do_not_train_stay_at_the_start_of_the_rule(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = muon_limit(monkeypatch)
+    case = example.Case(small_study(example), "muon", "complete-p", "depth", trains=(role,))
+    recipe = Recipe(case.family, Task.of(case.batches))
+    member = case.family.build(8, 4, 0)
+    before = {name: p.detach().clone() for name, p in member.module.named_parameters()}
+    list(recipe.rows(member, 0.1, 0.0, case.batches, None))
+    moved = {name for name, p in member.module.named_parameters() if not torch.equal(p, before[name])}
+    assert {name.split(".")[2] for name in moved if name.startswith("1.")} == {role}
+    whole = example.replace(case, trains=example.ROLES).family.build(8, 4, 0)
+    for name, p in whole.module.named_parameters():
+        assert torch.equal(p, before[name])
+
+
+def test_the_page_of_muon_is_made_of_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all cases, at the setting that the script has now."""
+    example, docs = muon_limit(monkeypatch), EXAMPLES.parent / "docs"
+    results = example.muon_limit_page.Results(docs / "muon.json")
+    setting = example.full()
+    assert results.setting == json.loads(json.dumps(asdict(setting)))
+    assert set(results.cases) == {job.name for job in example.jobs(setting) if isinstance(job, example.Case)}
+    assert example.muon_limit_page.text(results, "images/") == (docs / "muon.md").read_text()
+
+
+def test_whether_the_powers_of_the_plan_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They do where the interval of the drift holds zero, and not beside it."""
+    example = muon_limit(monkeypatch)
+    page, numbers = example.muon_limit_page, importlib.import_module("muon_limit_numbers")
+    name = numbers.case_name("muon", "depth-mup", "depth", trains=("inner",))
+
+    def line(low: float, high: float) -> str:
+        drift = numbers.row("drift", Interval((low + high) / 2, math.nan, low, high))
+        numbers.write_numbers(tmp_path / "muon.json", {}, {name: [drift]})
+        (only,) = page.powers(page.Results(tmp_path / "muon.json"))
+        return str(only)
+
+    assert line(-0.1, 0.1).endswith("-0.50 [-0.60, -0.40]; the plan's -0.5 agrees.")
+    assert line(0.1, 0.3).endswith("-0.30 [-0.40, -0.20]; the plan's -0.5 does not agree.")
+    assert line(math.nan, math.nan).endswith("may agree.")
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
