@@ -67,6 +67,8 @@ class Networks(nfd.ConstructedFamily):
         seed: int,
         weights: NetworkWeights = "dense",
         device: torch.device | str | None = None,
+        resolution: float | None = None,
     ) -> nfd.Member:
         """As every family does; wide networks have structured weights whatever is asked for."""
-        return super().build(width, depth, seed, "structured" if width >= self.structured_from else weights, device)
+        chosen = "structured" if width >= self.structured_from else weights
+        return super().build(width, depth, seed, chosen, device, resolution)
