@@ -494,7 +494,7 @@ def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made()
     with pytest.raises(ValueError, match=r"and there are 1 KiB"):
         nfd.defer(Residual(16, 2), samples=4, memory=1024)
     assert isinstance(nfd.defer(Residual(16, 2), samples=4, memory="1 MiB"), Residual)
-    with pytest.raises(ValueError, match="sample could not be followed by shapes alone"):
+    with pytest.raises(ValueError, match="sample must be an input that the model takes, which"):
         nfd.deferral(Residual(16, 2), sample=torch.zeros(2, 7))
 
 

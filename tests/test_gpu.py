@@ -95,13 +95,13 @@ def test_the_pretence_lets_pass_what_pytorch_does() -> None:
 
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaussians drawn without ``device=``, in the backward pass alone."""
-    draw = RevealedMatrix._draw
+    drawn = RevealedMatrix._drawn
 
-    def planted(self: RevealedMatrix, side: Any, count: int, record: bool) -> Tensor:
-        drawn = draw(self, side, count, record)
-        return drawn if side.name == "forward" else torch.randn(drawn.shape)
+    def planted(self: RevealedMatrix, side: Any, *counts: Any) -> Tensor:
+        right = drawn(self, side, *counts)
+        return right if side.name == "forward" else torch.randn(right.shape)
 
-    monkeypatch.setattr(RevealedMatrix, "_draw", planted)
+    monkeypatch.setattr(RevealedMatrix, "_drawn", planted)
     with pretended_cuda():
         layer = nfd.DeferredLinear(6, 5, device="cuda")
         y = layer(torch.ones(2, 6, device="cuda"))

@@ -127,8 +127,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
             RunConfig(network="mlp", rule="mup", **settings)
     with pytest.raises(ValueError, match="coupled is for block='one-layer'"):
         RunConfig(coupled=True, block="two-layer")
-    with pytest.raises(ValueError, match="coupled is for dense and deferred weights"):
-        RunConfig(coupled=True, weights="structured")
     with pytest.raises(ValueError, match="resolution is for weights='deferred' or 'structured'"):
         RunConfig(resolution=0.1)
     with pytest.raises(ValueError, match="needs batch=1; got batch=16"):

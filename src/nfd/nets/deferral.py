@@ -20,7 +20,7 @@ from nfd.nets.asked import rows_asked
 from nfd.nets.linear_map import LinearMap
 from nfd.nets.matrix_cost import MatrixCost, MatrixUse, deferred_cost, stored_cost, structured_cost
 from nfd.nets.wide import Candidate, Reason, candidates
-from nfd.scaling.calls import call_with, check_sample, evaluating, on_device
+from nfd.scaling.calls import call_with, check_input, evaluating, on_device
 from nfd.scaling.laws import law_of
 from nfd.scaling.names import numberless
 from nfd.scaling.plan import Plan
@@ -145,7 +145,8 @@ def deferral(
     check_choice("weights", weights, get_args(UnstoredWeights))
     check_model_and_plan(model, plan, weights)
     patterns = patterns_of(where)
-    check_sample("sample", sample)
+    if sample is not None:
+        check_input("sample", sample)
     steps = check_count("steps", steps)
     chosen = candidates(model, plan, patterns)
     if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):
@@ -238,8 +239,9 @@ def _rows(
     except Exception as error:
         message = (str(error).splitlines() or [""])[0][:200]
         raise InputError(
-            f"sample could not be followed by shapes alone: the model raised {type(error).__name__}: {message} If the "
-            "sample is right, leave it out and pass samples=, the rows of the training."
+            f"sample must be an input that the model takes, which is followed by shapes alone; got "
+            f"{type(sample).__name__}, and the model raised {type(error).__name__}: {message} If the sample is right, "
+            "leave it out and pass samples=, the rows of the training."
         ) from error
 
 

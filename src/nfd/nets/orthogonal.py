@@ -109,7 +109,7 @@ def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
     """Expand rows of length one or zero, or less, in ``basis`` and the directions it lacks."""
     products, known = basis.coordinates(unit)
     outside = _outside(unit, products, tolerance)
-    whole = bool(outside.all())
+    whole = outside is None or bool(outside.all())
     rows, inside = (unit, known) if whole else (unit[outside], known[outside])
     fresh, directions = _lacking(basis, _residual(basis, rows, inside), tolerance)
     return Expansion(products, known, fresh if whole else inner(tiled(unit), directions), directions)
@@ -126,10 +126,10 @@ def expand_by_length(basis: Basis, unit: Tensor, tolerance: float, shortest: Mat
     return expansion, long.shape[1]
 
 
-def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor:
-    """Which rows may be longer than ``tolerance`` outside of the basis: all, where rounding hides how long they are."""
+def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor | None:
+    """Which rows may be longer than ``tolerance`` outside of the basis; None where rounding hides how long they are."""
     if tolerance < _WELL_CONDITIONED[unit.dtype]:
-        return torch.ones(len(unit), dtype=torch.bool, device=unit.device)
+        return None
     lengths: Tensor = torch.linalg.vector_norm(unit, dim=1)
     return lengths.square() - products.square().sum(1) > _NEARLY * tolerance**2
 

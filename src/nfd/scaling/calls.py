@@ -73,6 +73,15 @@ def call_with(model: nn.Module, sample: Any) -> Any:
     return model(**sample)
 
 
+def check_input(argument: str, value: Any) -> None:
+    """Raise unless a value may be an input of a model, with finite numbers: TypeError or ValueError that names it."""
+    if not isinstance(value, Tensor | tuple | list | Mapping):
+        raise InputTypeError(
+            f"{argument} must be a tensor, a tuple or a dict of arguments; got {type(value).__name__}."
+        )
+    check_sample(argument, value)
+
+
 def check_sample(argument: str, value: Any) -> None:
     """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
     or mapping; there minus infinity may stand, as in masks of attention."""

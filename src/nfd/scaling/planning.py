@@ -12,7 +12,7 @@ from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
 from nfd.core.names import Decay, RuleName
 from nfd.scaling.blocks import blocks_of, repeated
-from nfd.scaling.calls import check_sample, mapped
+from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (
     Parts,
     entries_of_base,
@@ -116,9 +116,8 @@ def plan(
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
     given = GivenBase.checked(base, base_width, base_depth, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
-    if sample is not None and not isinstance(sample, Tensor | tuple | list | Mapping):
-        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
-    check_sample("sample", sample)
+    if sample is not None:
+        check_input("sample", sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
     net = self_scaled_of(model)
     if net is not None:
