@@ -626,3 +626,9 @@ def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     assert "'config/weight_decay' varies and is not read" in note
     constant = [{**row, "config/weight_decay": 0.1} for row in alike]
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(alike).notes
+
+
+def test_losses_that_obey_a_law_of_width_exactly_are_answered() -> None:
+    """Nothing is left that could tell another power."""
+    rows = [{"width": n, "lr": 0.1, "seed": 0, "loss": 2 + 8 / n} for n in (32, 64, 128, 256, 512)]
+    assert nfd.fit_capacity(rows).law.floor.value == pytest.approx(2)

@@ -34,6 +34,7 @@ _STARTS = (0.1, 0.3, 0.6, 1.2)  # of powers
 _POWERS = 0.02, 3.0  # the least and the largest
 _DRAWS, _ROUNDS, _REFINED = 400, 60, 4
 _SETTLED = 1e-10  # of the sum of squares: a step that gains less is the last
+_ROUNDING = 1e-12  # of a loss: what is left is no scatter of runs
 _HALF = 0.5  # standard error of a term of second order at the smallest size, over the first order there
 _NONE = 1e-6  # standard error of a term of second order where there shall be none
 
@@ -155,6 +156,8 @@ class _Problem:
         if not tried or freedom < 1:
             return math.nan
         rest = float(np.square(left - others @ np.linalg.lstsq(others, left, rcond=None)[0]).sum())
+        if rest <= float(np.square(_ROUNDING * root * self.means).sum()):
+            return math.nan
         gain = float(np.square(left).sum()) - rest
         return float(stats.f.sf(gain / tried / (rest / freedom), tried, freedom))
 
