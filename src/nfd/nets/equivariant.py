@@ -26,7 +26,7 @@ class EquivariantOptimizer(FactoredOptimizer):
 
         W <- (1 - lr wd) W - lr c U(G_1, ..., G_t)
 
-    A subclass declares U by ``direction``, what U keeps by ``states``, and settings of its own by ``__init__``:
+    A subclass declares U by ``direction``, what U keeps by ``states``, and settings of its own by ``__init__``::
 
         class NormalisedSGD(nfd.EquivariantOptimizer):
             states = {"average": ("rows", "columns")}

@@ -18,9 +18,9 @@ class Shampoo(EquivariantOptimizer):
 
     With ``L <- L + G G'``, ``R <- R + G'G`` and the momentum ``B <- mu B + (1 - mu) G``,
 
-        W <- (1 - lr wd) W - lr (L + eps |L| I)^-1/4 B (R + eps |R| I)^-1/4
+        W <- (1 - lr wd) W - lr (L + eps l(L) I)^-1/4 B (R + eps l(R) I)^-1/4
 
-    where ``|L|`` is the largest eigenvalue, so that the size of the gradients does not matter. Without momentum no
+    where ``l(L)`` is the largest eigenvalue of L, so that the size of the gradients does not matter. Without momentum no
     singular value of an update is above 1, and those of the first are near 1, as Muon's.
 
     A ``StructuredLinear`` is refused: L or R would be as large as its W.
