@@ -121,7 +121,7 @@ def run_tests(root: Path, tests: Sequence[str], only: str = "") -> tuple[int, st
         return _FAILED, "no test: none ended in time"
     if done.returncode not in (_PASSED, _FAILED, _BROKEN):
         raise RuntimeError(f"pytest could not run {' '.join(tests)} {only}:\n{done.stdout}{done.stderr}")
-    failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", done.stdout, flags=re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.+?)(?: - .*)?$", done.stdout, flags=re.MULTILINE)
     return done.returncode, failed[1] if failed else ""
 
 
