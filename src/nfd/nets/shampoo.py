@@ -20,8 +20,8 @@ class Shampoo(EquivariantOptimizer):
 
         W <- (1 - lr wd) W - lr (L + eps l(L) I)^-1/4 B (R + eps l(R) I)^-1/4
 
-    where ``l(L)`` is the largest eigenvalue of L, so that the size of the gradients does not matter. Without momentum no
-    singular value of an update is above 1, and those of the first are near 1, as Muon's.
+    where ``l(L)`` is the largest eigenvalue of L, so that the size of the gradients does not matter. Without momentum
+    no singular value of an update is above 1, and those of the first are near 1, as Muon's.
 
     A ``StructuredLinear`` is refused: L or R would be as large as its W.
 
