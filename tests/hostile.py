@@ -509,6 +509,6 @@ CALLS = (
         also=("make_model", "losses"),
     ),
     Call("fit_transfer", nfd.fit_transfer, {"rows": _RATES, "columns": None, "guess": None}, _listed, also=("log",)),
-    Call("fit_capacity", nfd.fit_capacity, {"rows": _LADDER, "columns": None}, _listed, also=("log",)),
+    Call("fit_capacity", nfd.fit_capacity, {"rows": _LADDER, "columns": None, "rate": None}, _listed, also=("log",)),
     Call("grid", nfd.grid, _GRID, lambda configs: 0 < len(configs) < 100),
 )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.cli.main import main
+from nfd.core.errors import InputError
 from nfd.families.paper import PaperFamily
 from nfd.questions.costs import Cost, counted
 from nfd.store.store import Store
@@ -180,6 +181,13 @@ def test_sizes_that_tell_no_law_are_refused_before_they_are_trained(tmp_path: Pa
     for widths, depths in (((8, 16, 32), (2,)), ((8,), (2, 4, 8))):
         with pytest.raises(ValueError, match="at least 2 widths, 2 depths"):
             nfd.capacity(Residual, widths, depths, VECTORS, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("blocks", ["", [], "layers.*"])
+def test_blocks_that_name_nothing_are_refused_before_anything_is_trained(blocks: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="blocks must name modules of the model"):
+        nfd.capacity(Residual, (8, 16), (2, 3), VECTORS, blocks=blocks, out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

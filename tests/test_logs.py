@@ -505,6 +505,34 @@ def test_small_sizes_that_break_the_law_are_left_out_and_told() -> None:
     assert not broken.law.good or broken.trusted["width"] > 128
 
 
+def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:
+    rows = sizes(2, noise=1e-4)
+    best = [row | {"lr": 0.1 if row["width"] > 64 else 0.2} for row in rows]
+    worse = [row | {"lr": lr, "loss": row["loss"] + 1} for row in rows for lr in (0.05, 0.4)]
+    worse += [
+        row | {"lr": round(0.3 - row["lr"], 1), "loss": math.nan if row["seed"] else 0.1} for row in best
+    ]  # one diverged
+    chosen = nfd.fit_capacity(best + worse, rate="best")
+    assert chosen.losses == nfd.fit_capacity(best).losses
+    assert any("0.1, 0.2 of 0.05, 0.1, 0.2, 0.4" in note for note in chosen.notes)
+    assert not any("may lie beyond" in note for note in chosen.notes)
+    for rate in (0.05, "0.05"):
+        assert nfd.fit_capacity(best + worse, rate=rate).floor.value == pytest.approx(chosen.floor.value + 1, abs=0.01)
+    coarse = nfd.fit_capacity([row | {"lr": 1.0} for row in rows] + worse, rate="best")
+    assert any("At 16 of 16 sizes" in note for note in coarse.notes)
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"), [(0.3, "The rates are 1, 2"), ("last", "or 'best'; got 'last'"), (-1, "greater than 0")]
+)
+def test_a_rate_that_no_run_has_is_refused(rate: Any, message: str) -> None:
+    rows = [row | {"lr": k % 2 + 1} for k, row in enumerate(sizes(2))]
+    with pytest.raises(ValueError, match=message):
+        nfd.fit_capacity(rows, rate=rate)
+    with pytest.raises(ValueError, match="which no column of the log holds"):
+        nfd.fit_capacity(sizes(2), rate="best")
+
+
 REFUSED: list[tuple[Rows, str]] = [
     ([{"width": 64, "loss": 1.0}] * 3, "none of them varies"),
     ([{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)], "independently of each other"),

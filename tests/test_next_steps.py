@@ -26,7 +26,7 @@ from nfd.questions.optimum import Scores
 from nfd.questions.regret import Regret
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelTransferConfig
 from nfd.questions.transfer import RuleTransfer, Transfer
-from nfd.runs.model_settings import CheckConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 
 SIZES: dict[str, Any] = {"widths": (8, 16), "depths": (2, 4)}
 
@@ -161,6 +161,20 @@ def test_a_law_that_fails_leads_to_larger_sizes_in_the_same_place() -> None:
     asked = as_typed(again)
     assert isinstance(asked, ModelCapacityCommand)
     assert (asked.widths, asked.depths, asked.out) == ((16, 32, 64, 128, 256), (2, 4, 8, 16), "out/mine")
+
+
+@pytest.mark.parametrize("adamw_lr", [None, 0.01])
+def test_a_prediction_leads_to_real_sizes_and_to_the_plan(adamw_lr: float | None) -> None:
+    config = ModelPredictConfig(base_width=16, depth=math.inf, optimizer="muon", rule="depth-mup", adamw_lr=adamw_lr)
+    *capacity, plan = NextSteps("models:make").after_predict(config, 0.02)
+    assert len(capacity) == (adamw_lr is None)  # nfd capacity takes one rate
+    for step in capacity:
+        asked = as_typed(step)
+        assert isinstance(asked, ModelCapacityCommand)
+        assert (asked.widths, asked.depths, asked.lr) == ((16, 32, 64), (4, 8, 16), 0.02)
+        assert (asked.rule, asked.optimizer) == ("depth-mup", "muon")
+    assert "base_width=16,\n    base_depth=4," in plan.command
+    assert ("lr=0.02, adamw_lr=0.01)" in plan.command) == (adamw_lr is not None)
 
 
 # ---- Python ------------------------------------------------------------------------------------------------------

@@ -688,6 +688,12 @@ def test_writers_behind_layer_scale_are_found() -> None:
     assert plan.roles["blocks.1.up.weight"] == plan.roles["blocks.1.gamma"] == "inner"
 
 
+@pytest.mark.parametrize("blocks", ["", []])
+def test_empty_patterns_of_blocks_are_refused(blocks: Any) -> None:
+    with pytest.raises(ValueError, match="blocks must name modules of the model"):
+        nfd.plan(Residual(16, 2), make_model=Residual, base_width=8, base_depth=2, blocks=blocks, sample=VECTORS)
+
+
 def test_what_does_not_train_or_has_a_mean_is_kept() -> None:
     model = Residual(64, 2)
     model.positions = nn.Parameter(torch.randn(4, 64), requires_grad=False)
@@ -697,6 +703,8 @@ def test_what_does_not_train_or_has_a_mean_is_kept() -> None:
     roles = {"positions": "embedding", "gain": "vector"}
     plan = nfd.plan(model, base_width=64, base_depth=2, sample=VECTORS, roles=roles)
     plan.initialize_(model)
+    assert "keep the start that they have, and have no rate: positions." in str(plan)
+    assert "have no rate" not in str(residual()[1])
     for name in ("positions", "gain"):
         assert torch.equal(getattr(model, name), getattr(before, name))
     assert torch.equal(model.blocks[0].up.weight, before.blocks[0].up.weight)  # type: ignore[union-attr, arg-type]

@@ -338,6 +338,8 @@ def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest
     assert (result["model"], result["width"], result["weights"]) == ("tests.models:Residual", 32, "dense")
     assert [way["weights"] for way in result["ways"]] == ["structured", "dense"]
     assert "Infinitely wide network, depth 2" in printed
+    assert "nfd capacity tests.models:Residual --optimizer sgd" in printed
+    assert [step["purpose"] in printed for step in result["next"]] == [True, True]
     with (tmp_path / "predict.csv").open() as file:
         assert [float(row["loss"]) for row in csv.DictReader(file)] == p.loss.tolist()
 

@@ -96,11 +96,15 @@ class CapacityCommand(CapacityPage, SweepOptions, LogOptions, CapacityConfig):
     """directory of a sweep over width, depth and seed; trained anew by default"""
     where: tuple[str, ...] = ()
     """settings that its runs must have, such as horizon=1.0 rule=mup"""
+    rate: str | None = None
+    """with --from: the learning rate whose runs count, or best: at each size the one with the lowest mean loss"""
 
     of_models: ClassVar[type[Options] | None] = ModelCapacityCommand
 
     def check_used(self, config: CapacityConfig) -> None:
-        self.check_log(config, _OF_LOG)
+        self.check_log(config, (*_OF_LOG, "rate"))
+        if self.rate is not None and not self.log:
+            raise UsageError(f"--rate chooses runs of a log; got {self.rate} without --from.")
         if not self.store and self.where:
             raise UsageError(f"--where chooses runs of a sweep; got {' '.join(self.where)} without its directory.")
         if not self.store:
@@ -138,7 +142,7 @@ class CapacityCommand(CapacityPage, SweepOptions, LogOptions, CapacityConfig):
         from nfd.store.store import Store
 
         if self.log:
-            return fit_capacity(self.log, columns=self.named_columns())
+            return fit_capacity(self.log, columns=self.named_columns(), rate=self.rate)
         if not self.store:
             with self.sweep(directory) as sweep:
                 return capacity_of_sweep(config, sweep)

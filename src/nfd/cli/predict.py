@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from nfd.cli.options import ModelOptions, Options
+from nfd.cli.options import ModelOptions, Options, printed
 from nfd.cli.sweeping import ExecutorOptions
 from nfd.runs.model_settings import ModelPredictConfig
 from nfd.runs.settings import PredictConfig
 
 if TYPE_CHECKING:
+    from nfd.questions.next_steps import NextStep
     from nfd.questions.prediction import Predicted
 
 
@@ -23,16 +26,16 @@ class PredictionFiles(Options):
     def files(self) -> list[str]:
         return ["predict.csv", "config.toml", "result.json"]
 
-    def write(self, predicted: Predicted, directory: Path, command: str) -> int:
-        """Write them, and print the prediction."""
+    def write(self, predicted: Predicted, directory: Path, command: str, steps: Sequence[NextStep] = ()) -> int:
+        """Write them, and print the prediction and what to do next."""
         from nfd.core.files import staged, write_csv, write_json, write_text
 
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", predicted.prediction.table)
             write_text(folder / "config.toml", predicted.config.toml())
-            write_json(folder / "result.json", {"command": command, **predicted.result()})
-        print(predicted.prediction)
-        print(f"Result: {directory / 'result.json'}")
+            following = {"next": [asdict(step) for step in steps]} if steps else {}
+            write_json(folder / "result.json", {"command": command, **predicted.result(), **following})
+        print(predicted.prediction, f"Result: {directory / 'result.json'}", *printed(steps), sep="\n")
         return 0
 
 
@@ -45,11 +48,13 @@ class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelP
     """
 
     def answer(self, config: ModelPredictConfig, directory: Path, command: str) -> int:
+        from nfd.questions.next_steps import NextSteps
         from nfd.questions.prediction import prediction_of_model
 
         executor = self.chosen_executor()
         predicted = prediction_of_model(config, self.model, out=directory, executor=executor, device=self.device)
-        return self.write(predicted, directory, command)
+        steps = NextSteps(self.model, self.device, self.out).after_predict(config, predicted.lr)
+        return self.write(predicted, directory, command, steps)
 
 
 class PredictCommand(PredictionFiles, ExecutorOptions, PredictConfig):

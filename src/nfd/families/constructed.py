@@ -29,6 +29,7 @@ from nfd.families.paper import PaperMember
 from nfd.nets.defer import defer
 from nfd.nets.meta import meta_matrices
 from nfd.nets.network import Network
+from nfd.scaling.blocks import blocks_named
 from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
@@ -155,6 +156,8 @@ class ConstructedFamily(Family):
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         check_constructor(self.make_model, widths, depths)
+        if self.blocks is not None and self.rate_name == "lr":
+            blocks_named(instance(self.make_model, *self.base), self.blocks)
 
     def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""

@@ -13,6 +13,7 @@ from nfd.core.errors import InputError
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Costs, counted
 from nfd.questions.law_fit import fit_law
+from nfd.questions.logged_rates import at_rate
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
 from nfd.questions.power_fit import fit_power_law
 from nfd.questions.power_law import Sizes
@@ -20,11 +21,18 @@ from nfd.questions.trusted import trusted_law
 
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 
+_REMEDIES = {
+    "lr": "Give rate='best', in the shell --rate best, to fit the runs of the best rate of each size, or one rate.",
+    "rule": "Give the rows of one rule at each size.",
+}
+
 Fit = Callable[[Any], Any]  # Law or PowerLaw
 
 
 @undisturbed()
-def fit_capacity(rows: Any, *, columns: Mapping[str, str | None] | None = None) -> Capacity:
+def fit_capacity(
+    rows: Any, *, columns: Mapping[str, str | None] | None = None, rate: float | str | None = None
+) -> Capacity:
     """The law of size of runs that are logged, of any framework.
 
     Where width and depth vary independently and every size has two seeds, ``loss = floor + a/n + b/L`` with its terms
@@ -38,6 +46,8 @@ def fit_capacity(rows: Any, *, columns: Mapping[str, str | None] | None = None) 
             last counts. A loss that is not a number diverged.
         columns: which column is the loss, width, depth, parameters, tokens (or steps), seed, lr, rule, run, step or
             state, where their names do not tell: ``{"loss": "eval/loss"}``. None for one to leave aside.
+        rate: where runs of one size differ in their learning rate, the rate whose runs count, or ``"best"``: at each
+            size the one with the lowest mean loss over seeds. The choice makes losses too low by less than their noise.
 
     Returns:
         A ``Capacity``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table``, ``.held_out``; it prints as a
@@ -51,6 +61,7 @@ def fit_capacity(rows: Any, *, columns: Mapping[str, str | None] | None = None) 
     variables = _variables(log)
     runs = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)]
     lacking = len(log.runs) - len(runs)
+    runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
     if variables == ("width", "depth") and min(map(len, losses.values())) > 1:
@@ -67,7 +78,7 @@ def fit_capacity(rows: Any, *, columns: Mapping[str, str | None] | None = None) 
         costs=_costs(runs),
         held_out=held_out,
         shorter=shorter(fit, losses),
-        notes=(*log.notes, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
+        notes=(*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
     )
 
 
@@ -102,7 +113,7 @@ def _rungs(runs: list[LoggedRun], variables: tuple[str, ...]) -> dict[Sizes, lis
             if len(values := {getattr(run, name) for run in rung}) > 1:
                 raise InputError(
                     f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} differ in {name}: "
-                    f"{', '.join(sorted(map(str, values)))}. Give the rows of one {name} at each size."
+                    f"{', '.join(sorted(map(str, values)))}. {_REMEDIES[name]}"
                 )
     return dict(sorted(rungs.items()))
 

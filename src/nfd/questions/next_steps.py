@@ -21,7 +21,7 @@ from nfd.questions.plan_lines import plan_lines
 from nfd.questions.recommendation import recommended
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelTransferConfig
 from nfd.questions.transfer import FEWEST_SEEDS, Transfer
-from nfd.runs.model_settings import CheckConfig, ModelConfig
+from nfd.runs.model_settings import CheckConfig, ModelConfig, ModelPredictConfig, RecipeConfig
 
 C = TypeVar("C", bound=ModelConfig)
 
@@ -65,7 +65,7 @@ class NextSteps:
         rules = list(dict.fromkeys((check.rule, cure or check.rule)))
         steps.append(self._transfer("See whether the best rate transfers, and what it costs", config, rules, check.lr))
         if check.rate_name == "lr":
-            lines = plan_lines(self.model, config, rules[-1], check.lr)
+            lines = self._plan(config, rules[-1], check.lr)
             steps.append(NextStep("Train at any size by the rate of the smallest, in Python", lines))
         return steps
 
@@ -89,7 +89,7 @@ class NextSteps:
         capacity = _for(ModelCapacityConfig, config, rule=rule, lr=rate, **sizes)
         steps = [NextStep("Ask how big it should be, at this rate", self._line("capacity", capacity))]
         if advised.name == "lr":
-            lines = plan_lines(self.model, config, rule, rate)
+            lines = self._plan(config, rule, rate)
             steps.append(NextStep("Train at any size by this rate, in Python", lines))
         return steps
 
@@ -106,9 +106,23 @@ class NextSteps:
             steps.append(self._transfer(purpose, config, [config.rule], capacity.lr))
         best = next((size for size in answers.sizes.values() if isinstance(size, BestSize)), None)
         if best is not None and capacity.rate_name == "lr":
-            lines = plan_lines(self.model, config, config.rule, capacity.lr, (best.width, best.depth))
+            lines = self._plan(config, config.rule, capacity.lr, (best.width, best.depth))
             steps.append(NextStep("Train the best size by the rate of the smallest, in Python", lines))
         return steps
+
+    def after_predict(self, config: ModelPredictConfig, lr: float) -> list[NextStep]:
+        """How near real sizes come to the limit, and the plan; ``lr`` is the rate of the base that was predicted at."""
+        base, steps = config.base, []
+        if config.adamw_lr is None:  # nfd capacity has one rate
+            sizes = {"widths": _enough(base[:1]), "depths": _enough(base[1:])}
+            capacity = _for(ModelCapacityConfig, config, rule=config.rule, lr=lr, **sizes)
+            steps.append(NextStep("See how near networks of real sizes come to it", self._line("capacity", capacity)))
+        lines = plan_lines(self.model, config, config.rule, lr, base, adamw_lr=config.adamw_lr)
+        return [*steps, NextStep("Train at any size by the rate of the base, in Python", lines)]
+
+    def _plan(self, config: ModelConfig, rule: str, lr: float, size: tuple[object, object] = ("width", "depth")) -> str:
+        base = config.widths[0], config.depths[0]
+        return plan_lines(self.model, config, rule, lr, base, size, config.make_optimizer)
 
     def _transfer(self, purpose: str, config: ModelConfig, rules: Sequence[str], lr: float) -> NextStep:
         """A transfer at the rates around one."""
@@ -145,7 +159,7 @@ def _later(config: CheckConfig) -> CheckConfig:
     return config.model_copy(update={"at": tuple(at), "steps": None})
 
 
-def _for(kind: type[C], config: ModelConfig, **settings: Any) -> C:
+def _for(kind: type[C], config: RecipeConfig, **settings: Any) -> C:
     """The settings of another question about the same networks: the sizes, the optimizer, and what was set."""
     shared = (kind.model_fields.keys() & type(config).model_fields.keys()) - {"rule", "lr"}
     kept = [name for name in shared if name in ("widths", "depths", "optimizer") or config.changed(name)]

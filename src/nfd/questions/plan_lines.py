@@ -6,30 +6,40 @@ from collections.abc import Sequence
 
 from nfd.questions.named import named
 from nfd.runs.fields import is_path
-from nfd.runs.model_settings import ModelConfig
+from nfd.runs.model_settings import RecipeConfig
 
 _INPUTS = "inputs,  # a batch of yours"  # of a data set: a name that is left to fill in
 
 
 def plan_lines(
-    model: str, config: ModelConfig, rule: str, lr: float, size: tuple[object, object] = ("width", "depth")
+    model: str,
+    config: RecipeConfig,
+    rule: str,
+    lr: float,
+    base: tuple[int, int],
+    size: tuple[object, object] = ("width", "depth"),
+    make_optimizer: str | None = None,
+    adamw_lr: float | None = None,
 ) -> str:
     """The plan of the constructor ``model`` at a size, as these settings train it.
 
     Args:
-        model: package.module:name. size: width and depth: numbers, or names to fill in.
+        model: package.module:name. base: width and depth that the rate was tuned at. size: width and depth: numbers, or
+            names to fill in. make_optimizer: package.module:name; None for PyTorch's. adamw_lr: of what Muon leaves to
+            AdamW; ``lr`` where None.
     """
-    make_model, make_optimizer = _name(model), config.make_optimizer
+    make_model = _name(model)
     settings = {
         "rule": repr(rule),
         "make_model": make_model,
-        "base_width": config.widths[0],
-        "base_depth": config.depths[0],
+        "base_width": base[0],
+        "base_depth": base[1],
         "optimizer": _name(config.optimizer) if is_path(config.optimizer) else repr(config.optimizer),
         "blocks": None if config.blocks is None else repr(config.blocks),
         "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
     }
     rates = f"lr={lr:g}" + (f", weight_decay={config.weight_decay:g}" if config.weight_decay else "")
+    rates += "" if adamw_lr is None else f", adamw_lr={adamw_lr:g}"
     lines = [
         *_imports([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),
         "",

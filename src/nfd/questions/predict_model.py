@@ -38,6 +38,7 @@ from nfd.limits.prediction import LossPrediction
 from nfd.questions.sampled import limit_at, losses_of, resolved, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.model_networks import ModelNetworks
+from nfd.runs.model_settings import tuned_depth
 from nfd.runs.sweep import Sweep
 from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
 from nfd.scaling.rules import MAX_RATE, RULES, rule_named
@@ -45,8 +46,6 @@ from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
 from nfd.training.schedule import Schedule
 from nfd.training.task import Task
-
-_FIRST_DEPTH = 4  # where the depth is infinite and the base's is not given
 
 
 @undisturbed()
@@ -85,10 +84,9 @@ def predict_model(
     start = time.perf_counter()
     depth, law = check_depth(depth), law_of(optimizer)
     _check_limits(rule, law, depth)
-    first = _FIRST_DEPTH if depth == math.inf else int(depth)
     base = (
         check_count("base_width", base_width, maximum=WIDEST),
-        check_count("base_depth", first if base_depth is None else base_depth, maximum=MOST),
+        check_count("base_depth", tuned_depth(base_depth, depth), maximum=MOST),
     )
     task = Task.of(batches, loss, eval_batches)
     sample = task.batches[0][0]

@@ -19,6 +19,7 @@ from nfd.runs.config import Config
 from nfd.runs.executors.executor import Executor
 from nfd.runs.model_settings import EvaluationConfig, ModelPredictConfig, RecipeConfig
 from nfd.runs.settings import DataConfig, PredictConfig
+from nfd.scaling.laws import law_of
 
 _FACTS = (
     "depths",
@@ -39,11 +40,12 @@ _OF_BATCHES = ("steps", "batch", "depth")
 
 @dataclass(frozen=True)
 class Predicted:
-    """A configuration, what it ran on, and what ``nfd.predict`` said."""
+    """A configuration, what it ran on, and what ``nfd.predict`` said; ``lr``: of the base of a constructor."""
 
     config: PredictConfig | ModelPredictConfig
     data: Mapping[str, Any]
     prediction: LossPrediction
+    lr: float = math.nan
 
     def result(self) -> dict[str, Any]:
         """What goes into result.json."""
@@ -95,7 +97,8 @@ def prediction_of_model(
         out=out,
         executor=executor,
     )
-    return Predicted(config, {"model": model, "data": data}, predicted)
+    rate = law_of(arguments["optimizer"]).check_rate if config.lr is None else config.lr
+    return Predicted(config, {"model": model, "data": data}, predicted, rate)
 
 
 def _own(config: Config, shared: set[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -164,6 +165,16 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     def check(self) -> None:
         super().check()
         check_planned(self, self.rule)
+
+    @property
+    def base(self) -> tuple[int, int]:
+        """The width and depth that rates were tuned at."""
+        return self.base_width, tuned_depth(self.base_depth, self.depth)
+
+
+def tuned_depth(given: int | None, depth: float) -> int:
+    """The depth that rates were tuned at: the given one, else that of the network, or 4 where it is infinite."""
+    return int(MODEL_DEPTH if depth == math.inf else depth) if given is None else given
 
 
 def check_planned(config: RecipeConfig, rule: str) -> None:

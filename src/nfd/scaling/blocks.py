@@ -15,7 +15,7 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 def blocks_of(model: nn.Module, pattern: str | Sequence[str] | None) -> list[str]:
     """Names of the residual blocks: by a pattern, else as the containers show."""
-    return blocks_named(model, pattern) if pattern else blocks_found(model)
+    return blocks_found(model) if pattern is None else blocks_named(model, pattern)
 
 
 def repeated(model: nn.Module, other: nn.Module) -> list[str]:

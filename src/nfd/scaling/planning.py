@@ -51,6 +51,7 @@ _UNSCALED = (
     "No tensor scales some branches (gains stored as 1 + g, standardised weights): wrap the modules that end them in "
     "nfd.Scaled, factors in plan.multipliers."
 )
+_SHOWN = 4  # frozen tensors, by name
 _LAW = (
     "No base instance was given: matrices are taken to follow fan_in^-1/2 as they stand, every dimension inside blocks "
     "to grow with width, heads to keep their size, and the start not to depend on depth yet. Pass base= or make_model= "
@@ -130,7 +131,7 @@ def plan(
         )
     else:
         parts = _parts_of_any(model, rule, given, blocks, roles, sample)
-    notes = [*parts.notes, *([_CLIP] if chosen.scales_width else [])]
+    notes = [*parts.notes, *_of_frozen(model), *([_CLIP] if chosen.scales_width else [])]
     if law.rest is not None:
         notes += notes_on_matrices(parts.entries, parts.blocks, law.rest)
     return Plan(
@@ -144,6 +145,15 @@ def plan(
         parts.multipliers,
         tuple(notes),
     )
+
+
+def _of_frozen(model: nn.Module) -> list[str]:
+    """A note on the tensors that do not train; none where all do."""
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if not frozen:
+        return []
+    shown = ", ".join(frozen[:_SHOWN]) + (f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else "")
+    return [f"Tensors that do not train keep the start that they have, and have no rate: {shown}."]
 
 
 def _parts_of_any(
