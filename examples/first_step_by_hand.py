@@ -1,0 +1,45 @@
+"""Theorem 1 and Corollary 1 against the standard network, in PyTorch alone: what one small step changes in the output.
+
+h_0 = U x / sqrt(d), h_l = h_(l-1) + sqrt(T / (L n)) W_l relu(h_(l-1)), f = v.h_L / n, all weights N(0, 1), |x|^2 = d.
+The standard network sends gradients back through its own W_l, the decoupled one through independent copies of them.
+By Theorem 1 both change f alike in the limit. Measured and derived, the standard one moves 1 + (T/4) / (1 + T/(2L))
+times as far (docs/two-limits.md).
+
+Run: python examples/first_step_by_hand.py
+"""
+
+import torch
+
+
+def change(n: int, L: int, T: float, own_weights: bool, seed: int, step: float = 1e-3) -> float:
+    draw = torch.Generator().manual_seed(seed)
+    U, v = torch.randn(n, generator=draw), torch.randn(n, generator=draw)  # U x / sqrt(d) is N(0, 1) a coordinate
+    W, copies = (torch.randn(L, n, n, generator=draw) for _ in range(2))
+    scale = (T / (L * n)) ** 0.5
+
+    def forward() -> list[torch.Tensor]:
+        h = [U]
+        for matrix in W:
+            h.append(h[-1] + scale * matrix @ h[-1].relu())
+        return h
+
+    h = forward()
+    before, g = v @ h[-1] / n, [v]  # g_l is n times the derivative of f in h_l
+    for matrix, stream in zip((W if own_weights else copies).flip(0), h[-2::-1]):
+        g.append(g[-1] + scale * (stream > 0) * (matrix.T @ g[-1]))
+    g.reverse()
+    for k in range(L):
+        W[k] -= step * scale * torch.outer(g[k + 1], h[k].relu())
+    U, v = U - step * g[0], v - step * h[-1]
+    return float(v @ forward()[-1] / n - before)
+
+
+if __name__ == "__main__":
+    torch.set_default_dtype(torch.float64)
+    print("  T   L   standard / decoupled   formula")
+    for T in (0.5, 1.0, 2.0):
+        for L in (4, 16, 64):
+            own, other = (torch.tensor([change(256, L, T, is_own, s) for s in range(16)]) for is_own in (True, False))
+            ratio = own.mean() / other.mean()
+            error = (own - ratio * other).std() / 4 / other.mean().abs()
+            print(f"{T:3} {L:3}     {ratio:.3f} +- {error:.3f}          {1 + (T / 4) / (1 + T / (2 * L)):.3f}")
