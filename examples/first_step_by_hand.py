@@ -25,7 +25,7 @@ def change(n: int, L: int, T: float, own_weights: bool, seed: int, step: float =
 
     h = forward()
     before, g = v @ h[-1] / n, [v]  # g_l is n times the derivative of f in h_l
-    for matrix, stream in zip((W if own_weights else copies).flip(0), h[-2::-1]):
+    for matrix, stream in zip((W if own_weights else copies).flip(0), h[-2::-1], strict=True):
         g.append(g[-1] + scale * (stream > 0) * (matrix.T @ g[-1]))
     g.reverse()
     for k in range(L):

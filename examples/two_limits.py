@@ -57,8 +57,8 @@ depth L their ratio is 1 + (T/4) / (1 + T/(2L)): it grows with depth.
 
 {steps}
 
-To check it without this library: `python examples/first_step_by_hand.py`, 40 lines of PyTorch, prints the ratio at three
-horizons and three depths beside the formula (half a minute on one core).
+To check it without this library: `python examples/first_step_by_hand.py`, 40 lines of PyTorch, prints the ratio at
+three horizons and three depths beside the formula (half a minute on one core).
 
 ## Where the term is lost
 
