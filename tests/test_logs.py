@@ -510,8 +510,9 @@ def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:
     best = [row | {"lr": 0.1 if row["width"] > 64 else 0.2} for row in rows]
     worse = [row | {"lr": lr, "loss": row["loss"] + 1} for row in rows for lr in (0.05, 0.4)]
     worse += [
-        row | {"lr": round(0.3 - row["lr"], 1), "loss": math.nan if row["seed"] else 0.1} for row in best
-    ]  # one diverged
+        row | {"lr": round(0.3 - row["lr"], 1), "loss": math.nan if k % 2 else 0.1}  # one of two seeds diverged
+        for k, row in enumerate(best)
+    ]
     chosen = nfd.fit_capacity(best + worse, rate="best")
     assert chosen.losses == nfd.fit_capacity(best).losses
     assert any("0.1, 0.2 of 0.05, 0.1, 0.2, 0.4" in note for note in chosen.notes)
