@@ -202,6 +202,13 @@ def _meta_matrices() -> bool:
     return linear.weight.is_meta and not linear.bias.is_meta
 
 
+def _watched(model: Any, plan: Any, **arguments: Any) -> Any:
+    small = Residual(8, 2)
+    drawn = nfd.plan(small, make_model=Residual, base_width=4, base_depth=2, sample=_FIVE)
+    watch = nfd.Watch(small if model is None else model, drawn if plan is None else plan, **arguments)
+    return watch.step()
+
+
 def _deferral(**arguments: Any) -> Any:
     torch.manual_seed(0)
     model = arguments.pop("model")
@@ -499,6 +506,12 @@ CALLS = (
         also=("plan", "directory", "File name"),
     ),
     Call("Scaled", _scaled, {"module": nn.Linear(3, 2), "factor": 2.0}, lambda y: y.shape == (4, 2) and _legal(y)),
+    Call(
+        "Watch",
+        _watched,
+        {"model": None, "plan": None, "sample": _FIVE, "every": 1, "expected": None, "seed": 0},
+        lambda rows: isinstance(rows, list),
+    ),
     Call("check", nfd.check, _CHECK, _checked),
     Call("transfer", nfd.transfer, _TRANSFER, lambda answer: isinstance(answer.table, list), also=("make_model",)),
     Call(

@@ -37,5 +37,6 @@ from .scaling.laws import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
 from .scaling.scaled import Scaled as Scaled
+from .watch.watch import Watch as Watch
 
 __version__: str

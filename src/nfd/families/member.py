@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class StreamEnds:
-    """The residual stream of one forward pass: where it enters the first block and where it leaves the last.
+    """The residual stream of one forward pass: where it enters the first block, where it leaves the last, and behind
+    every block.
 
-    Each list holds a tensor per call of that block, and is empty where the block is not called as a module.
+    Each list holds a tensor per call of that block, and is empty where the block is not called as a module. ``behind``
+    has what a block's last call made, by the block's name.
     """
 
     first: list[Tensor] = field(default_factory=list)
     last: list[Tensor] = field(default_factory=list)
+    behind: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, end: list[Tensor], h: Tensor) -> None:
         """Note the stream at one end; PyTorch keeps its gradient."""
@@ -155,7 +158,7 @@ class Member:
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """Within it, one forward pass shows the ends of its stream, and a backward pass their gradients."""
+        """Within it, one forward pass shows its stream, and a backward pass the gradients at the ends."""
         ends, parts = StreamEnds(), modules(self.module)
 
         def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -164,10 +167,20 @@ class Member:
         def leave(_module: nn.Module, _args: Any, out: Any) -> None:
             _keep_first(ends, ends.last, out)
 
+        def behind(block: str) -> Callable[..., None]:
+            def note(_module: nn.Module, _args: Any, out: Any) -> None:
+                with suppress(InputTypeError):
+                    ends.behind[block] = outputs_of(out).detach()
+
+            return note
+
         with ExitStack() as hooks:
             if self.blocks and self.blocks[0] in parts and self.blocks[-1] in parts:
                 hooks.enter_context(parts[self.blocks[0]].register_forward_pre_hook(enter, with_kwargs=True))
                 hooks.enter_context(parts[self.blocks[-1]].register_forward_hook(leave))
+            for block in self.blocks:
+                if block in parts:
+                    hooks.enter_context(parts[block].register_forward_hook(behind(block)))
             yield ends
 
     def network(self) -> Network:

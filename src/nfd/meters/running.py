@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -17,6 +16,7 @@ from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
 from nfd.core.tables import Row
 from nfd.meters.job import Built, Job
+from nfd.scaling.calls import attention_by_parts
 from nfd.training.blame import blaming_the_model
 
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
@@ -40,7 +40,7 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> tuple[list[Row], 
         for width, depth, _ in trained:
             shown.advance(width * depth)
 
-    with global_streams(devices=job.devices), _attention_by_parts():
+    with global_streams(devices=job.devices), attention_by_parts():
         trained, draws, alone = _alone(job, smallest, starts)
         kept({smallest: trained})
         at_a_time = min(most, _MOST_AT_A_TIME)
@@ -118,14 +118,3 @@ class _Starts:
 
 def _accelerated(model: nn.Module) -> bool:
     return any(parameter.device.type != "cpu" for parameter in model.parameters())
-
-
-@contextmanager
-def _attention_by_parts() -> Iterator[None]:
-    """PyTorch's attention calls its parts, for hooks to see them."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

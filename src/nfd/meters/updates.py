@@ -20,21 +20,20 @@ normalisation uses the batch's statistics. All meters are Theta(1) in width wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from nfd.core.statistics import rms
 from nfd.families.member import Member
 from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_norms
-from nfd.scaling.calls import evaluating, outputs_of
+from nfd.meters.passes import Pass, pass_of, quiet
+from nfd.scaling.calls import outputs_of
 from nfd.scaling.rules import INPUT_LIKE
-from nfd.scaling.tensors import TensorInfo, modules, tensors
+from nfd.scaling.tensors import TensorInfo, tensors
 
 UPDATES = (
     "activation",
@@ -46,6 +45,7 @@ UPDATES = (
     "update_to_weight",
 )
 ALIGNMENT = "alignment"
+Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 _ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
 NO_BLOCKS = (
     "no residual blocks were found: where the model has some, pass blocks='path.to.blocks.*', or take a depth of at "
@@ -55,22 +55,12 @@ HIDDEN = "the blocks are not called as modules, so that the stream between them 
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """What one pass saw: outputs, the vector ``activation`` speaks of, whether it is that of a stream, and the inputs
-    of matrices by name."""
-
-    outputs: Tensor
-    features: Tensor
-    of_stream: bool
-    inputs: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
 class Look:
-    """The meters of a network after a step, and those of its matrices by name."""
+    """The meters of a network after a step, those of its matrices and those of its blocks, by name."""
 
     network: dict[str, float]
     matrices: dict[str, dict[str, float]]
+    blocks: dict[str, dict[str, float]]
 
 
 class Baseline:
@@ -79,49 +69,60 @@ class Baseline:
     Args:
         member: before training.
         sample: an input of the model; what is measured is measured on it, in eval mode.
+        keep: from tensors as they are now to their numbers at the start, by name, for as long as training lasts.
 
     Attributes:
         unread: why meters of the stream or of matrices cannot be read from this model, by meter.
     """
 
-    def __init__(self, member: Member, sample: Any) -> None:
+    def __init__(self, member: Member, sample: Any, keep: Keep | None = None) -> None:
         self.member, self.sample = member, sample
         plan = member.plan
-        self.start = {name: t.parameter.detach().clone() for name, t in tensors(member.module).items()}
         matrices = [n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)]
         self.inner = [n for n in matrices if plan.roles[n] == "inner"]
         self.outer = [n for n in matrices if plan.roles[n] == "outer"]
         self.summing = [n for n in matrices if plan.roles[n] not in INPUT_LIKE]
         self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
-        self.before = self._seen()
-        self.unread = self._unread()
+        infos = tensors(member.module)
+        self.start = (keep or copies)({name: infos[name] for name in self.summing})
+        before = self.seen()
+        self.unread = self._unread(before)
+        self.before = replace(before, inputs={})
 
     @torch.no_grad()
     def updates(self) -> dict[str, float]:
         """Every meter of this module that the network has, but ``alignment``; see there for what they are."""
-        return self._updates(self._seen(), tensors(self.member.module))
+        return self._updates(self.seen(), tensors(self.member.module))
+
+    def seen(self) -> Pass:
+        """A pass over the sample, as ``look`` needs it."""
+        return pass_of(self.member, self.sample, self.summing, self.readers)
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the matrices that add up coordinates of the stream, to tell the next update by."""
         infos = tensors(self.member.module)
-        return {name: infos[name].parameter.detach().clone() for name in self.summing}
+        return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
-    def look(self, previous: Mapping[str, Tensor] | None = None) -> Look:
+    def look(self, previous: Mapping[str, Tensor] | None = None, seen: Pass | None = None) -> Look:
         """The same, and the meters of every matrix that adds up coordinates of the stream: ``update``, the RMS of what
-        its training changed in its output, ``change``, ``|W - W(0)| / |W(0)|``, and ``alignment``.
+        its training changed in its output, ``change``, ``|W - W(0)| / |W(0)|``, and ``alignment``; and of every block
+        ``activation`` and ``activation_update`` of the stream behind it.
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
+            seen: the pass, where it was made already.
         """
-        now, infos, before = self._seen(), tensors(self.member.module), previous or {}
+        now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
         network = self._updates(now, infos)
         matrices = {name: self._of_matrix(infos[name], now.inputs.get(name), before.get(name)) for name in self.summing}
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
             network[ALIGNMENT] = rms(torch.tensor(aligned, dtype=torch.float64))
-        return Look(network, matrices)
+        starts = self.before.behind
+        blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
+        return Look(network, matrices, blocks)
 
     def _of_matrix(self, t: TensorInfo, z: Tensor | None, before: Tensor | None) -> dict[str, float]:
         weight, start = t.parameter, self.start[t.name]
@@ -132,12 +133,9 @@ class Baseline:
                 meters[ALIGNMENT] = alignment(t, weight - before, z, self.member.plan.law_for(t.name))
         return {meter: value for meter, value in meters.items() if not math.isnan(value)}
 
-    def _updates(self, now: _Pass, infos: Mapping[str, TensorInfo]) -> dict[str, float]:
-        meters = {
-            "activation": rms(now.features),
-            "activation_update": rms(now.features - self.before.features),
-            "function_update": rms(now.outputs - self.before.outputs),
-        }
+    def _updates(self, now: Pass, infos: Mapping[str, TensorInfo]) -> dict[str, float]:
+        meters = _of_stream(now.features, self.before.features)
+        meters["function_update"] = rms(now.outputs - self.before.outputs)
         meters = {meter: value for meter, value in meters.items() if meter not in self.unread}
         inner, outer = (self._responses(infos, names, now) for names in (self.inner, self.outer))
         if inner:
@@ -151,21 +149,21 @@ class Baseline:
             meters["update_to_weight"] = rms(moved / spectral_norms([self.start[n] for n in self.hidden]))
         return meters
 
-    def _unread(self) -> dict[str, str]:
+    def _unread(self, before: Pass) -> dict[str, str]:
         infos, unread = tensors(self.member.module), dict[str, str]()
-        if self.member.blocks and not self.before.of_stream:
+        if self.member.blocks and not before.of_stream:
             unread = dict.fromkeys(("activation", "activation_update"), HIDDEN)
-        elif _normalised(self.before.features):
+        elif _normalised(before.features):
             unread["activation"] = "it is read behind a norm, which gives every input the same RMS."
         for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
-            if names and not any(n in self.before.inputs and is_linear(infos[n], self.before.inputs[n]) for n in names):
+            if names and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in names):
                 unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
         if not self.member.blocks:
             inside = {"inner_update": self.inner, "stream_update": self.outer, "function_update_inner": self.inner}
             unread |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return unread
 
-    def _responses(self, infos: Mapping[str, TensorInfo], names: list[str], seen: _Pass) -> list[Tensor]:
+    def _responses(self, infos: Mapping[str, TensorInfo], names: list[str], seen: Pass) -> list[Tensor]:
         """``(W - W(0)) z`` of the matrices whose input was seen."""
         return [
             self.member.multiplier(name) * applied(infos[name], infos[name].parameter - self.start[name], z)
@@ -179,33 +177,20 @@ class Baseline:
         try:
             for name in self.inner:
                 infos[name].parameter.copy_(self.start[name])
-            with _quiet(self.member.module):
+            with quiet(self.member.module):
                 return outputs_of(self.member(self.sample))
         finally:
             for name, weight in trained.items():
                 infos[name].parameter.copy_(weight)
 
-    @torch.no_grad()
-    def _seen(self) -> _Pass:
-        names = (*self.summing, *self.readers)
-        with _inputs(self.member.module, names) as inputs, _quiet(self.member.module), self.member.stream() as ends:
-            outputs = outputs_of(self.member(self.sample)).detach()
-        read = [inputs[n] for n in self.readers if n in inputs]
-        return _Pass(outputs, (ends.last or read or [outputs])[-1].detach(), bool(ends.last), inputs)
+
+def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
+    """A copy of tensors as they are now, by name."""
+    return {name: t.parameter.detach().clone() for name, t in infos.items()}
 
 
-@contextmanager
-def _inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """Collects, over a pass, what the owners of these matrices are applied to, by the matrix's name."""
-    infos, parts = tensors(model), modules(model)
-    inputs: dict[str, Tensor] = {}
-    with ExitStack() as hooks:
-        for name in infos.keys() & set(names):
-            for full in infos[name].names:
-                owner = parts[full.rpartition(".")[0]]
-                if owner is not model and not isinstance(owner, nn.Embedding):
-                    hooks.enter_context(owner.register_forward_pre_hook(_keep(inputs, name)))
-        yield inputs
+def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:
+    return {"activation": rms(now), "activation_update": rms(now - start)}
 
 
 def _normalised(features: Tensor) -> bool:
@@ -216,30 +201,6 @@ def _normalised(features: Tensor) -> bool:
     sizes, apart = vectors.square().mean(1).sqrt(), (vectors - vectors[0]).square().mean(1).sqrt()
     alike = bool(sizes.max() - sizes.min() < _ALIKE * sizes.max())
     return alike and bool(apart.max() > _ALIKE * sizes.max())
-
-
-def _keep(inputs: dict[str, Tensor], name: str) -> Any:
-    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
-            inputs.setdefault(name, args[0].detach())
-
-    return hook
-
-
-@contextmanager
-def _quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them again."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
-    before = [(m.momentum, m.num_batches_tracked) for m in norms]
-    with evaluating(model):
-        for m in norms:
-            m.training, m.momentum = True, 0.0
-            m.num_batches_tracked = None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
-        try:
-            yield
-        finally:
-            for m, (momentum, tracked) in zip(norms, before, strict=True):
-                m.momentum, m.num_batches_tracked = momentum, tracked
 
 
 def _pooled(parts: list[Tensor]) -> float:

@@ -27,8 +27,19 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     try:
         for p in frozen:
             p.requires_grad_(True)
-        with evaluating(model), torch.random.fork_rng(devices=[]), _as_written():
+        with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
             made = call_with(model, mapped(sample, _followed))
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
+
+
+@contextmanager
+def blaming_the_sample(sample: Any) -> Iterator[None]:
+    """TypeError that names ``sample`` where a model raises an error on it."""
+    try:
+        yield
     except Exception as error:
         if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
             raise
@@ -37,15 +48,22 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
             f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
             f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {message}"
         ) from error
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)
-    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
 
 
-def _as_written() -> AbstractContextManager[Any]:
+def as_written() -> AbstractContextManager[Any]:
     """Compiled modules run as they were written; where nothing is compiled, its compiler is not even loaded."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@contextmanager
+def attention_by_parts() -> Iterator[None]:
+    """PyTorch's attention calls its parts, for hooks to see them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

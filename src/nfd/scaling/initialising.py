@@ -33,18 +33,22 @@ def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, Tensor
         (p,) = held.parameters
         if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
             raise InputError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
-        start = plan.entries[name].start
-        if start.kept or not p.requires_grad:
-            continue
-        with torch.no_grad():
-            if (constant := plan.constant(name)) is not None:
-                p.fill_(constant)
-                continue
-            stream = generator(seed, "init", name)
-            z = torch.randn(p.shape, generator=stream, dtype=torch.float32, device="cpu")
-            p.copy_(z.mul_(plan.std(name)))
-            if (row := infos[name].padding) is not None:
-                p[row] = 0
+        if p.requires_grad and (start := start_of(plan, infos[name], seed)) is not None:
+            with torch.no_grad():
+                p.copy_(start)
+
+
+def start_of(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
+    """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it as it is."""
+    if plan.entries[t.name].start.kept:
+        return None
+    if (constant := plan.constant(t.name)) is not None:
+        return torch.full(t.shape, constant, dtype=t.parameter.dtype, device="cpu")
+    stream = generator(seed, "init", t.name)
+    start = torch.randn(t.shape, generator=stream, dtype=torch.float32, device="cpu").mul_(plan.std(t.name))
+    if t.padding is not None:
+        start[t.padding] = 0
+    return start
 
 
 def _check_begun(name: str, std: float, planned: float) -> None:

@@ -1,0 +1,44 @@
+"""Passes over a sample that leave the training around them as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from torch import nn
+
+from nfd.core.ambient import gradients
+from nfd.core.random import global_streams
+from nfd.scaling.calls import as_written, attention_by_parts
+
+
+@contextmanager
+def apart(model: nn.Module) -> Iterator[None]:
+    """Within it a model runs outside of autocast, as it was written where it is compiled, from random streams of its
+    own; afterwards its buffers and the global streams are what they were."""
+    places = {p.device for p in model.parameters() if p.device.type != "cpu"}
+    with ExitStack() as stack:
+        stack.enter_context(gradients())
+        stack.enter_context(global_streams(0, sorted(places, key=str)))
+        stack.enter_context(as_written())
+        stack.enter_context(attention_by_parts())
+        stack.enter_context(_same_buffers(model))
+        yield
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Buffers that a pass writes or replaces are put back."""
+    before = [
+        (module._buffers, name, buffer, buffer.clone(), buffer._version)
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for held, name, buffer, values, version in before:
+            if buffer._version != version:
+                buffer.copy_(values)
+            held[name] = buffer

@@ -1,0 +1,51 @@
+"""What a watch reads: a number of a layer or of the whole network after a step, and what it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRow:
+    """One number of a training.
+
+    Attributes:
+        step: how many steps the optimizer had taken.
+        meter: its name.
+        layer: the name of the module that it was read from; None for the whole network.
+        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
+            number of blocks. None for layers outside of the blocks, and for the whole network.
+        value: not-a-number where training diverged.
+    """
+
+    step: int
+    meter: str
+    layer: str | None
+    depth: float | None
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A meter that a watch cannot read from this model, and why."""
+
+    meter: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a watch keeps of the start of a training: of what, where, and how many bytes."""
+
+    kind: str
+    place: str
+    bytes: int
+
+
+class Expected(Protocol):
+    """What knows how large the meters of a sound training are."""
+
+    def alerts(self, rows: Sequence[WatchRow]) -> Sequence[Any]:
+        """What the rows of one look say against the training."""

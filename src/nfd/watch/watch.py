@@ -1,0 +1,148 @@
+"""``nfd.Watch``: meters on a training that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from nfd.core.errors import InputTypeError, check_callable, check_count, check_seed
+from nfd.families.constructed import member_of
+from nfd.meters.updates import Baseline, Look
+from nfd.scaling.blocks import block_of
+from nfd.scaling.calls import blaming_the_sample, check_input
+from nfd.scaling.held import held_as_planned
+from nfd.scaling.plan import Plan
+from nfd.scaling.tensors import check_stored, modules
+from nfd.watch.apart import apart
+from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
+from nfd.watch.starts import Starts
+
+
+class Watch:
+    """Meters of a model while somebody's loop trains it, per layer and in all.
+
+    Call ``step()`` after every step of the optimizer. After every ``every`` steps it looks: it runs the sample through
+    the model and adds rows. Training goes on as if there were no watch: parameters, gradients, buffers, modes and
+    random streams are what they were, to the last bit.
+
+    With ``W`` the effective weights, ``z`` what a matrix is applied to, ``h`` the stream behind a block, ``f`` the
+    outputs, all on the sample, and (0) marking the start:
+
+    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too: ``activation``,
+      ``activation_update``, ``inner_update``, ``stream_update``, ``function_update``, ``function_update_inner``,
+      ``update_to_weight``, ``alignment``;
+    - of every block: ``activation``, rms(h), and ``activation_update``, rms(h - h(0));
+    - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), ``change``,
+      ``|W - W(0)| / |W(0)|``, and ``alignment`` of the last step's update with z (``nfd.meters.matrices``).
+
+    Args:
+        model: before its first step; compiled or wrapped by DDP as it is.
+        plan: of this model.
+        sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
+        every: after how many steps to look.
+        expected: what knows how large the meters of a sound training are; its alerts are gathered in ``alerts``.
+        seed: that of ``plan.apply_``. Starts that it draws again are not stored.
+
+    Attributes:
+        rows: every number so far (``nfd.watch.WatchRow``).
+        alerts: what ``expected`` says against the training.
+        steps: how many steps the optimizer has taken.
+
+    Raises:
+        ValueError, TypeError: naming the argument; also where the model is not the one planned.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        sample: Any,
+        every: int = 100,
+        expected: Expected | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+        if not isinstance(plan, Plan):
+            raise InputTypeError(f"plan must be an nfd.Plan, as nfd.plan makes it; got {type(plan).__name__}.")
+        check_stored(model)
+        held_as_planned(model, plan.entries)
+        check_input("sample", sample)
+        if expected is not None:
+            check_callable("expected.alerts", getattr(expected, "alerts", None), "a function of rows")
+        self.every, self.expected = check_count("every", every), expected
+        self.rows: list[WatchRow] = []
+        self.alerts: list[Any] = []
+        self.steps = 0
+        self._member = member_of(modules(model)[""], plan)
+        with apart(self._member.module), blaming_the_sample(sample):
+            self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
+        self._previous: Mapping[str, Tensor] | None = None
+        self._prepare()
+
+    def step(self) -> Sequence[WatchRow]:
+        """Count a step of the optimizer, and look where one is due; returns the rows of this look."""
+        self.steps += 1
+        rows: list[WatchRow] = []
+        if self.steps % self.every == 0:
+            rows = self._look()
+            self.rows += rows
+            if self.expected is not None:
+                self.alerts += self.expected.alerts(rows)
+        self._prepare()
+        return rows
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The rows as plain dicts."""
+        return [asdict(row) for row in self.rows]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The meters that cannot be read from this model, and why."""
+        return [LeftOut(meter, reason) for meter, reason in self._baseline.unread.items()]
+
+    @property
+    def keeps(self) -> list[Kept]:
+        """What is stored of the start, where, and how many bytes."""
+        before, starts = self._baseline.before, self._baseline.start
+        seen = [before.outputs, *before.behind.values()]
+        kept = [Kept("outputs and stream of the sample", str(before.outputs.device), sum(h.nbytes for h in seen))]
+        if isinstance(starts, Starts) and starts.kept:
+            kept.append(Kept("starts of matrices", "cpu", starts.bytes))
+        return kept
+
+    def _prepare(self) -> None:
+        """Before a step that will be looked at, the matrices that it changes are copied, for their alignment."""
+        self._previous = self._baseline.weights() if (self.steps + 1) % self.every == 0 else None
+
+    def _look(self) -> list[WatchRow]:
+        with apart(self._member.module):
+            look = self._baseline.look(self._previous)
+        return list(self._rows(look))
+
+    def _rows(self, look: Look) -> Iterator[WatchRow]:
+        for meter, value in look.network.items():
+            yield WatchRow(self.steps, meter, None, None, value)
+        for block, meters in look.blocks.items():
+            yield from self._of_layer(block, block, meters)
+        for matrix, meters in look.matrices.items():
+            yield from self._of_layer(self._layer(matrix), matrix, meters)
+
+    def _of_layer(self, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[WatchRow]:
+        blocks = self._member.blocks
+        block = name if name in blocks else block_of(name, blocks)
+        depth = None if block is None else (blocks.index(block) + 1) / len(blocks)
+        for meter, value in meters.items():
+            yield WatchRow(self.steps, meter, layer, depth, value)
+
+    def _layer(self, matrix: str) -> str:
+        """The module of a matrix; where it holds several, the matrix itself."""
+        owner = matrix.rpartition(".")[0]
+        several = sum(name.rpartition(".")[0] == owner for name in self._baseline.summing) > 1
+        return matrix if several or not owner else owner

@@ -1,0 +1,160 @@
+"""``nfd.Watch``: what its rows say, and that training does not notice it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual, Transformer
+from torch import nn
+
+import nfd
+from nfd.core.random import global_state
+from nfd.core.statistics import rms
+
+WIDTH, DEPTH = 16, 4
+X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
+
+
+def planned(model: nn.Module, x: Any = X, seed: int = 0) -> tuple[nn.Module, nfd.Plan]:
+    plan = nfd.plan(model, rule="complete-p", base_width=8, base_depth=2, sample=x)
+    return plan.apply_(model, seed), plan
+
+
+def train(model: nn.Module, plan: nfd.Plan, steps: int, watch: Any = None, x: Any = X, y: Any = Y) -> None:
+    optimizer = plan.make_optimizer(model, lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
+        optimizer.step()
+        if watch is not None:
+            watch.step()
+
+
+def value(watch: nfd.Watch, meter: str, layer: str | None = None, step: int | None = None) -> float:
+    (row,) = [r for r in watch.rows if (r.meter, r.layer) == (meter, layer) and r.step == (step or watch.steps)]
+    return row.value
+
+
+def test_rows_are_what_training_changed_on_the_sample() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    start, watch = copy.deepcopy(model), nfd.Watch(model, plan, X, every=3)
+    train(model, plan, 3, watch)
+    assert {row.step for row in watch.rows} == {3}
+
+    def streams(net: Any) -> list[torch.Tensor]:
+        h = [net.embed(X)]
+        for block in net.blocks:
+            h.append(block(h[-1]))
+        return h
+
+    with torch.no_grad():
+        now, before = streams(model), streams(start)
+        up: Any = model.get_submodule("blocks.1.up")
+        delta = up.weight - start.get_parameter("blocks.1.up.weight")
+        expected = {
+            ("activation", "blocks.1"): rms(now[2]),
+            ("activation_update", "blocks.1"): rms(now[2] - before[2]),
+            ("activation_update", None): rms(now[4] - before[4]),
+            ("function_update", None): rms(model(X) - start(X)),
+            ("update", "blocks.1.up"): rms(now[1] @ delta.T),
+            ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
+        }
+    for (meter, layer), number in expected.items():
+        assert value(watch, meter, layer) == pytest.approx(number, rel=1e-5), meter
+    depths = {row.layer: row.depth for row in watch.rows}
+    places = [depths[layer] for layer in ("blocks.1", "blocks.1.up", "blocks.3", "head", None)]
+    assert places == [0.5, 0.5, 1.0, None, None]
+
+
+def test_the_alignment_is_that_of_the_last_update() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=2)
+    train(model, plan, 1, watch)
+    before: Any = copy.deepcopy(model.get_submodule("head"))
+    train(model, plan, 1, watch)
+    head: Any = model.get_submodule("head")
+    read: list[torch.Tensor] = []
+    with torch.no_grad(), head.register_forward_pre_hook(lambda _, args: read.append(args[0])):
+        model(X)
+    delta = (head.weight - before.weight).detach()
+    aligned = float((read[0] @ delta.T).norm() / (delta.norm() * read[0].norm()))
+    assert value(watch, "alignment", "head") == pytest.approx(aligned, rel=1e-5)
+
+
+def test_a_frozen_block_shows_in_its_own_rows() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=5)
+    for p in model.get_submodule("blocks.2").parameters():
+        p.requires_grad_(False)
+    train(model, plan, 5, watch)
+    changes = {row.layer: row.value for row in watch.rows if row.meter == "change"}
+    still = {layer for layer, change in changes.items() if change == 0}
+    assert still == {"blocks.2.up", "blocks.2.down"}
+
+
+class Restless(nn.Module):
+    """Dropout, batch statistics, noise that is drawn in eval mode too, and a buffer that counts passes."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.net = Residual(width, depth)
+        self.norm, self.drop = nn.BatchNorm1d(5), nn.Dropout(0.3)
+        self.passes: torch.Tensor
+        self.register_buffer("passes", torch.zeros(()))
+        self.cached: torch.Tensor
+        self.register_buffer("cached", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.cached = self.passes * 2
+        out: torch.Tensor = self.net(self.drop(self.norm(x)) + 0.1 * torch.randn(x.shape))
+        return out
+
+
+def test_training_goes_on_as_if_there_were_no_watch() -> None:
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(3)
+        model, plan = planned(Restless(WIDTH, DEPTH))
+        model.get_submodule("net.blocks.1").eval()
+        train(model, plan, 6, nfd.Watch(model, plan, X, every=2) if watched else None)
+        modes = [module.training for module in model.modules()]
+        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+        grads = [p.grad for p in model.parameters()]
+        ends.append((model.state_dict(), grads, modes, hooks, global_state()))
+    (state, grads, *rest), (watched_state, watched_grads, *watched_rest) = ends
+    torch.testing.assert_close(watched_state, state, rtol=0, atol=0)
+    torch.testing.assert_close(watched_grads, grads, rtol=0, atol=0)
+    assert watched_rest == rest
+
+
+def test_starts_are_drawn_again_where_the_plan_drew_them() -> None:
+    ids = torch.randint(1, 11, (4, 6), generator=torch.Generator().manual_seed(2))
+    numbers = {}
+    for seed in (7, 8):  # the seed of apply_, and another: then starts are kept
+        torch.manual_seed(0)  # for what the plan leaves as it is
+        model, plan = planned(Transformer(WIDTH, 2), ids, seed=7)
+        watch = nfd.Watch(model, plan, ids, every=2, seed=seed)
+        kept = sum(part.bytes for part in watch.keeps if part.kind == "starts of matrices")
+        assert (kept == 0) == (seed == 7)
+        train(model, plan, 2, watch, ids, ids)
+        numbers[seed] = watch.table
+    assert numbers[7] == numbers[8]
+
+
+def test_bad_input_is_refused() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    other = Residual(WIDTH, 2)
+    for wrong, message in [
+        (lambda: nfd.Watch("model", plan, X), "model must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch(model, "plan", X), "plan must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch(model, plan, "x"), "sample must be"),
+        (lambda: nfd.Watch(model, plan, X, every=0), "every must be"),
+        (lambda: nfd.Watch(other, plan, X), "not the one planned"),
+    ]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            wrong()
