@@ -36,6 +36,8 @@ from .scaling.laws import OptimizerLaw as OptimizerLaw
 from .scaling.laws import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
+from .scaling.rate_schedule import RateSchedule as RateSchedule
+from .scaling.run_scaling import RunScaling as RunScaling
 from .scaling.scaled import Scaled as Scaled
 from .watch.watch import Watch as Watch
 

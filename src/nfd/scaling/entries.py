@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.plan import Entry
+from nfd.scaling.entry import Entry
 from nfd.scaling.roles import Anatomy
 from nfd.scaling.rules import INPUT_LIKE, Power, Role
 from nfd.scaling.self_describing import head_sizes

@@ -9,6 +9,7 @@ from rich.table import Column
 
 from nfd.core.tables import as_text, table_of
 from nfd.scaling.blocks import in_any_block
+from nfd.scaling.explain_run import explained_run
 from nfd.scaling.rules import Power
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def explained(plan: Plan) -> str:
     table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in _COLUMNS))
     for name, count, row in _rows(plan):
         table.add_row(name if count == 1 else f"{name} x{count}", *row)
-    return "\n".join([_title(plan), _legend(plan), as_text(table, 200), *_ends(plan)])
+    run = [] if plan.run is None else explained_run(plan.run)
+    return "\n".join([_title(plan), _legend(plan), as_text(table, 200), *_ends(plan), *run])
 
 
 def _title(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from nfd.core.errors import InputError
 from nfd.scaling.kept_rates import SCALE
 from nfd.scaling.laws import law_of
 from nfd.scaling.names import matches
+from nfd.scaling.run_laws import Quantity
 
 if TYPE_CHECKING:
     from nfd.scaling.held import Held
@@ -20,12 +21,16 @@ VECTORS = "vectors"  # a word of no_decay
 
 
 class Tuned(NamedTuple):
-    """What was tuned at the base; ``adamw_lr`` is the rate of tensors that Muon leaves to AdamW."""
+    """What was tuned at the base; ``adamw_lr`` is the rate of tensors that Muon leaves to AdamW.
+
+    ``betas`` are Adam's; None where the optimizer's own stay.
+    """
 
     lr: float
     weight_decay: float
     eps: float
     adamw_lr: float
+    betas: tuple[float, float] | None
 
 
 def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Sequence[str]) -> Groups:
@@ -57,10 +62,16 @@ def _settings(plan: Plan, name: str, tuned: Tuned) -> dict[str, Any]:
         if not lr:
             raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
         decay = decay / lr
-    scale = plan.rate(name)
+    scale, eps, betas = plan.rate(name), tuned.eps * plan.epsilon(name), tuned.betas
+    if plan.run is not None:
+        scale *= plan.run.factor(Quantity.RATE, own.name)
+        decay *= plan.run.factor(Quantity.DECAY, own.name)
+        eps *= plan.run.factor(Quantity.EPSILON, own.name)
+        betas = betas and plan.run.betas(betas, own.name)
     settings: dict[str, Any] = {"lr": lr * scale, "weight_decay": decay, SCALE: scale}
     if own.epsilon:
-        settings["eps"] = tuned.eps * plan.epsilon(name)
+        settings["eps"] = eps
+        settings |= {} if betas is None else {"betas": betas}
     if law.rest is not None:
         settings["use_muon"] = own is law
     return settings

@@ -13,7 +13,7 @@ from nfd.scaling.names import listed
 from nfd.scaling.tensors import modules, tensors
 
 if TYPE_CHECKING:
-    from nfd.scaling.plan import Entry
+    from nfd.scaling.entry import Entry
 
 
 @dataclass(frozen=True)

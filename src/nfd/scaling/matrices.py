@@ -13,7 +13,7 @@ from nfd.scaling.rules import is_spectral
 from nfd.scaling.tensors import TensorInfo
 
 if TYPE_CHECKING:
-    from nfd.scaling.plan import Entry
+    from nfd.scaling.entry import Entry
 
 Layout = Literal["out-in", "in-out"]
 _SEVERAL = re.compile(r"qkv|c_attn|in_proj|query_key_value|gate_up", re.IGNORECASE)  # names of fused projections

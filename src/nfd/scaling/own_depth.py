@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nfd.scaling.entry import Entry
 from nfd.scaling.names import listed
-from nfd.scaling.plan import Entry
 from nfd.scaling.roles import Anatomy
 from nfd.scaling.sizes import Base, Start
 

@@ -3,72 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import nn
 
-from nfd.core.errors import (
-    InputError,
-    check_callable,
-    check_patterns,
-    check_real,
-    check_seed,
-)
+from nfd.core.errors import InputError, check_callable, check_patterns, check_real, check_seed
 from nfd.core.names import Decay, RuleName
 from nfd.scaling import stored_plan
 from nfd.scaling.combined import optimizer_of
+from nfd.scaling.entry import Entry
 from nfd.scaling.explain import explained
 from nfd.scaling.grouping import Tuned, groups_of
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.matrices import Layout
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
-from nfd.scaling.sizes import Positive, Ratios, Start, Whole
+from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, large_schedule
+from nfd.scaling.sizes import Positive
 from nfd.scaling.tensors import tensors
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the plan holds of one tensor.
-
-    Attributes:
-        shape, role, why: its sizes, its role, and what decided it.
-        fan_in: how many inputs an output of it adds up; None where its module does not tell.
-        ratios: of fan-in and fan-out to the base.
-        start: how its counterpart in the base begins.
-        multiplier: how a forward multiplier that the model has already scales.
-        matrix: how the weight of a linear map between sizes that grow lies in memory, ``"out-in"`` or ``"in-out"``;
-            None for every other tensor.
-    """
-
-    shape: tuple[Whole, ...]
-    role: Role
-    why: str
-    fan_in: Whole | None
-    ratios: Ratios
-    start: Start
-    multiplier: Power = field(default=Power())
-    matrix: Layout | None = None
-
-    @property
-    def base_matrix(self) -> tuple[float, float]:
-        """Rows and columns of its counterpart in the base, of a matrix."""
-        rows, columns = self.shape
-        grown = self.ratios.fan_out, self.ratios.fan_in
-        grown = grown if self.matrix == "out-in" else grown[::-1]
-        return rows / grown[0], columns / grown[1]
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether it has one dimension or none."""
-        return len(self.shape) < 2
 
 
 @dataclass(frozen=True)
@@ -82,6 +40,8 @@ class Plan:
         blocks: names of the residual blocks.
         multipliers: forward factors that cannot be folded, by module name; insert them with ``nfd.Scaled``.
         notes: what the reader should know.
+        run: factors of the settings that follow the batch and the length of the run, for all tensors alike, beside
+            those of width and depth; None where neither was given.
     """
 
     rule: RuleName
@@ -93,6 +53,7 @@ class Plan:
     blocks: tuple[str, ...]
     multipliers: dict[str, float]
     notes: tuple[str, ...]
+    run: RunScaling | None = None
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -127,7 +88,7 @@ class Plan:
         return None if constant is None else constant * self.factor(name, self.powers(name).std)
 
     def rate(self, name: str) -> float:
-        """Learning rate over that of the base."""
+        """Learning rate over that of the base, by width and depth."""
         return self.factor(name, self.powers(name).rate) * self.shape_factor(name)
 
     def shape_factor(self, name: str) -> float:
@@ -142,7 +103,8 @@ class Plan:
         return self.factor(name, self.powers(name).epsilon)
 
     def weight_decay(self, name: str) -> float:
-        """Weight decay over that of the base, without the factor ``1/lr`` of ``decay="independent"``."""
+        """Weight decay over that of the base, by width and depth, without the factor ``1/lr`` of
+        ``decay="independent"``."""
         return 1.0 if self.decay == "raw" else 1 / self.rate(name)
 
     def is_muon(self, entry: Entry) -> bool:
@@ -159,6 +121,7 @@ class Plan:
         eps: float = ADAM_EPSILON,
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
+        betas: tuple[float, float] | None = None,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
@@ -170,6 +133,8 @@ class Plan:
             no_decay: ``"vectors"``, for all tensors of one dimension (biases and gains), or a pattern or patterns of
                 names that take none, such as ``("**.bias",)``.
             adamw_lr: the rate of the tensors that muon leaves to AdamW, tuned at the base; ``lr`` where None.
+            betas: Adam's, of the small run; written for tensors that Adam or AdamW steps, where they are given or a
+                plan of a run scales them, then PyTorch's where None.
 
         Returns:
             groups with ``params``, ``lr``, ``lr_scale`` (the rate over the tuned one, which schedules must keep),
@@ -188,6 +153,7 @@ class Plan:
             check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
             eps,
             lr if rest_rate is None else rest_rate,
+            ADAM_BETAS if betas is None and self.run is not None else betas,
         )
         if self.decay != "raw":
             law.check_decay(tuned.weight_decay)
@@ -245,16 +211,26 @@ class Plan:
             model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
             make: from groups and options to the optimizer, where PyTorch has none (``"lion"``) or you have your own.
             **options: of the optimizer, such as ``momentum`` and ``betas``; for muon each goes to the one that has it.
+                A plan of a run scales Adam's betas.
 
         Raises:
             ValueError: as by ``param_groups``; naming options that the optimizer does not have.
         """
         if make is not None:
             check_callable("make", make, "a function of parameter groups")
-        groups = self.param_groups(model, lr, weight_decay, eps, no_decay, adamw_lr)
+        betas = None if self.run is None else options.pop("betas", None)
+        groups = self.param_groups(model, lr, weight_decay, eps, no_decay, adamw_lr, betas)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
         warn_of_lost_ratios(optimizer)
         return optimizer
+
+    def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+        """The warm-up and decay of the large run, as a scheduler to step after every update; it keeps the ratios.
+
+        Raises:
+            ValueError: where the plan was made without ``schedule=``.
+        """
+        return large_schedule(self.run, optimizer)
 
     @staticmethod
     def check_rates(optimizer: torch.optim.Optimizer) -> None:

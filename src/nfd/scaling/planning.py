@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
 from nfd.core.names import Decay, RuleName
+from nfd.core.statistics import Interval
 from nfd.scaling.blocks import blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (
@@ -27,7 +28,9 @@ from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.own_depth import with_own_depth
 from nfd.scaling.plan import DECAYS, Plan
+from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import Rule, rule_named
+from nfd.scaling.run_scaling import run_scaling
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.self_scaled import check_nothing_said, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
@@ -73,6 +76,11 @@ def plan(
     roles: Mapping[str, str] | None = None,
     decay: str = "constant-product",
     sample: Any = None,
+    batch: Sequence[float] | None = None,
+    tokens: Sequence[float] | None = None,
+    schedule: RateSchedule | None = None,
+    critical_batch: float | Interval | None = None,
+    laws: Mapping[str, bool] | None = None,
 ) -> Plan:
     """How every tensor of a model should begin and learn, given a smaller one, the base, that was tuned.
 
@@ -101,6 +109,13 @@ def plan(
             the rate, ``"raw"`` passes the number on.
         sample: an input (tensor, tuple of arguments, or dict of keyword arguments), to measure which matrices write the
             residual stream where the model's family is not known.
+        batch, tokens: of a step and of the whole run, ``(small, large)``: those that the rate was tuned with, and those
+            of the model; both in tokens, or both in samples. Rates, weight decay, Adam's betas and epsilon follow them
+            by published laws (``nfd.scaling.run_laws``), each a row of ``plan.run.factors`` with its source.
+        schedule: of the small run; the large run warms up for as many tokens. See ``plan.make_schedule``.
+        critical_batch: measured in the small run, in the unit of ``batch``, a number or an interval; rates stop growing
+            there. ``nfd.check(noise=True)`` estimates it.
+        laws: from the name of a law to whether it is applied, where it should not be: ``{"tokens-rate": False}``.
 
     Raises:
         ValueError: naming every tensor that could not be decided and what would decide it; also when a depth rule
@@ -144,6 +159,7 @@ def plan(
         tuple(parts.blocks),
         parts.multipliers,
         tuple(notes),
+        run_scaling(law, batch, tokens, schedule, critical_batch, laws, decay != "raw"),
     )
 
 

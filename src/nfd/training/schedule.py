@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nfd.core.errors import InputError, InputTypeError, check_callable, check_real
+from nfd.scaling.rate_schedule import ramp
 from nfd.training.optimizers import optimizer_named
 
 Schedule = Callable[..., Any]
@@ -65,7 +66,7 @@ def warmed(factors: Sequence[float] | None, steps: int, warmup: float) -> tuple[
     if not rising:
         return None if factors is None else tuple(factors)
     given = [1.0] * steps if factors is None else factors
-    return tuple(factor * min(1.0, (t + 1) / (rising + 1)) for t, factor in enumerate(given))
+    return tuple(factor * ramp(t, rising) for t, factor in enumerate(given))
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:

@@ -1,0 +1,56 @@
+"""``RateSchedule``: a linear warm-up and a decay of the learning rate, as a share of the full rate at every step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+from nfd.core.errors import InputError, check_choice, check_count, check_real
+
+Fall = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """``schedule(step, steps)``: the share of the full rate at a step, 0 for the first, of so many.
+
+    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
+
+    Args:
+        warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
+        fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
+        share: of the steps, the last ones, over which it falls, above 0 and at most 1.
+        final: what the share would reach after the last step, from 0 to 1.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+
+    warmup: Annotated[int, Field(ge=0)] = 0
+    fall: Fall = "constant"
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("warmup", self.warmup, minimum=0)
+        check_choice("fall", self.fall, get_args(Fall))
+        if check_real("share", self.share, above=0.0) > 1 or check_real("final", self.final, least=0.0) > 1:
+            raise InputError(f"share and final must be at most 1; got {self.share:g} and {self.final:g}.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The share of the full rate at a step."""
+        return ramp(step, self.warmup) * self._fallen(step, steps)
+
+    def _fallen(self, step: int, steps: int) -> float:
+        falling = self.share * steps
+        progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
+        left = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[self.fall]
+        return left if self.fall == "constant" else self.final + (1 - self.final) * left
+
+
+def ramp(step: int, warmup: int) -> float:
+    """The share of the full rate at a step of a linear warm-up, 1 after it."""
+    return min(1.0, (step + 1) / (warmup + 1))

@@ -1,0 +1,211 @@
+"""Factors of batch and length in a plan: their values, the trainings that they make alike, switches and storage."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Transformer
+
+import nfd
+from nfd.core import Interval
+from nfd.scaling.run_laws import NAMES, RUN_LAWS, Label, Quantity
+from nfd.scaling.run_scaling import RunScaling
+from nfd.training.schedule import factors_of
+
+IDS = torch.arange(24).view(4, 6) % 11
+LARGER: dict[str, Any] = {"batch": (256, 1024), "tokens": (2**16, 2**19)}  # b = 4, d = 8
+
+
+def planned(optimizer: str = "adamw", **run: Any) -> tuple[torch.nn.Module, nfd.Plan]:
+    model = Transformer(32, 2)
+    sizes: dict[str, Any] = {"make_model": Transformer, "base_width": 16, "base_depth": 2, "sample": IDS}
+    return model, nfd.plan(model, rule="mup", optimizer=optimizer, **sizes, **run)
+
+
+def scaling(optimizer: str = "adamw", **run: Any) -> RunScaling:
+    known = planned(optimizer, **run)[1].run
+    assert known is not None
+    return known
+
+
+def group_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module, name: str) -> dict[str, Any]:
+    wanted = dict(model.named_parameters())[name]
+    return next(group for group in optimizer.param_groups if any(p is wanted for p in group["params"]))
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 4**0.5), ("sgd", 4.0), ("muon", 4**0.5)])
+def test_factors_are_those_of_the_sources(optimizer: str, rate: float) -> None:
+    run = scaling(optimizer, **LARGER)
+    rate *= 8**-0.32
+    assert run.factor(Quantity.RATE, optimizer) == pytest.approx(rate)
+    assert run.factor(Quantity.DECAY, optimizer) == pytest.approx(
+        4 / 8 / rate
+    )  # 1/(rate decay) is a share of the steps
+    assert run.steps == 2**19 / 1024
+
+
+def test_groups_have_the_factors_beside_those_of_the_sizes() -> None:
+    settings: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-6, "betas": (0.9, 0.99)}
+    model, plan = planned(**LARGER)
+    small_model, small = planned()
+    for name in ("tokens.weight", "layers.0.a.weight"):
+        large = group_of(plan.make_optimizer(model, **settings), model, name)
+        base = group_of(small.make_optimizer(small_model, **settings), small_model, name)
+        rate = 2 * 8**-0.32
+        assert large["lr"] == pytest.approx(base["lr"] * rate)
+        assert large["lr_scale"] == pytest.approx(base["lr_scale"] * rate)
+        assert large["lr"] * large["weight_decay"] == pytest.approx(base["lr"] * base["weight_decay"] / 2)
+        assert large["eps"] == pytest.approx(base["eps"] / 2)
+        assert large["betas"] == pytest.approx((0.9**4, 0.99**4))
+    assert plan.param_groups(model, lr=0.01)[0]["betas"] == pytest.approx((0.9**4, 0.999**4))
+    assert "betas" not in small.param_groups(small_model, lr=0.01)[0]
+
+
+def ends(run: RunScaling, optimizer: str, batch: int, steps: int, adapted: bool) -> float:
+    """The mean square of 4,000 coordinates after training on quadratic losses with noise, at one number of samples."""
+    torch.manual_seed(0)
+    x = torch.nn.Parameter(torch.full((4000,), 0.3, dtype=torch.float64))
+    rate, decay = 2e-3, 0.0
+    betas, eps = (0.9, 0.98), 1e-2
+    if optimizer == "sgd":
+        rate = 0.02
+    if adapted:
+        rate, betas = rate * run.factor(Quantity.RATE, optimizer), run.betas(betas, optimizer)
+        eps *= run.factor(Quantity.EPSILON, optimizer)
+    stepped: torch.optim.Optimizer = torch.optim.SGD([x], lr=rate)
+    if optimizer == "adamw":
+        stepped = torch.optim.AdamW([x], lr=rate, betas=betas, eps=eps, weight_decay=decay)
+    for _ in range(steps // batch):
+        x.grad = x.detach() + torch.randn_like(x) * (8 / batch) ** 0.5
+        stepped.step()
+    return float(x.detach().square().mean())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_runs_of_two_batches_end_alike_by_the_theorems_and_not_without_them(optimizer: str) -> None:
+    run = scaling(optimizer, batch=(1, 4))
+    base = ends(run, optimizer, 1, 400, adapted=False)
+    assert ends(run, optimizer, 4, 400, adapted=True) == pytest.approx(base, rel=0.12)
+    assert ends(run, optimizer, 4, 400, adapted=False) != pytest.approx(base, rel=0.3)
+
+
+def test_rates_stop_growing_at_the_critical_batch() -> None:
+    for optimizer, power in (("sgd", 1.0), ("adamw", 0.5)):
+        run = scaling(optimizer, batch=(100, 10**9), critical_batch=300)
+        assert run.factor(Quantity.RATE, optimizer) == pytest.approx((1 + 300 / 100) ** power, rel=1e-5)
+    far = scaling(batch=(100, 400), critical_batch=10**9)
+    assert far.factor(Quantity.RATE, "adamw") == pytest.approx(2.0, rel=1e-5)
+
+
+def test_the_limit_is_what_was_measured_and_grows_with_length() -> None:
+    run = scaling(**LARGER, critical_batch=Interval(300.0, 50.0, 200.0, math.inf))
+    measured, growth = (row for row in run.factors if row.quantity is Quantity.LIMIT)
+    assert (measured.label, measured.value, measured.low, measured.high) == (Label.MEASURED, 300.0, 200.0, None)
+    assert growth.applied
+    assert run.critical_batch == pytest.approx(300 * 8**0.383)
+    assert "critical batch about 665 (exceeded" in planned(**LARGER, critical_batch=300)[1].explain()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_law_can_be_switched_off(name: str) -> None:
+    given = {**LARGER, "critical_batch": 500.0, "schedule": nfd.RateSchedule(8)}
+    on, off = (scaling(**given, laws=laws) for laws in (None, {name: False}))
+    for before, after in zip(on.factors, off.factors, strict=True):
+        assert after.applied == (before.law != name)
+    changed = {quantity for quantity in Quantity if on.factor(quantity, "adamw") != off.factor(quantity, "adamw")}
+    assert changed or (on.schedule, on.critical_batch) != (off.schedule, off.critical_batch)
+    assert any(f"{name} is off" in text for text in off.unscaled)
+
+
+def test_raw_decay_is_passed_on() -> None:
+    model, plan = planned(**LARGER, decay="raw")
+    assert {group["weight_decay"] for group in plan.param_groups(model, lr=0.1, weight_decay=0.3)} == {0.3}
+    assert "weight decay of adamw (decay-time-scale is off)" in plan.explain()
+
+
+def test_the_table_names_law_label_source_and_what_stays() -> None:
+    text = planned(**LARGER)[1].explain()
+    for wanted in (
+        "batch-rate",
+        "theorem",
+        "Malladi",
+        "empirical law",
+        "[0.312, 0.514]",
+        "not scaled",
+        "critical_batch=",
+    ):
+        assert wanted in text
+    assert "Run:" not in planned()[1].explain()
+    for law in RUN_LAWS:
+        assert all([law.source, law.scope, law.error])
+    assert {row.label for row in scaling("lion", **LARGER).factors} == {Label.ASSUMPTION}
+
+
+def test_the_schedule_warms_up_for_as_many_tokens_and_keeps_the_ratios() -> None:
+    model, plan = planned(**LARGER, schedule=nfd.RateSchedule(warmup=100, fall="linear", share=0.5))
+    assert plan.run is not None
+    assert plan.run.schedule == nfd.RateSchedule(25, "linear", 0.5)
+    optimizer = plan.make_optimizer(model, lr=0.1)
+    scheduler, seen = plan.make_schedule(optimizer), []
+    for _ in range(512):
+        seen.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[0]["lr_scale"])
+        plan.check_rates(optimizer)
+        optimizer.step()
+        scheduler.step()
+    assert [seen[step] for step in (0, 25, 256, 384)] == pytest.approx([0.1 / 26, 0.1, 0.1, 0.05])
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_rate_schedule_is_one_everywhere() -> None:
+    cosine = nfd.RateSchedule(fall="cosine", final=0.1)
+    assert [cosine(step, 4) for step in (0, 2, 4)] == pytest.approx([1.0, 0.55, 0.1])
+    factors = factors_of(nfd.RateSchedule(1), 3, 0.1)
+    assert factors == (0.5, 1.0, 1.0)
+
+
+def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> None:
+    _, plan = planned("muon", **LARGER, schedule=nfd.RateSchedule(8, "cosine"), critical_batch=300)
+    plan.save(tmp_path / "plan.json")
+    assert nfd.Plan.load(tmp_path / "plan.json") == plan
+    stored = json.loads((tmp_path / "plan.json").read_text())
+    stored.pop("run")  # as before runs were planned
+    (tmp_path / "old.json").write_text(json.dumps(stored))
+    assert nfd.Plan.load(tmp_path / "old.json").run is None
+    stored["run"] = {"batch": [0, 1]}
+    with pytest.raises(ValueError, match="damaged"):
+        nfd.Plan.from_dict(stored)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({"batch": 4}, "batch must be"),
+        ({"batch": (4, 0)}, "batch must be greater than 0"),
+        ({"tokens": (1, 2, 3)}, "tokens must be"),
+        ({"laws": {"batch-rate": False}}, "laws is for a run"),
+        ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
+        ({"batch": (1, 2), "laws": {"batch-rate": 0}}, "must be"),
+        ({"batch": (1, 2), "laws": ["batch-rate"]}, "laws must be a dict"),
+        ({"batch": (1, 2), "schedule": nfd.RateSchedule()}, "needs the steps"),
+        ({**LARGER, "schedule": "cosine"}, "nfd.RateSchedule"),
+        ({"tokens": (1, 2), "critical_batch": 3}, "limits the batch"),
+        ({"batch": (1, 2), "critical_batch": 0}, "critical_batch must be greater"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(run: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        planned(**run)
+
+
+def test_a_plan_without_a_schedule_makes_none() -> None:
+    model, plan = planned(**LARGER)
+    with pytest.raises(ValueError, match="no schedule"):
+        plan.make_schedule(plan.make_optimizer(model, lr=0.1))
+    for wrong in ({"warmup": -1}, {"fall": "steep"}, {"share": 0.0}, {"final": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            nfd.RateSchedule(**wrong)  # type: ignore[arg-type]
