@@ -1,0 +1,120 @@
+"""A ladder: small networks of several sizes that were looked at after the same steps, as curves along their blocks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nfd.watch.rows import WatchRow
+
+Array = NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """A meter of layers of one kind.
+
+    Attributes:
+        meter: its name.
+        kind: the name of the layer, for one in a block the part behind the block's name; None for the whole network.
+        along: whether there is one such layer in every block.
+    """
+
+    meter: str
+    kind: str | None
+    along: bool
+
+
+@dataclass(frozen=True)
+class LadderRun:
+    """One network of a ladder: its size, and what was read of it."""
+
+    width: float
+    depth: float
+    rows: Sequence[WatchRow]
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The steps after which it was looked at."""
+        return tuple(sorted({row.step for row in self.rows}))
+
+    @cached_property
+    def curves(self) -> dict[Series, Array]:
+        """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was read."""
+        kinds = kinds_of(self.rows)
+        places = sorted({row.depth for row in self.rows if row.depth is not None})
+        look = {step: k for k, step in enumerate(self.steps)}
+        curves: dict[Series, Array] = {}
+        for row in self.rows:
+            series = Series(row.meter, None if row.layer is None else kinds[row.layer], row.depth is not None)
+            shape = len(look), len(places) if series.along else 1
+            curve = curves.setdefault(series, np.full(shape, np.nan))
+            curve[look[row.step], 0 if row.depth is None else places.index(row.depth)] = row.value
+        return curves
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Networks that were looked at after the same steps.
+
+    Args:
+        networks: of several sizes; those that broke off are left out.
+        base: the width and depth by which plans of this ladder count.
+    """
+
+    networks: Sequence[LadderRun]
+    base: tuple[float, float]
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """The steps after which every network was looked at."""
+        return max((run.steps for run in self.networks), key=len, default=())
+
+    @cached_property
+    def runs(self) -> list[LadderRun]:
+        """The networks that trained to the end."""
+        return [run for run in self.networks if run.steps == self.steps]
+
+    @cached_property
+    def curves(self) -> dict[Series, list[Array]]:
+        """Every series that all runs have, one curve for each of them."""
+        if not self.runs:
+            return {}
+        shared = set.intersection(*(set(run.curves) for run in self.runs))
+        return {series: [run.curves[series] for run in self.runs] for series in self.runs[0].curves if series in shared}
+
+
+def kinds_of(rows: Iterable[WatchRow]) -> Mapping[str, str]:
+    """The kind of every layer: its name, for one in a block without the name of the block.
+
+    A block's name is what the layers at its depth have in common; where that holds no number, as in ``inner.3`` and
+    ``outer.3``, the numbers are left out instead.
+    """
+    blocks: dict[float | None, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.layer is not None:
+            blocks[row.depth].add(row.layer)
+    kinds = {layer: layer for layer in blocks.pop(None, set())}
+    for layers in blocks.values():
+        parts = {layer: layer.split(".") for layer in layers}
+        shared = _shared(list(parts.values()))
+        numbered = any(part.isdigit() for part in shared)
+        for layer, names in parts.items():
+            own = names[len(shared) :] if numbered else ["*" if name.isdigit() else name for name in names]
+            kinds[layer] = ".".join(own)
+    return kinds
+
+
+def _shared(names: Sequence[Sequence[str]]) -> list[str]:
+    """The parts that all names begin with."""
+    shared = []
+    for parts in zip(*names, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return shared
