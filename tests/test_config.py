@@ -147,6 +147,7 @@ OPEN = {
     ("check", "rule"),
     ("check", "optimizer"),
     ("kernel", "device"),
+    ("plan", "base_width"),  # beside a base, or for networks of nfd.nets
     ("predict_paper", "out"),
     ("predict_paper", "executor"),
     ("predict_model", "out"),
@@ -187,7 +188,7 @@ def test_a_check_of_a_constructor_is_under_the_rule_and_optimizer_of_its_command
 
 def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:
     functions = {function.__name__ for function, _ in called_like_commands()}
-    assert functions >= {"predict", "check", "transfer", "capacity", "kernel"}
+    assert functions >= {"predict", "check", "plan", "transfer", "capacity", "kernel"}
 
     def predict(x: Any, *, rtol: float = 0.01, depth: float = math.inf, other: int = 1) -> None:
         """As nfd.predict was."""

@@ -47,6 +47,7 @@ NOT_RUN = {
     "cd nfd": "goes with the clone",
     "make demo": "installs an environment and then runs nfd study, which tests/test_study.py does",
     "nfd check mypackage.module:make_model": "the module is the reader's; tests/test_check.py runs the command on ours",
+    "nfd plan mypackage.module:make_model": "as above, tests/test_plan_command.py",
     "nfd transfer mypackage.module:make_model": "as above, tests/test_transfer_model.py",
     "nfd predict mypackage.module:make_model": "as above, tests/test_predict_model.py",
     "nfd capacity mypackage.module:make_model": "as above, tests/test_capacity_model.py",

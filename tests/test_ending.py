@@ -27,6 +27,7 @@ BROKEN = {
     "study": ("", "nfd.questions.study.Study", "gap.csv"),
     "predict": ("", "nfd.questions.prediction.prediction", "predict.csv"),
     "check": ("tests.models:Residual", "nfd.questions.checking.checked", "runs.csv"),
+    "plan": ("tests.models:Residual", "nfd.questions.model_plan.planned", "plan.json"),
     "transfer": ("--executor inline", "nfd.questions.transfer_sweep.transfer_of_sweep", "loss-mup.png"),
     "capacity": ("--executor inline", "nfd.questions.capacity_sweep.capacity_of_sweep", "report.html"),
     "sweep": ("{grid} --executor inline", "nfd.runs.trained.member", "result.json"),

@@ -30,7 +30,7 @@ from nfd.report.results import read_results
 from nfd.runs.config import Config
 from nfd.runs.export import listing, rows
 from nfd.runs.grid import grid_of
-from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig, PlanConfig
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.store.rows import Record
 from nfd.store.store import Store
@@ -140,7 +140,7 @@ COMMANDS = {
     "study": StudyConfig, "predict": PredictConfig, "check": CheckConfig, "transfer": TransferConfig,
     "capacity": CapacityConfig, "kernel": KernelConfig, "figure": FigureConfig, "claims": FigureConfig,
     "data": DataConfig, "transfer nowhere:make": ModelTransferConfig, "capacity nowhere:make": ModelCapacityConfig,
-    "predict nowhere:make": ModelPredictConfig,
+    "predict nowhere:make": ModelPredictConfig, "plan nowhere:make": PlanConfig,
 }  # fmt: skip
 
 words = st.one_of(

@@ -46,15 +46,16 @@ from nfd.data.load import load
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.making import trained
-from nfd.questions import checking, kernel_fit, model_sweeps, named, prediction, study
+from nfd.questions import checking, kernel_fit, model_plan, model_sweeps, named, prediction, study
 from nfd.questions.capacity_answers import answers_of
 from nfd.questions.capacity_sweep import capacity_of_sweep
 from nfd.questions.sweep_settings import CapacityConfig, ModelCapacityConfig, ModelTransferConfig, TransferConfig
+from nfd.questions.training_lines import training_lines
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Executor, Outcome, unnoticed
-from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig, PlanConfig
 from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.runs.sweep import Sweep
@@ -208,6 +209,14 @@ def check_numbers(config: CheckConfig, place: Path) -> Any:
     kind = "plain" if config.widths[0] == PLAIN["widths"][0] else "fitting"
     found, data = checking.checked(config, f"{__name__}_models:{kind}")
     return found.runs, found.table, data
+
+
+def plan_numbers(config: PlanConfig, place: Path) -> Any:
+    """The plan, the lines that train by it, and what the network is tried with."""
+    model = f"{__name__}_models:plain"
+    plan = model_plan.planned(config, model)
+    sample = model_plan.sample_of(config, Plain, (config.base_width, config.base_depth or config.depth))
+    return plan.to_dict(), training_lines("megatron", plan, Path("plan.json"), config, model), sample
 
 
 def transfer_numbers(config: TransferConfig, place: Path) -> Any:
@@ -504,6 +513,27 @@ MODEL_PREDICTIONS = Probe(
     },
 )  # fmt: skip
 
+PLANNED: Settings = {"width": 8, "base_width": 4, "depth": 3, "base_depth": 2, "weight_decay": 0.1}
+PLANS = Probe(
+    plan_numbers,
+    [(PLANNED, ())],
+    {
+        "width": [16],
+        "depth": [4],
+        "base_width": [2],
+        "base_depth": [3],
+        "rule": ["mup", "ntk"],
+        "optimizer": ["sgd", f"{__name__}_models:LAW"],
+        "decay": ["raw"],
+        "lr": [0.2],
+        "weight_decay": [0.0],
+        "blocks": ["*.*"],
+        "roles": [("head.weight=hidden",)],
+        "batches": [f"{__name__}_models:batches"],
+        "seed": [1],
+    },
+)
+
 SIZED: Settings = {"widths": (4, 8, 16), "depths": (1, 2, 4), "horizons": (0.5, 1.0), "seeds": 4, "replicates": 0}
 CAPACITIES = Probe(
     capacity_numbers,
@@ -543,6 +573,7 @@ PROBES: dict[type[Config], Probe] = {
     ModelPredictConfig: MODEL_PREDICTIONS,
     KernelConfig: KERNELS,
     CheckConfig: CHECKS,
+    PlanConfig: PLANS,
     TransferConfig: TRANSFERS,
     ModelTransferConfig: MODEL_TRANSFERS,
     ModelCapacityConfig: MODEL_CAPACITIES,
@@ -684,6 +715,7 @@ COMMANDS = [
 STEERING = set(SweepOptions.model_fields) - set(DeviceOptions.model_fields)  # where networks are trained, who is told
 NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
     "CheckCommand": {"model": f"{__name__}_models:fitting"} | CHECKED,
+    "PlanCommand": {"model": f"{__name__}_models:plain"} | PLANNED,
     "SweepCommand": {"grid": "grid.toml"},
     "StudyCommand": dict(STUDY),
     "PredictCommand": dict(PREDICTED),
@@ -706,6 +738,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "KernelCommand": {"action"},
     "DataCommand": {"action"},
     "CheckCommand": {"model"},
+    "PlanCommand": {"model", "framework", "fits"},  # in tests/test_plan_command.py
     "ModelTransferCommand": {"model"},
     "ModelCapacityCommand": {"model"},
     "ModelPredictCommand": {"model"},
@@ -735,7 +768,7 @@ def stopped_at(target: str, command: Options) -> Any:
 
 
 def test_no_option_of_a_command_is_forgotten() -> None:
-    assert len(COMMANDS) == 15
+    assert len(COMMANDS) == 16
     for kind in COMMANDS:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()

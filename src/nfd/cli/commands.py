@@ -18,6 +18,7 @@ COMMANDS = {
     "study": "StudyCommand",
     "predict": "PredictCommand",
     "check": "CheckCommand",
+    "plan": "PlanCommand",
     "transfer": "TransferCommand",
     "capacity": "CapacityCommand",
     "sweep": "SweepCommand",

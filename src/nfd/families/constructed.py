@@ -133,26 +133,13 @@ class ConstructedFamily(Family):
             raise InputError(
                 f"{self.name} builds a network of nfd.nets, which has an argument weights= of its own. Pass it there."
             )
-        module = self._shapes(width, depth, seed)
+        module = shapes_of(self.make_model, width, depth, seed)
         if module is not None:
             planned = self._planned(module, width, depth, "cpu")
             if not any(entry.start.kept for entry in planned.entries.values()):
                 return module, planned
         module = instance(self.make_model, width, depth, seed)
         return module, self._planned(module, width, depth, "cpu")
-
-    def _shapes(self, width: int, depth: int, seed: int) -> nn.Module | None:
-        """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
-        for place in (torch.device("meta"), meta_matrices()):
-            try:
-                with place:
-                    module = instance(self.make_model, width, depth, seed)
-            except Exception:  # what is wrong with numbers too is raised where it is made with numbers
-                continue
-            frozen = [p for p in module.parameters() if not p.requires_grad]
-            if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
-                return module
-        return None
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         check_constructor(self.make_model, widths, depths)
@@ -189,6 +176,20 @@ class ConstructedFamily(Family):
         return self.version or fingerprint(
             self.name, lambda width, depth: instance(self.make_model, width, depth), self.base, self.sample
         )
+
+
+def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> nn.Module | None:
+    """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
+    for place in (torch.device("meta"), meta_matrices()):
+        try:
+            with place:
+                module = instance(make_model, width, depth, seed)
+        except Exception:  # what is wrong with numbers too is raised where it is made with numbers
+            continue
+        frozen = [p for p in module.parameters() if not p.requires_grad]
+        if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
+            return module
+    return None
 
 
 def family_of(

@@ -11,7 +11,7 @@ from nfd.core.origin import import_users, is_ours
 from nfd.core.random import global_streams
 from nfd.data.load import load
 from nfd.runs.fields import is_path
-from nfd.runs.model_settings import EvaluationConfig, ModelConfig, RecipeConfig
+from nfd.runs.model_settings import EvaluationConfig, ModelConfig, PlanConfig, RecipeConfig
 
 Batches = list[tuple[Any, Any]]
 
@@ -69,7 +69,7 @@ def arguments_of(config: ModelConfig, model: str, steps: int | None, device: str
     """
     arguments, data = training_arguments(config, model, steps, device)
     sizes = {name: getattr(config, name) for name in ("widths", "depths", "seeds")}
-    return arguments | sizes | {"make_optimizer": _perhaps_named(config.make_optimizer, "make_optimizer")}, data
+    return arguments | sizes | {"make_optimizer": perhaps_named(config.make_optimizer, "make_optimizer")}, data
 
 
 def evaluation_arguments(config: EvaluationConfig) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def training_arguments(
     arguments = {
         "make_model": make_model,
         "batches": batches,
-        "optimizer": _perhaps_named(config.optimizer, "optimizer"),
-        "schedule": _perhaps_named(config.schedule, "schedule"),
-        "loss": _perhaps_named(config.loss, "loss"),
+        "optimizer": perhaps_named(config.optimizer, "optimizer"),
+        "schedule": perhaps_named(config.schedule, "schedule"),
+        "loss": perhaps_named(config.loss, "loss"),
         "blocks": config.blocks,
-        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
+        "roles": roles_of(config),
         "weight_decay": config.weight_decay,
         "device": place,
         "progress": True,
@@ -116,6 +116,11 @@ def _batches(config: RecipeConfig, steps: int | None) -> tuple[Batches, str]:
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
 
 
-def _perhaps_named(text: str | None, what: str) -> Any:
+def roles_of(config: RecipeConfig | PlanConfig) -> dict[str, str] | None:
+    """The roles by pattern; None where none are given."""
+    return None if config.roles is None else dict(role.split("=", 1) for role in config.roles)
+
+
+def perhaps_named(text: str | None, what: str) -> Any:
     """The object at a path; another text, or None, as it is."""
     return named(text, what) if text is not None and is_path(text) else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nfd.questions.named import named
+from nfd.questions.named import named, roles_of
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import RecipeConfig
 
@@ -28,20 +28,20 @@ def plan_lines(
             names to fill in. make_optimizer: package.module:name; None for PyTorch's. adamw_lr: of what Muon leaves to
             AdamW; ``lr`` where None.
     """
-    make_model = _name(model)
+    make_model = name_at(model)
     settings = {
         "rule": repr(rule),
         "make_model": make_model,
         "base_width": base[0],
         "base_depth": base[1],
-        "optimizer": _name(config.optimizer) if is_path(config.optimizer) else repr(config.optimizer),
+        "optimizer": name_at(config.optimizer) if is_path(config.optimizer) else repr(config.optimizer),
         "blocks": None if config.blocks is None else repr(config.blocks),
-        "roles": None if config.roles is None else dict(role.split("=", 1) for role in config.roles),
+        "roles": roles_of(config),
     }
     rates = f"lr={lr:g}" + (f", weight_decay={config.weight_decay:g}" if config.weight_decay else "")
     rates += "" if adamw_lr is None else f", adamw_lr={adamw_lr:g}"
     lines = [
-        *_imports([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),
+        *import_lines([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),
         "",
         f"model = {make_model}({size[0]}, {size[1]})",
         "plan = nfd.plan(",
@@ -53,25 +53,26 @@ def plan_lines(
     ]
     if make_optimizer is None:
         return "\n".join([*lines, f"optimizer = plan.make_optimizer(model, {rates})"])
-    return "\n".join([*lines, f"optimizer = {_name(make_optimizer)}(plan.param_groups(model, {rates}))"])
+    return "\n".join([*lines, f"optimizer = {name_at(make_optimizer)}(plan.param_groups(model, {rates}))"])
 
 
-def _imports(paths: list[str]) -> list[str]:
-    """The lines that import what stands at these paths."""
+def import_lines(paths: Sequence[str], libraries: Sequence[str] = ()) -> list[str]:
+    """The lines that import the library, others, and what stands at these paths."""
     modules: dict[str, list[str]] = {}
     for path in filter(is_path, paths):
-        modules.setdefault(path.partition(":")[0], []).append(_name(path))
-    return ["import nfd", *(f"from {module} import {', '.join(names)}" for module, names in modules.items())]
+        modules.setdefault(path.partition(":")[0], []).append(name_at(path))
+    names = (f"from {module} import {', '.join(names)}" for module, names in modules.items())
+    return [*(f"import {library}" for library in sorted({"nfd", *libraries})), *names]
 
 
-def _name(path: str) -> str:
+def name_at(path: str) -> str:
     """What stands behind the colon."""
     return path.partition(":")[2]
 
 
 def _first_inputs(batches: str) -> str:
     """The inputs of the first of the batches, of a list or of a loader."""
-    value, text = named(batches, "batches"), _name(batches)
+    value, text = named(batches, "batches"), name_at(batches)
     if callable(value):
         value, text = value(), f"{text}()"
     return f"{text}[0][0]," if isinstance(value, Sequence) else f"next(iter({text}))[0],"

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field
 
 from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
 from nfd.core.errors import InputError
-from nfd.core.names import ModelWeights, RuleName
-from nfd.runs.config import Count, Positive, Rate, Several, Share, Width
+from nfd.core.names import Decay, ModelWeights, RuleName
+from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Share, Width
 from nfd.runs.fields import AnyDepth, Optimizer, WidthOrAuto, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer, law_of
@@ -177,7 +177,44 @@ def tuned_depth(given: int | None, depth: float) -> int:
     return int(MODEL_DEPTH if depth == math.inf else depth) if given is None else given
 
 
-def check_planned(config: RecipeConfig, rule: str) -> None:
+class PlanConfig(Config):
+    """A plan of a constructor's network of one size."""
+
+    width: Width = 4 * BASE_WIDTH
+    """width of the network"""
+    depth: Count = int(MODEL_DEPTH)
+    """depth of the network"""
+    base_width: Width = BASE_WIDTH
+    """width that rates were tuned at"""
+    base_depth: Count | None = None
+    """depth that rates were tuned at; by default that of the network"""
+    rule: RuleName = "depth-mup"
+    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
+    optimizer: Optimizer = "adamw"
+    """sgd, adam, adamw, lion, muon with adamw for what is no matrix of a block, or package.module:name of an
+    nfd.OptimizerLaw"""
+    decay: Decay = "constant-product"
+    """constant-product keeps rate times decay, independent the shrinkage of a step, raw the number"""
+    lr: Rate | None = None
+    """learning rate of the base, for the lines that train; by default a name to fill in"""
+    weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    """weight decay of the base, for the lines that train"""
+    blocks: str | None = None
+    """pattern of the residual blocks, such as transformer.h.*; found by default"""
+    roles: Annotated[tuple[str, ...], AfterValidator(pairs)] | None = None
+    """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
+    batches: str | None = None
+    """package.module:name of a list or DataLoader of (inputs, targets), or of a function that returns one, whose first
+    inputs the network is tried with; by default what its class says that it takes, or rows of 64 pixels"""
+    seed: Seed = 0
+    """seed of the initial weights, for the lines that train"""
+
+    def check(self) -> None:
+        super().check()
+        check_planned(self, self.rule)
+
+
+def check_planned(config: RecipeConfig | PlanConfig, rule: str) -> None:
     """Refuse the rule that is no plan's, and what the optimizer does not take under it."""
     if rule_named(rule).regime == "kernel":
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,6 +14,8 @@ from nfd.scaling.tensors import modules, tensors
 
 if TYPE_CHECKING:
     from nfd.scaling.entry import Entry
+
+_MOST = 3  # shapes that a message names
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,51 @@ def held_by(model: nn.Module) -> dict[str, Held]:
     return held
 
 
+@dataclass(frozen=True)
+class Differences:
+    """How a model differs from the one that was planned.
+
+    Attributes:
+        missing: tensors of the plan that the model does not have.
+        unplanned: tensors of the model that the plan does not know.
+        reshaped: the planned and the model's own shape, of tensors where they differ.
+    """
+
+    missing: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()
+    reshaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unplanned or self.reshaped)
+
+    def __str__(self) -> str:
+        shapes = [
+            f"{name!r} was planned as {list(planned)}; the model's is {list(own)}."
+            for name, (planned, own) in self.reshaped.items()
+        ]
+        parts = (("missing", self.missing), ("not planned", self.unplanned))
+        more = [f"and {len(shapes) - _MOST} more shapes."] if len(shapes) > _MOST else []
+        return " ".join([*(f"{state}: {listed(names)}." for state, names in parts if names), *shapes[:_MOST], *more])
+
+
+def differences(held: Mapping[str, Held], entries: Mapping[str, Entry]) -> Differences:
+    """How what a model holds differs from the entries of a plan; shapes of shards are not compared."""
+    return Differences(
+        tuple(sorted(entries.keys() - held.keys())),
+        tuple(sorted(held.keys() - entries.keys())),
+        {
+            name: (entries[name].shape, own.shape)
+            for name, own in held.items()
+            if name in entries and own.shape != entries[name].shape and not hasattr(own.parameters[0], "placements")
+        },
+    )
+
+
 def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str, Held]:
     """What a model holds of every tensor of a plan; ValueError when it is not the model that was planned."""
     held = held_by(model)
-    missing, extra = sorted(entries.keys() - held.keys()), sorted(held.keys() - entries.keys())
-    if missing or extra:
-        parts = (("missing", missing), ("not planned", extra))
-        differences = " ".join(f"{state}: {listed(names)}." for state, names in parts if names)
+    if differing := differences(held, entries):
         raise InputError(
-            f"The model is not the one planned: {differences} Plan it again, or build the model that was planned."
+            f"The model is not the one planned: {differing} Plan it again, or build the model that was planned."
         )
-    for name, own in held.items():
-        shape = entries[name].shape
-        if own.shape != shape and not hasattr(own.parameters[0], "placements"):
-            raise InputError(f"{name!r} was planned as {list(shape)}; the model's is {list(own.shape)}. Plan again.")
     return held

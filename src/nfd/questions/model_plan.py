@@ -1,0 +1,65 @@
+"""A plan from the command line: of a constructor by name, and whether a stored one fits a network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from nfd.core.errors import check_callable
+from nfd.core.random import global_streams
+from nfd.data.digits import digits
+from nfd.families.constructed import ConstructedFamily, shapes_of
+from nfd.questions.named import named, named_batches, perhaps_named, roles_of
+from nfd.runs.model_settings import PlanConfig
+from nfd.scaling.held import Differences, differences, held_by
+from nfd.scaling.laws import law_of
+from nfd.scaling.plan import Plan
+from nfd.scaling.self_describing import own_samples
+from nfd.scaling.sizes import MakeModel, instance
+
+
+def planned(config: PlanConfig, model: str) -> Plan:
+    """The plan that the settings describe, of the constructor ``model``.
+
+    The network is built on the meta device, where it takes no memory, unless a plan could not restore its numbers.
+    """
+    make_model = _constructor(config, model)
+    base = config.base_width, config.base_depth or config.depth
+    family = ConstructedFamily(
+        make_model,
+        base,
+        rule=config.rule,
+        optimizer=law_of(perhaps_named(config.optimizer, "optimizer")).name,
+        blocks=config.blocks,
+        roles=roles_of(config),
+        sample=sample_of(config, make_model, base),
+    )
+    if family.rate_name == "lr":
+        _, plan = family.outline(config.width, config.depth)
+    else:  # networks of nfd.nets scale themselves
+        plan = family.build(config.width, config.depth, config.seed).plan
+    return replace(plan, decay=config.decay)
+
+
+def fit_of(plan: Plan, config: PlanConfig, model: str) -> Differences:
+    """How the network of a size differs from the one that was planned; no difference where the plan fits."""
+    make_model = _constructor(config, model)
+    built = shapes_of(make_model, config.width, config.depth)
+    module = instance(make_model, config.width, config.depth) if built is None else built
+    return differences(held_by(module), plan.entries)
+
+
+def _constructor(config: PlanConfig, model: str) -> MakeModel:
+    with global_streams(config.seed):  # the module may draw numbers where it is imported
+        make_model: MakeModel = check_callable("model", named(model, "model"), "a function of (width, depth)")
+    return make_model
+
+
+def sample_of(config: PlanConfig, make_model: MakeModel, base: tuple[int, int]) -> Any:
+    """The first inputs of the batches; without them None for a network that says what it takes, else rows of pixels."""
+    if config.batches is not None:
+        return named_batches(config.batches, "batches", config.seed, 1)[0][0]
+    if own_samples(instance(make_model, *base)):
+        return None
+    inputs, _ = digits().batches(size=2, steps=1, seed=0)
+    return inputs[0]

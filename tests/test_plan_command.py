@@ -1,0 +1,145 @@
+"""``nfd plan``: the table, the stored plan, whether one fits, and lines that train, run as they are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual
+
+import nfd
+from nfd.cli.main import main
+
+MODULE = """
+import torch
+import nfd
+from tests.models import Residual as make
+batches = [(torch.randn(8, 5), torch.randint(0, 3, (8,)))] * 2
+adagrad = nfd.OptimizerLaw("planned-adagrad", torch.optim.Adagrad, classes=("Adagrad",), epsilon=True)
+unmade = nfd.OptimizerLaw("planned-unmade")
+"""
+SIZES = ["--width=16", "--depth=4", "--base-width=8", "--base-depth=2", "--batches=planned_models:batches"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "planned_models.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "planned_models", raising=False)
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(nfd.scaling.laws._TABLE))
+    return tmp_path
+
+
+def planned(*options: str) -> nfd.Plan:
+    assert main(["plan", "planned_models:make", *SIZES, *options]) == 0
+    return nfd.Plan.load("out/plan/plan.json")
+
+
+def lines_run(namespace: dict[str, Any]) -> dict[str, Any]:
+    exec((Path("out/plan/lines.py")).read_text(), namespace)
+    return namespace
+
+
+def test_the_plan_is_that_of_python_is_printed_and_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = planned("--rule", "complete-p", "--decay", "raw")
+    torch.manual_seed(0)
+    sample = torch.zeros(2, 5)
+    there = {"make_model": Residual, "base_width": 8, "base_depth": 2, "sample": sample}
+    assert stored == nfd.plan(Residual(16, 4), rule="complete-p", decay="raw", **there)
+    shown = capsys.readouterr().out
+    assert str(stored) in shown
+    result = json.loads(Path("out/plan/result.json").read_text())
+    assert nfd.Plan.from_dict(result["plan"]) == stored
+    assert result["lines"] in shown
+    assert planned("--config", "out/plan/config.toml") == stored
+
+
+def test_a_plan_that_fits_and_what_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned()
+    fits = ["plan", "planned_models:make", "--fits", "out/plan/plan.json", "--out", "fits"]
+
+    def compared(width: int, depth: int) -> tuple[int, dict[str, Any]]:
+        code = main([*fits, "--width", str(width), "--depth", str(depth)])
+        return code, json.loads(Path("fits/result.json").read_text())
+
+    code, same = compared(16, 4)
+    assert (code, same["fits"], same["missing"], same["not_planned"], same["reshaped"]) == (0, True, [], [], {})
+    code, deeper = compared(16, 5)
+    assert (code, deeper["missing"], deeper["reshaped"]) == (1, [], {})
+    assert deeper["not_planned"] == sorted(name for name in Residual(2, 5).state_dict() if ".4." in name)
+    code, shallower = compared(16, 3)
+    assert (code, shallower["not_planned"]) == (1, [])
+    assert shallower["missing"] == sorted(name for name in plan.entries if ".3." in name)
+    code, wider = compared(24, 4)
+    assert (code, wider["missing"], wider["not_planned"]) == (1, [], [])
+    shapes = {name: list(p.shape) for name, p in Residual(24, 4).named_parameters()}
+    differing = {name for name, entry in plan.entries.items() if list(entry.shape) != shapes[name]}
+    assert {name: shape["network"] for name, shape in wider["reshaped"].items()} == {n: shapes[n] for n in differing}
+    assert 0 < len(differing) < len(shapes)
+    assert "was planned as" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "plan needs a constructor"),
+        (["planned_models:make", "--fits", "planned_models.py"], "is not a plan"),
+        (["planned_models:make", "--fits", "nowhere.json"], "No such file"),
+        (["planned_models:make", "--fits", "plan.json", "--rule", "mup"], "got rule='mup'. Drop it"),
+        (["planned_models:make", "--fits", "plan.json", "--for", "megatron"], "got framework='megatron'"),
+        (["planned_models:other"], "has no 'other'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_plan_and_no_constructor_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--lr", "0.01", "--weight-decay", "0.1"),
+        ("--optimizer", "planned_models:adagrad", "--seed", "3"),
+        ("--optimizer", "planned_models:unmade"),
+    ],
+    ids=str,
+)
+def test_the_lines_for_pytorch_run(options: tuple[str, ...]) -> None:
+    plan = planned("--rule", "mup", *options)
+    namespace = lines_run({"lr": 0.01, "make_optimizer": torch.optim.SGD})
+    expected = Residual(16, 4)
+    plan.apply_(expected, seed=3 if "--seed" in options else 0)
+    assert all(map(torch.equal, namespace["model"].parameters(), expected.parameters()))
+    groups = namespace["optimizer"].param_groups
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [
+        (group["lr"], group["weight_decay"])
+        for group in plan.param_groups(expected, 0.01, 0.1 if "--weight-decay" in options else 0.0)
+    ]
+    plan.check_rates(namespace["optimizer"])
+
+
+def megatron_rates(group: dict[str, Any], progress: float, decay: float) -> tuple[float, float]:
+    """Rate and decay as Megatron's ``OptimizerParamScheduler`` sets them: a cosine from max_lr to min_lr."""
+    share = (1 + math.cos(math.pi * progress)) / 2
+    return group["min_lr"] + share * (group["max_lr"] - group["min_lr"]), decay * group.get("wd_mult", 1.0)
+
+
+@pytest.mark.parametrize("decay", ["constant-product", "independent"])
+def test_the_lines_for_megatron_keep_the_ratios_under_its_scheduler(decay: str) -> None:
+    plan = planned("--for", "megatron", "--lr", "0.01", "--weight-decay", "0.1", "--decay", decay)
+    groups = lines_run({"min_lr": 0.001})["groups"]
+    expected = plan.param_groups(Residual(16, 4), lr=0.01, weight_decay=0.1)
+    assert len({group["lr"] for group in expected}) > 1
+    for progress, rate in ((0.0, 0.01), (0.5, 0.0055), (1.0, 0.001)):
+        for group, own in zip(groups, expected, strict=True):
+            now = megatron_rates(group, progress, 0.1)
+            assert now == pytest.approx((rate * own["lr_scale"], own["weight_decay"]), rel=1e-12)
