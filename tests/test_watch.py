@@ -13,6 +13,7 @@ from torch import nn
 import nfd
 from nfd.core.random import global_state
 from nfd.core.statistics import rms
+from nfd.meters.matrices import spectral_norms
 
 WIDTH, DEPTH = 16, 4
 X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
@@ -40,6 +41,7 @@ def value(watch: nfd.Watch, meter: str, layer: str | None = None, step: int | No
 
 
 def test_rows_are_what_training_changed_on_the_sample() -> None:
+    model: Any
     model, plan = planned(Residual(WIDTH, DEPTH))
     start, watch = copy.deepcopy(model), nfd.Watch(model, plan, X, every=3)
     train(model, plan, 3, watch)
@@ -62,6 +64,9 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
             ("function_update", None): rms(model(X) - start(X)),
             ("update", "blocks.1.up"): rms(now[1] @ delta.T),
             ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
+            ("weight", "embed"): float(model.embed.weight.norm() / start.embed.weight.norm()),
+            ("added", "blocks.1"): rms(now[2] - now[1]),
+            ("update_to_weight", "blocks.1.up"): float(spectral_norms([delta]) / spectral_norms([up.weight - delta])),
         }
     for (meter, layer), number in expected.items():
         assert value(watch, meter, layer) == pytest.approx(number, rel=1e-5), meter

@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class StreamEnds:
-    """The residual stream of one forward pass: where it enters the first block, where it leaves the last, and behind
+    """The residual stream of one forward pass: where it enters the first block, where it leaves the last, and around
     every block.
 
-    Each list holds a tensor per call of that block, and is empty where the block is not called as a module. ``behind``
-    has what a block's last call made, by the block's name.
+    Each list holds a tensor per call of that block, and is empty where the block is not called as a module. ``before``
+    and ``behind`` have what a block's last call took and made, by the block's name.
     """
 
     first: list[Tensor] = field(default_factory=list)
     last: list[Tensor] = field(default_factory=list)
+    before: dict[str, Tensor] = field(default_factory=dict)
     behind: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, end: list[Tensor], h: Tensor) -> None:
@@ -167,10 +168,11 @@ class Member:
         def leave(_module: nn.Module, _args: Any, out: Any) -> None:
             _keep_first(ends, ends.last, out)
 
-        def behind(block: str) -> Callable[..., None]:
-            def note(_module: nn.Module, _args: Any, out: Any) -> None:
+        def around(block: str) -> Callable[..., None]:
+            def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
                 with suppress(InputTypeError):
                     ends.behind[block] = outputs_of(out).detach()
+                    ends.before[block] = outputs_of((*args, *kwargs.values())).detach()
 
             return note
 
@@ -180,7 +182,7 @@ class Member:
                 hooks.enter_context(parts[self.blocks[-1]].register_forward_hook(leave))
             for block in self.blocks:
                 if block in parts:
-                    hooks.enter_context(parts[block].register_forward_hook(behind(block)))
+                    hooks.enter_context(parts[block].register_forward_hook(around(block), with_kwargs=True))
             yield ends
 
     def network(self) -> Network:

@@ -103,7 +103,9 @@ class PaperMember(Member):
         def see(layers: list[Tensor], _inner: list[Tensor]) -> None:
             ends.keep(ends.first, layers[0])
             ends.keep(ends.last, layers[-1])
-            ends.behind.update(zip(self.blocks, (h.detach() for h in layers[1:]), strict=False))
+            hidden = [h.detach() for h in layers]
+            ends.before |= dict(zip(self.blocks, hidden, strict=False))
+            ends.behind |= dict(zip(self.blocks, hidden[1:], strict=False))
 
         with self.net.watched(see):
             yield ends

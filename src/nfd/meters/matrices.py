@@ -54,8 +54,7 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
 def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float:
     """``|dW z| / (|dW| |z|)`` of an update of a matrix with its inputs; not-a-number where one of them is zero."""
     size = float(spectral_norms([update])) if law.unit == WHOLE_MATRIX else norm(update)
-    squares = applied(t, torch.ones_like(update), z.square()).sum(dtype=torch.float64) / _rows(t)  # of patches, too
-    product = size * float(squares.clamp_min(0).sqrt())
+    product = size * _norm_of_inputs(t, z)
     return norm(applied(t, update, z)) / product if product > 0 else math.nan
 
 
@@ -81,8 +80,9 @@ def norm(values: Tensor) -> float:
     return float(torch.linalg.vector_norm(values, dtype=torch.float64))
 
 
-def _rows(t: TensorInfo) -> float:
-    """How many outputs every input coordinate goes to."""
-    if isinstance(t.owner, _ConvNd):
-        return t.owner.out_channels / t.owner.groups
-    return math.prod(t.shape[k] for k in t.outs or ())
+def _norm_of_inputs(t: TensorInfo, z: Tensor) -> float:
+    """The root of the sum of squares of all inputs, of a convolution of all patches."""
+    if not isinstance(t.owner, _ConvNd):
+        return norm(z)
+    squares = applied(t, torch.ones_like(t.parameter), z.square()).sum(dtype=torch.float64)
+    return math.sqrt(max(0.0, float(squares) * t.owner.groups / t.owner.out_channels))

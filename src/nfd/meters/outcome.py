@@ -72,7 +72,7 @@ class Check:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The meters of every network, step and matrix: one dict for each network and step (``matrix`` empty), and one
-        for each of its matrices with ``role``, ``update``, ``change`` and ``alignment``
+        for each of its matrices with ``role`` and the meters of a matrix
         (``nfd.meters.updates.Baseline.look``)."""
         return [row for run in self.runs for row in run["rows"]]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nfd.core.statistics import rms
 from nfd.families.member import Member
 from nfd.scaling.calls import evaluating, outputs_of
 from nfd.scaling.tensors import modules, tensors
@@ -25,13 +26,15 @@ class Pass:
         features: the vectors that ``activation`` speaks of: what the last block holds, or without blocks what the
             readout reads.
         of_stream: whether they are those of a residual stream.
-        behind: the stream behind every block, by the block's name.
+        added: RMS of what every block adds to the stream, by the block's name.
+        behind: the stream behind every block.
         inputs: what matrices are applied to, by the matrix's name.
     """
 
     outputs: Tensor
     features: Tensor
     of_stream: bool
+    added: dict[str, float]
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
 
@@ -44,7 +47,9 @@ def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Itera
         outputs = outputs_of(member(sample)).detach()
     read = [inputs[n] for n in readers if n in inputs]
     features = (stream.last or read or [outputs])[-1].detach()
-    return Pass(outputs, features, bool(stream.last), stream.behind, inputs)
+    ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
+    added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
+    return Pass(outputs, features, bool(stream.last), added, stream.behind, inputs)
 
 
 @contextmanager

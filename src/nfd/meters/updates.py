@@ -45,6 +45,7 @@ UPDATES = (
     "update_to_weight",
 )
 ALIGNMENT = "alignment"
+_Squares = tuple[float, int]
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 _ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
 NO_BLOCKS = (
@@ -78,14 +79,15 @@ class Baseline:
     def __init__(self, member: Member, sample: Any, keep: Keep | None = None) -> None:
         self.member, self.sample = member, sample
         plan = member.plan
-        matrices = [n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)]
-        self.inner = [n for n in matrices if plan.roles[n] == "inner"]
-        self.outer = [n for n in matrices if plan.roles[n] == "outer"]
-        self.summing = [n for n in matrices if plan.roles[n] not in INPUT_LIKE]
-        self.hidden = self.inner or [n for n in matrices if plan.roles[n] == "hidden"]
+        self.matrices = [n for n, e in plan.entries.items() if not e.is_vector and member.multiplier(n)]
+        self.inner = [n for n in self.matrices if plan.roles[n] == "inner"]
+        self.outer = [n for n in self.matrices if plan.roles[n] == "outer"]
+        self.summing = [n for n in self.matrices if plan.roles[n] not in INPUT_LIKE]
+        self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
-        self.start = (keep or copies)({name: infos[name] for name in self.summing})
+        self.start = (keep or copies)({name: infos[name] for name in self.matrices})
+        self._start_norms: dict[str, Tensor] = {}
         before = self.seen()
         self.unread = self._unread(before)
         self.before = replace(before, inputs={})
@@ -93,7 +95,11 @@ class Baseline:
     @torch.no_grad()
     def updates(self) -> dict[str, float]:
         """Every meter of this module that the network has, but ``alignment``; see there for what they are."""
-        return self._updates(self.seen(), tensors(self.member.module))
+        now, infos = self.seen(), tensors(self.member.module)
+        responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
+        moved = spectral_norms([infos[n].parameter - self.start[n] for n in self.hidden])
+        ratios = moved / spectral_norms([self.start[n] for n in self.hidden])
+        return self._of_network(now, infos, responses, ratios)
 
     def seen(self) -> Pass:
         """A pass over the sample, as ``look`` needs it."""
@@ -106,38 +112,59 @@ class Baseline:
 
     @torch.no_grad()
     def look(self, previous: Mapping[str, Tensor] | None = None, seen: Pass | None = None) -> Look:
-        """The same, and the meters of every matrix that adds up coordinates of the stream: ``update``, the RMS of what
-        its training changed in its output, ``change``, ``|W - W(0)| / |W(0)|``, and ``alignment``; and of every block
-        ``activation`` and ``activation_update`` of the stream behind it.
+        """The same, and the meters of every matrix and of every block.
+
+        Of a matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``; of one that adds up
+        coordinates of the stream ``update``, the RMS of what its training changed in its output, and ``alignment``; of
+        those of ``update_to_weight`` their own. Of a block ``activation`` and ``activation_update`` of the stream
+        behind it, and ``added``, the RMS of what it adds to the stream. One matrix after the other is compared with its
+        start.
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
             seen: the pass, where it was made already.
         """
         now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
-        network = self._updates(now, infos)
-        matrices = {name: self._of_matrix(infos[name], now.inputs.get(name), before.get(name)) for name in self.summing}
+        changes = {name: self._of_matrix(infos[name], now, before.get(name)) for name in self.matrices}
+        matrices = {name: meters for name, (meters, _) in changes.items()}
+        ratios = torch.tensor([matrices[name]["update_to_weight"] for name in self.hidden], dtype=torch.float64)
+        network = self._of_network(now, infos, {name: squares for name, (_, squares) in changes.items()}, ratios)
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
             network[ALIGNMENT] = rms(torch.tensor(aligned, dtype=torch.float64))
         starts = self.before.behind
         blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
+        for name, added in now.added.items():
+            blocks.setdefault(name, {})["added"] = added
         return Look(network, matrices, blocks)
 
-    def _of_matrix(self, t: TensorInfo, z: Tensor | None, before: Tensor | None) -> dict[str, float]:
+    def _of_matrix(self, t: TensorInfo, now: Pass, before: Tensor | None) -> tuple[dict[str, float], _Squares | None]:
+        """The meters of a matrix, and the squares of what its training changed in its output."""
         weight, start = t.parameter, self.start[t.name]
-        meters = {"change": norm(weight - start) / norm(start) if bool(start.any()) else math.nan}
-        if z is not None and is_linear(t, z):
-            meters["update"] = abs(self.member.multiplier(t.name)) * rms(applied(t, weight - start, z))
-            if before is not None:
-                meters[ALIGNMENT] = alignment(t, weight - before, z, self.member.plan.law_for(t.name))
-        return {meter: value for meter, value in meters.items() if not math.isnan(value)}
+        changed, size, meters = weight - start, norm(start), dict[str, float]()
+        if size != 0:
+            meters |= {"change": norm(changed) / size, "weight": norm(weight) / size}
+        if t.name in self.hidden:
+            if t.name not in self._start_norms:
+                self._start_norms[t.name] = spectral_norms([start])
+            meters["update_to_weight"] = float(spectral_norms([changed]) / self._start_norms[t.name])
+        response = self._response(t, now, changed)
+        if response is None:
+            return meters, None
+        meters["update"] = rms(response)
+        z = now.inputs[t.name]
+        if before is not None and norm(update := weight - before) != 0 and norm(z) != 0:
+            meters[ALIGNMENT] = alignment(t, update, z, self.member.plan.law_for(t.name))
+        return meters, _squares(response)
 
-    def _updates(self, now: Pass, infos: Mapping[str, TensorInfo]) -> dict[str, float]:
+    def _of_network(
+        self, now: Pass, infos: Mapping[str, TensorInfo], responses: Mapping[str, _Squares | None], ratios: Tensor
+    ) -> dict[str, float]:
+        """The meters of the network, from the responses of its matrices and what ``update_to_weight`` is of each."""
         meters = _of_stream(now.features, self.before.features)
         meters["function_update"] = rms(now.outputs - self.before.outputs)
         meters = {meter: value for meter, value in meters.items() if meter not in self.unread}
-        inner, outer = (self._responses(infos, names, now) for names in (self.inner, self.outer))
+        inner, outer = ([own for name in names if (own := responses[name])] for names in (self.inner, self.outer))
         if inner:
             meters["inner_update"] = _pooled(inner)
         if self.inner:
@@ -145,8 +172,7 @@ class Baseline:
         if outer:
             meters["stream_update"] = _pooled(outer) / self.member.time_step
         if self.hidden:
-            moved = spectral_norms([infos[n].parameter - self.start[n] for n in self.hidden])
-            meters["update_to_weight"] = rms(moved / spectral_norms([self.start[n] for n in self.hidden]))
+            meters["update_to_weight"] = rms(ratios)
         return meters
 
     def _unread(self, before: Pass) -> dict[str, str]:
@@ -163,13 +189,13 @@ class Baseline:
             unread |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
         return unread
 
-    def _responses(self, infos: Mapping[str, TensorInfo], names: list[str], seen: Pass) -> list[Tensor]:
-        """``(W - W(0)) z`` of the matrices whose input was seen."""
-        return [
-            self.member.multiplier(name) * applied(infos[name], infos[name].parameter - self.start[name], z)
-            for name in names
-            if (z := seen.inputs.get(name)) is not None and is_linear(infos[name], z)
-        ]
+    def _response(self, t: TensorInfo, seen: Pass, changed: Tensor | None = None) -> Tensor | None:
+        """``(W - W(0)) z`` of a matrix; None where its input was not seen."""
+        z = seen.inputs.get(t.name)
+        if z is None or not is_linear(t, z):
+            return None
+        changed = t.parameter - self.start[t.name] if changed is None else changed
+        return self.member.multiplier(t.name) * applied(t, changed, z)
 
     def _reset(self, infos: Mapping[str, TensorInfo]) -> Tensor:
         """The outputs with the inner matrices at their start."""
@@ -203,7 +229,11 @@ def _normalised(features: Tensor) -> bool:
     return alike and bool(apart.max() > _ALIKE * sizes.max())
 
 
-def _pooled(parts: list[Tensor]) -> float:
+def _squares(values: Tensor | None) -> _Squares | None:
+    """The sum of squares over all entries, and how many they are."""
+    return None if values is None else (float(values.double().square().sum()), values.numel())
+
+
+def _pooled(parts: list[_Squares]) -> float:
     """RMS over the entries of all parts."""
-    total = sum(float(p.double().square().sum()) for p in parts)
-    return math.sqrt(total / sum(p.numel() for p in parts))
+    return math.sqrt(sum(squares for squares, _ in parts) / sum(entries for _, entries in parts))
