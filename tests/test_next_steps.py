@@ -165,7 +165,9 @@ def test_a_law_that_fails_leads_to_larger_sizes_in_the_same_place() -> None:
 
 @pytest.mark.parametrize("adamw_lr", [None, 0.01])
 def test_a_prediction_leads_to_real_sizes_and_to_the_plan(adamw_lr: float | None) -> None:
-    config = ModelPredictConfig(base_width=16, depth=math.inf, optimizer="muon", rule="depth-mup", adamw_lr=adamw_lr)
+    config = ModelPredictConfig(
+        base_width=16, width=64, depth=8, base_depth=4, optimizer="muon", rule="depth-mup", adamw_lr=adamw_lr
+    )
     *capacity, plan = NextSteps("models:make").after_predict(config, 0.02)
     assert len(capacity) == (adamw_lr is None)  # nfd capacity takes one rate
     for step in capacity:

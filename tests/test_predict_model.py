@@ -19,9 +19,11 @@ import nfd
 from nfd.cli.main import main
 from nfd.core.errors import StateError
 from nfd.families.constructed import ConstructedFamily
+from nfd.limits import sampler, weighing
 from nfd.limits.cost import Storage
 from nfd.limits.model_cost import ModelCosts
 from nfd.limits.ranks import Ranks, foreseen
+from nfd.nets import matrix_cost
 from nfd.runs import trials
 from nfd.runs.sweep import Sweep
 from nfd.runs.trials import Trial
@@ -200,6 +202,70 @@ def test_a_resolution_is_asked_of_structured_weights_and_part_of_the_error() -> 
     assert f"Resolution {coarse.resolution:g} adds" in str(coarse)
 
 
+def weighed(**settings: Any) -> tuple[nfd.LossPrediction, weighing.Weighing]:
+    p = predicted(**{"resolution": "auto", "replicates": 4, "lr": 1.0} | settings)
+    assert p.weighing is not None
+    return p, p.weighing
+
+
+def test_a_resolution_is_chosen_where_it_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix_cost, "MATRIX_RATE", 1e5)  # of a machine to which dense matrices are dear
+    p, choice = weighed()
+    assert (p.weights, p.resolution, p.width) == ("structured", weighing.RESOLUTIONS[0], 64)
+    assert choice.resolved is choice.chosen
+    assert choice.exact is not None
+    assert f"A resolution saves {1 - choice.resolved.seconds / choice.exact.seconds:.0%}" in str(p)  # type: ignore[union-attr]
+    assert re.search(r"sampling \S+, width \S+, resolution \S+\.\n", str(p))
+
+
+def test_exact_layers_are_used_where_no_resolution_saves() -> None:
+    p, choice = weighed()
+    assert (p.weights, p.resolution) == ("dense", None)
+    assert choice.exact is choice.chosen
+    assert choice.resolved is not None
+    assert choice.resolved.seconds > choice.exact.seconds  # type: ignore[union-attr]
+    assert f"No resolution saves. Predicted for {choice.exact}; the best with one, {choice.resolved}." in str(p)
+
+
+def test_a_resolution_whose_bias_is_beyond_the_error_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    coarse = (0.95, 0.475, 0.2375)
+    for module in (sampler, weighing):
+        monkeypatch.setattr(module, "RESOLUTIONS", coarse)
+    monkeypatch.setattr(matrix_cost, "MATRIX_RATE", 1e5)
+    several, chosen = weighed(width=32, replicates=16)
+    assert several.resolution == coarse[1]
+    assert chosen.resolved is not None
+    assert chosen.resolved.bias < chosen.resolved.sampling < 4 * chosen.resolved.bias  # of twice the resolution
+
+
+@pytest.mark.parametrize("power", [2.0, 2.4, 3.0])
+def test_the_bias_of_a_resolution_is_a_power_of_it(power: float) -> None:
+    noise = torch.randn(6, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    samples = [noise + 0.5 * e**power for e in weighing.RESOLUTIONS]
+    bias = weighing.resolution_bias(samples)
+    assert bias.power == pytest.approx(power)
+    assert [bias.at(e) for e in weighing.RESOLUTIONS] == pytest.approx([0.5 * e**power for e in weighing.RESOLUTIONS])
+    hidden = weighing.resolution_bias([*samples[:2], samples[1] + 0.1 * noise])
+    assert (hidden.power, hidden.coarsest) == (2.0, pytest.approx(0.5 * 0.3**power * (1 - 2**-power) / (1 - 2**-2)))
+    assert weighing.resolution_bias([samples[0] * math.nan, *samples[1:]]).at(0.1) == math.inf
+
+
+def test_the_cheapest_networks_within_an_error_are_chosen() -> None:
+    def best(**settings: Any) -> weighing.Option | None:
+        given: dict[str, Any] = {"spread": 8.0, "bias": 0.03, "wanted": 0.05, "replicates": None}
+        costs = {64: 1.0, 256: 3.0, 1024: None}  # the widest does not fit
+        return weighing.best_option("structured", 0.3, list(costs), costs.get, **given | settings)
+
+    option = best()
+    assert option is not None
+    assert (option.width, option.replicates, option.seconds) == (256, 157, 471.0)  # 64 / (256 * 0.04^2), for 626 of 64
+    assert option.sampling == pytest.approx(8 / math.sqrt(256 * 157))
+    assert option.error <= 0.05
+    assert best(bias=0.05) is None  # nothing is left for the noise
+    assert best(replicates=100) is None
+    assert best(replicates=200) is not None
+
+
 def test_the_depth_is_doubled_to_its_limit() -> None:
     settings: dict[str, Any] = {"base_depth": 2, "replicates": 16, "rtol": 0.05}
     p = predicted(depth=math.inf, **settings)
@@ -338,7 +404,7 @@ def test_the_command_answers_as_the_function_does(tmp_path: Path, capsys: pytest
     assert (result["model"], result["width"], result["weights"]) == ("tests.models:Residual", 32, "dense")
     assert [way["weights"] for way in result["ways"]] == ["structured", "dense"]
     assert "Infinitely wide network, depth 2" in printed
-    assert "nfd capacity tests.models:Residual --optimizer sgd" in printed
+    assert "nfd capacity tests.models:Residual --widths 16 32 64 --depths 2 4 8 --optimizer sgd" in printed
     assert [step["purpose"] in printed for step in result["next"]] == [True, True]
     with (tmp_path / "predict.csv").open() as file:
         assert [float(row["loss"]) for row in csv.DictReader(file)] == p.loss.tolist()

@@ -731,7 +731,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what a command cannot go without
 ELSEWHERE = {  # options of one command, and the test below that changes them
     "RunsCommand": {"directory", "where", "status", "limit", "out"},
     "ReportCommand": {"directory", "out"},
-    "CapacityCommand": {"store", "where", "log", "columns"},
+    "CapacityCommand": {"store", "where", "log", "columns", "rate"},
     "TransferCommand": {"log", "columns", "guess"},
     "FigureCommand": {"number", "store"},
     "ClaimsCommand": {"store"},

@@ -41,8 +41,10 @@ def within(problem: Problem, width: int, depth: int, memory: int) -> Storage | N
     return cheapest([way_of(kind, problem, width, depth) for kind in GAUSSIAN], memory)
 
 
-def way_of(weights: NetworkWeights, problem: Problem, width: int, depth: int) -> Storage:
-    """What a run takes with weights of this kind."""
+def way_of(weights: NetworkWeights, problem: Problem, width: int, depth: int, rank: float | None = None) -> Storage:
+    """What a run takes with weights of this kind; ``rank``: directions of a structured update, where it is known."""
+    if weights == "structured" and rank is not None:
+        return _structured(problem, width, depth, min(math.ceil(rank), problem.task.samples))
     return _WAYS[weights](problem, width, depth)
 
 
@@ -85,11 +87,12 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
     return Storage("dense", size, layers * (steps * step + copies * n * n / DRAW_RATE))
 
 
-def _structured(problem: Problem, n: int, depth: int) -> Storage:
+def _structured(problem: Problem, n: int, depth: int, rank: int | None = None) -> Storage:
     layers, task = depth * problem.layers_per_block, problem.task
+    directions = task.samples if rank is None else rank
     terms = len(Increment(0, 0, depth).terms) if problem.coupled else 1
     states = 1 if problem.momentum > 0 else 0
-    cost = structured_cost(MatrixUse(n, n, task.batch, task.samples, states, False, _FLOAT, terms))
+    cost = structured_cost(MatrixUse(n, n, task.batch, directions, states, False, _FLOAT, terms))
     size = round(layers * cost.bytes) + _shared_bytes(problem, n, depth)
     return Storage("structured", size, task.steps * layers * cost.seconds)
 

@@ -40,6 +40,7 @@ class Trajectory:
         updates: what ``nfd.meters.updates`` measured on the probes after the first step and after the last, by the
             number of steps; empty without probes.
         seconds: the time it took.
+        directions: of its structured updates, the mean over layers; None of other weights.
     """
 
     outputs: Tensor
@@ -47,6 +48,7 @@ class Trajectory:
     diverged_at: int | None
     updates: Mapping[int, Mapping[str, float]]
     seconds: float
+    directions: float | None = None
 
 
 Runner = Callable[[Sequence[Replicate], str], Sequence[Trajectory]]
@@ -60,6 +62,7 @@ class Ensemble:
     Attributes:
         outputs, eval_outputs: ``[R, steps, b, C]`` and ``[R, n_eval, C]``; of anyone's networks the losses
             ``[R, steps]`` and, where there are evaluation batches, ``[R, 1]``.
+        directions: the most that structured updates of a network have, in the mean over its layers; None without any.
     """
 
     width: int
@@ -68,6 +71,7 @@ class Ensemble:
     outputs: Tensor
     eval_outputs: Tensor
     diverged_at: int | None
+    directions: float | None = None
 
     @classmethod
     def of(cls, replicates: Sequence[Replicate], trajectories: Sequence[Trajectory]) -> Ensemble:
@@ -78,7 +82,9 @@ class Ensemble:
             for values in ([t.outputs for t in trajectories], [t.evaluated for t in trajectories])
         )
         ends = [t.diverged_at for t in trajectories if t.diverged_at is not None]
-        return cls(first.width, first.depth, first.weights, outputs, evaluated, min(ends, default=None))
+        ranks = [t.directions for t in trajectories if t.directions is not None]
+        most, end = max(ranks, default=None), min(ends, default=None)
+        return cls(first.width, first.depth, first.weights, outputs, evaluated, end, most)
 
     def __len__(self) -> int:
         return len(self.outputs)
@@ -91,6 +97,7 @@ class Ensemble:
             outputs=torch.cat([self.outputs, more.outputs]),
             eval_outputs=torch.cat([self.eval_outputs, more.eval_outputs]),
             diverged_at=min(ends, default=None),
+            directions=max([r for r in (self.directions, more.directions) if r is not None], default=None),
         )
 
 

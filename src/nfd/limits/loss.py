@@ -31,7 +31,9 @@ _SHARE_SEEN = 3 / 4  # of a bias of second order, by half the resolution; of hig
 class LimitLosses:
     """Losses ``[K]`` of the infinite network, their intervals, and what width (taken out already) and resolution added.
 
-    ``resolution_bias`` is not taken out: the intervals count it. It is zero where weights have no resolution.
+    ``resolution_bias`` is not taken out: the intervals count it. It is zero where weights have no resolution. So is
+    ``depth_error``, how far the last doubling of the depth moved the losses. ``sampling_error`` is the standard error
+    of the wide networks alone.
     """
 
     value: Tensor
@@ -42,6 +44,8 @@ class LimitLosses:
     bias_stderr: Tensor
     resolution_bias: Tensor
     resolution_bias_stderr: Tensor
+    sampling_error: Tensor
+    depth_error: Tensor
 
     @staticmethod
     def names(prefix: str) -> tuple[str, ...]:
@@ -74,13 +78,13 @@ def limit_losses(
     value, variance = _corrected(loss, wide)
     other, other_variance = (torch.full_like(value, math.nan),) * 2 if narrow is None else _corrected(loss, narrow)
     moved = torch.zeros_like(value) if coarse is None else value - _corrected(loss, coarse)[0]
-    resolution, resolution_error = _resolution_bias(loss, value, narrow, finer)
-    moved = moved.hypot(resolution)
+    resolution = _resolution_bias(loss, value, narrow, finer)
     freedom = len(wide) - 1, len(wide if narrow is None else narrow) - 1
-    steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, moved)), strict=True)
+    unsampled = moved.hypot(resolution[0])
+    steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, unsampled)), strict=True)
     rows = [_estimate(v, var, o, o_var, freedom, ratio - 1, depth) for v, var, o, o_var, depth in steps]
     estimates = torch.tensor(rows, dtype=torch.float64, device=wide.device).T
-    return LimitLosses(*torch.cat([estimates, torch.stack([resolution, resolution_error])]))
+    return LimitLosses(*torch.cat([estimates, torch.stack([*resolution, variance.sqrt(), moved.abs()])]))
 
 
 def _resolution_bias(loss: Loss, like: Tensor, narrow: Tensor | None, finer: Tensor | None) -> tuple[Tensor, Tensor]:

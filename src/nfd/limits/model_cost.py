@@ -80,7 +80,7 @@ class ModelCosts:
     def of(self, weights: NetworkWeights, width: int, depth: int, rank: int | None = None) -> Storage:
         """Of a network of any size, dense or structured; with ``rank`` in place of what is foreseen."""
         (n, L), law = self.family.base, law_of(self.family.optimizer)
-        ranks = self._foreseen(width) if rank is None else Ranks(rank, rank)
+        ranks = self._foreseen(width) if rank is None else Ranks(*[min(rank, self._rows)] * 2)
         parts = []
         for deep in (L, 2 * L):
             small, large = self._seen(n, deep), self._seen(2 * n, deep)
@@ -98,9 +98,13 @@ class ModelCosts:
         """Those that are given, else the rows of training, or less where trained networks show that less will do."""
         if self.rank is not None:
             return Ranks(self.rank, self.rank)
-        rows = self._seen(*self.family.base).rows * self.task.steps
-        ranks = foreseen(self.reached, width)
+        ranks, rows = foreseen(self.reached, width), self._rows
         return Ranks(rows, rows) if ranks is None else Ranks(min(ranks.mean, rows), min(ranks.most, rows))
+
+    @cached_property
+    def _rows(self) -> int:
+        """That the most asked matrix sees in training."""
+        return self._seen(*self.family.base).rows * self.task.steps
 
     def _dense(self, seen: Seen, law: OptimizerLaw) -> tuple[float, float]:
         costs = [stored_cost(self._use(sides, seen.rows, law)) for sides in seen.wide]

@@ -33,6 +33,10 @@ class Networks(Protocol):
         """For messages."""
 
     @property
+    def kinds(self) -> Sequence[NetworkWeights]:
+        """The ways to hold weights that are allowed."""
+
+    @property
     def unit(self) -> int:
         """Widths that are chosen are this times a power of two."""
 
@@ -57,6 +61,9 @@ class Networks(Protocol):
 
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
         """How a network of this size can hold its weights, and what that takes."""
+
+    def cost(self, weights: NetworkWeights, width: int, depth: int, rank: float | None) -> Storage:
+        """What a network takes; ``rank``: directions of a structured update, in the place of what is foreseen."""
 
     def least(self, width: int, depth: int) -> Storage:
         """The way that may need the fewest bytes, and these: fewer than foreseen where trained networks may show so."""
@@ -104,6 +111,10 @@ class PaperNetworks:
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
         """Those of the kinds that are allowed."""
         return [way_of(kind, self.problem, width, depth) for kind in self.kinds]
+
+    def cost(self, weights: NetworkWeights, width: int, depth: int, rank: float | None) -> Storage:
+        """Of one network."""
+        return way_of(weights, self.problem, width, depth, rank)
 
     def least(self, width: int, depth: int) -> Storage:
         """What is foreseen is needed."""

@@ -13,6 +13,7 @@ from nfd.core.statistics import Interval, rms
 from nfd.core.tables import as_text, table_of
 from nfd.limits.cost import Storage
 from nfd.limits.loss import LimitLosses
+from nfd.limits.weighing import Weighing
 
 _WIDTH = 150  # of the printed table, at most
 
@@ -30,11 +31,14 @@ class LossPrediction:
         loss_bias, loss_bias_stderr: [steps], what ``width`` had added to the loss, and its error.
         loss_resolution_bias, loss_resolution_bias_stderr: [steps], what the resolution of structured weights adds, at
             most, and its error; it is not taken out, and the intervals count it. Zero for other weights.
+        loss_sampling_error, loss_depth_error: [steps], the other parts of the error beside that of ``loss_bias``: the
+            standard error of the wide networks, and how far the last doubling of the depth moved the losses.
         resolution: of structured weights; None for others.
+        weighing: exact layers against a resolution, predicted, where ``resolution="auto"`` chose; else None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
-            eval_loss_resolution_bias, eval_loss_resolution_bias_stderr: the same of
-            the mean loss on what is evaluated after the last step; None without it. With the depth infinite it is the
-            floor of the law of size.
+            eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
+            eval_loss_depth_error: the same of the mean loss on what is evaluated after the last step; None without it.
+            With the depth infinite it is the floor of the law of size.
         depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
         extrapolated: whether they were; otherwise everything is of the last of ``depths``.
         width, replicates: of the ensembles. narrow_width: of those that show what ``width`` adds.
@@ -57,6 +61,8 @@ class LossPrediction:
     loss_bias_stderr: Tensor
     loss_resolution_bias: Tensor
     loss_resolution_bias_stderr: Tensor
+    loss_sampling_error: Tensor
+    loss_depth_error: Tensor
     eval_loss: float | None
     eval_loss_stderr: float | None
     eval_loss_low: float | None
@@ -65,6 +71,8 @@ class LossPrediction:
     eval_loss_bias_stderr: float | None
     eval_loss_resolution_bias: float | None
     eval_loss_resolution_bias_stderr: float | None
+    eval_loss_sampling_error: float | None
+    eval_loss_depth_error: float | None
     depths: tuple[int, ...]
     extrapolated: bool
     width: int
@@ -74,6 +82,7 @@ class LossPrediction:
     growth: float | None
     weights: str
     resolution: float | None
+    weighing: Weighing | None
     ways: tuple[Storage, ...]
     seconds: float
     note: str
@@ -108,10 +117,23 @@ class LossPrediction:
         )
         shorter = "" if self.resolution is None else self._of_resolution()
         reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
-        lines = (f"Infinitely wide network, {depth}", as_text(table, _WIDTH), made, shorter, reached, self.note)
+        weighed = "" if self.weighing is None else str(self.weighing)
+        parts = (as_text(table, _WIDTH), self._parts(), made, shorter, weighed, reached, self.note)
+        lines = (f"Infinitely wide network, {depth}", *parts)
         return "\n".join(line for line in lines if line)
 
     __repr__ = __str__
+
+    def _parts(self) -> str:
+        """Each part of the error; those that are there."""
+        parts = {
+            "sampling": rms(self.loss_sampling_error),
+            "width": rms(self.loss_bias_stderr),
+            "resolution": rms(self.loss_resolution_bias),
+            "depth": rms(self.loss_depth_error),
+        }
+        there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
+        return f"Parts of the error of the losses (RMS over steps): {there}."
 
     def _of_resolution(self) -> str:
         """What the resolution adds, and its error."""

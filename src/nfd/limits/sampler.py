@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import InputError
@@ -13,10 +14,19 @@ from nfd.core.statistics import rms
 from nfd.limits.cost import LEVER, Storage, cheapest, power_of_two, widest
 from nfd.limits.ensemble import Ensemble
 from nfd.limits.networks import Networks
+from nfd.limits.ranks import Ranks, foreseen
+from nfd.limits.weighing import (
+    LEAST_REPLICATES,
+    MOST_REPLICATES,
+    RESOLUTIONS,
+    Option,
+    Weighing,
+    best_option,
+    cheapest_option,
+    resolution_bias,
+)
 
 _PILOT_REPLICATES = 4
-_REPLICATES = 8  # fewer make a standard error too uncertain to use
-_MOST_REPLICATES = 1024
 _PAIRS = 4  # of networks that show the bias of resolution
 
 
@@ -31,11 +41,15 @@ class Sampler:
         replicates: int | None,
         rtol: float,
         memory: int,
-        resolution: float | None = None,
+        resolution: float | Literal["auto"] | None = None,
     ) -> None:
         self.networks, self.rtol, self.memory = networks, rtol, memory
         self.width, self.replicates = width or 0, replicates or 0
-        self.resolution = resolution
+        self.resolution = None if resolution == "auto" else resolution
+        self.weighing: Weighing | None = None
+        """Of exact layers and of a resolution, where that was to be chosen."""
+        self._weighs = resolution == "auto" and "structured" in networks.kinds
+        self._bias = 0.0
         self.climbed = False
         """Whether trained networks showed that memory allows more than was foreseen."""
         self._deepest = 0
@@ -51,21 +65,76 @@ class Sampler:
         if self.width and self.networks.least(self.width, deepest).bytes <= self.memory:
             self._climb(self.width, depth)
         self._require_memory(deepest, self._widest())
-        if self.width and self.replicates:
-            return
         widest_pilot = max(unit, self._widest() // LEVER)
         pilot_width = self.narrow_width if self.width else min(self.networks.pilot_width, widest_pilot)
-        pilot = self._run(pilot_width, depth, min(self.replicates or _MOST_REPLICATES, _PILOT_REPLICATES))
+        if self._weighs:
+            self._weigh(pilot_width, depth, amplification)
+        if self.width and self.replicates:
+            return
+        pilot = self._run(pilot_width, depth, min(self.replicates or MOST_REPLICATES, _PILOT_REPLICATES))
         needed = self._needed(pilot, amplification)
         if not self.width:
-            wanted = unit * power_of_two(needed / (self.replicates or _REPLICATES) / unit)
+            wanted = unit * power_of_two(needed / (self.replicates or LEAST_REPLICATES) / unit)
             wanted = max(wanted, LEVER * pilot_width)
             self._climb(wanted, depth)
             self.width = min(wanted, self._widest())
         if not self.replicates:
-            self.replicates = max(_REPLICATES, min(math.ceil(needed / self.width), _MOST_REPLICATES))
+            self.replicates = max(LEAST_REPLICATES, min(math.ceil(needed / self.width), MOST_REPLICATES))
             refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
-            self.replicates = max(self.replicates, min(refined, 2 * self.replicates, _MOST_REPLICATES))
+            self.replicates = max(self.replicates, min(refined, 2 * self.replicates, MOST_REPLICATES))
+
+    def _weigh(self, pilot_width: int, depth: int, amplification: float) -> None:
+        """Choose resolution, width and replicates together, from narrow networks of the same seeds."""
+        count = min(self.replicates or _PILOT_REPLICATES, _PILOT_REPLICATES)
+        narrow = [self._run(pilot_width, depth, count, "structured", e) for e in RESOLUTIONS]
+        twice = [self._run(2 * pilot_width, depth, 1, "structured", e) for e in RESOLUTIONS]  # two widths show a power
+        pilot, bias = narrow[-1], resolution_bias([ensemble.outputs for ensemble in narrow])
+        spread = amplification * rms(pilot.outputs.std(0)) * math.sqrt(pilot_width)
+        wanted = self.rtol * rms(pilot.outputs.mean(0))
+        if self.width and self.replicates:  # then a bias as large as the noise will do
+            wanted = max(wanted, math.sqrt(2 / (self.width * self.replicates)) * spread)
+        option = partial(
+            best_option,
+            widths=self._widths(pilot_width),
+            spread=spread,
+            wanted=wanted,
+            replicates=self.replicates or None,
+        )
+        exact = [
+            option(kind, None, seconds_of=partial(self._seconds, kind, {}), bias=0.0)
+            for kind in self.networks.kinds
+            if kind != "structured"
+        ]
+        resolved = [
+            option("structured", e, seconds_of=partial(self._seconds, "structured", reached), bias=bias.at(e))
+            for e, reached in zip(RESOLUTIONS, map(_reached, narrow, twice), strict=True)
+        ]
+        self.weighing = Weighing(cheapest_option(exact), cheapest_option(resolved))
+        self._take(self.weighing.chosen)
+
+    def _take(self, option: Option | None) -> None:
+        """Use the networks that were chosen; exact ones, sized as ever, where none reaches the error."""
+        kinds = self.networks.kinds
+        self._is_gaussian = option is None or option.weights != "structured"
+        if option is None and not any(kind != "structured" for kind in kinds):
+            self._is_gaussian, self.resolution = False, RESOLUTIONS[-1]
+        if option is not None:
+            self.width, self.resolution, self._bias = option.width, option.resolution, option.bias
+
+    def _widths(self, pilot_width: int) -> list[int]:
+        """That may be chosen."""
+        if self.width:
+            return [self.width]
+        unit, least = self.networks.unit, LEVER * pilot_width
+        return [width for k in range(64) if least <= (width := unit << k) <= max(self._widest(), least)]
+
+    def _seconds(self, kind: NetworkWeights, reached: Mapping[int, Ranks], width: int) -> float | None:
+        """Of a network and its narrower one at the largest depth; None where it does not fit into memory."""
+        cost, depth = self.networks.cost, self._deepest
+        if cost(kind, width, depth, None).bytes > self.memory:
+            return None
+        ranks = {n: foreseen(reached, n) for n in (width, self.networks.narrower(width))}
+        return sum(cost(kind, n, depth, None if rank is None else rank.mean).seconds for n, rank in ranks.items())
 
     def fits(self, depth: int) -> bool:
         """Whether the chosen width fits into memory at a depth."""
@@ -117,7 +186,7 @@ class Sampler:
 
     def _needed(self, pilot: Ensemble, amplification: float) -> float:
         """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs."""
-        error = self.rtol * rms(pilot.outputs.mean(0))
+        error = math.sqrt(max(0.0, (self.rtol * rms(pilot.outputs.mean(0))) ** 2 - self._bias**2))
         spread = amplification * rms(pilot.outputs.std(0))
         needed = (spread / error) ** 2 * pilot.width if error > 0 else math.nan
         return needed if math.isfinite(needed) else 0.0
@@ -140,9 +209,9 @@ class Sampler:
     def _ways(self, width: int, depth: int) -> Sequence[Storage]:
         """How networks of a size can hold their weights: in one law with the widest and deepest, once it is chosen."""
         ways = self.networks.ways(width, depth)
-        if not self.width:
-            return ways
         if self._is_gaussian is None:
+            if not self.width:
+                return ways
             self._is_gaussian = self._chosen(self.networks.ways(self.width, self._deepest)).is_gaussian
         return [way for way in ways if way.is_gaussian == self._is_gaussian]
 
@@ -168,3 +237,8 @@ class Sampler:
             more = self.networks.train(width, depth, weights, missing, label, resolution)
             self._done[key] = have.joined(more) if have else more
         return self._done[key]
+
+
+def _reached(*ensembles: Ensemble) -> dict[int, Ranks]:
+    """The directions that networks have, by width."""
+    return {ensemble.width: Ranks(*[ensemble.directions or 0.0] * 2) for ensemble in ensembles}

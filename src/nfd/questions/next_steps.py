@@ -27,6 +27,7 @@ C = TypeVar("C", bound=ModelConfig)
 
 _PREFERRED: tuple[RuleName, ...] = ("complete-p", "depth-mup-inner", "depth-mup", "mup")
 _OCTAVES = 2  # doublings to either side of a rate that is known
+_OF_ONE = ("width", "depth", "memory")  # of the networks of one question, which mean something else in another
 _OF_A_LAW = 3  # sizes of an axis, for a law that may be extrapolated
 
 
@@ -161,7 +162,7 @@ def _later(config: CheckConfig) -> CheckConfig:
 
 def _for(kind: type[C], config: RecipeConfig, **settings: Any) -> C:
     """The settings of another question about the same networks: the sizes, the optimizer, and what was set."""
-    shared = (kind.model_fields.keys() & type(config).model_fields.keys()) - {"rule", "lr"}
+    shared = (kind.model_fields.keys() & type(config).model_fields.keys()) - {"rule", "lr", *_OF_ONE}
     kept = [name for name in shared if name in ("widths", "depths", "optimizer") or config.changed(name)]
     return kind(**{name: getattr(config, name) for name in kept} | settings)
 

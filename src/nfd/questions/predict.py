@@ -72,7 +72,9 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             width, all networks of a prediction have them, or none.
         resolution: of structured weights, which a number asks for: shorter directions are not learned
             (``nfd.StructuredLinear``); by default 0.1. What it adds to the losses is estimated from narrow networks at
-            half of it, and counted by the intervals.
+            half of it, and counted by the intervals. ``"auto"`` chooses resolution, width and replicates together: the
+            cheapest, as predicted, for which the root of the squares of standard error and bias is within ``rtol``;
+            exact layers where no resolution saves. The result's ``weighing`` has both.
         width: n, or ``"auto"`` for the width and replicates that ``rtol`` needs and ``memory`` allows.
         replicates: R; None for as many as ``rtol`` needs.
         rtol: wanted standard error, RMS over outputs relative to the RMS of the outputs (0.05); of your networks over

@@ -63,7 +63,7 @@ def predict_model(
     base_depth: int | None = None,
     width: int | str = "auto",
     weights: str = "auto",
-    resolution: float | None = None,
+    resolution: float | str | None = None,
     rank: int | None = None,
     replicates: int | None = None,
     rtol: float = LOSS_RTOL,
@@ -99,7 +99,7 @@ def predict_model(
     place = str(check_device(task.device if device is None else device))
     recipe = Recipe(family, task, None, schedule, version)
     costs = ModelCosts(family, task, known)
-    wanted = "structured" if weights == "auto" and resolution is not None else weights
+    wanted = "structured" if weights == "auto" and resolution not in (None, "auto") else weights
     kinds = resolved(_kinds(wanted, costs), wanted, resolution)
     family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
     sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)

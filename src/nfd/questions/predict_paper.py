@@ -52,7 +52,7 @@ def predict_paper(
     rule: str = "depth-mup",
     width: int | str = "auto",
     weights: str = "auto",
-    resolution: float | None = None,
+    resolution: float | str | None = None,
     replicates: int | None = None,
     rtol: float = RTOL,
     memory: str | int = MEMORY,

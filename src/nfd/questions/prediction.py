@@ -52,6 +52,7 @@ class Predicted:
         p = self.prediction
         facts = {name: getattr(p, name) for name in (*_FACTS, *_OF_OUTPUTS) if hasattr(p, name)}
         predicted = {"ways": [asdict(way) for way in p.ways], "eval_loss": numbers(p.eval_interval)}
+        predicted["weighing"] = None if p.weighing is None else asdict(p.weighing)
         config = self.config.model_dump() | {"depth": "inf" if self.config.depth == math.inf else self.config.depth}
         return {"config": config, **self.data, **facts, **predicted, "nfd": nfd.__version__, "rows": p.table}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller erro
 
 
 def sampling(
-    width: int | str, replicates: int | None, rtol: float, memory: str | int, resolution: float | None
+    width: int | str, replicates: int | None, rtol: float, memory: str | int, resolution: float | str | None
 ) -> Callable[[Networks], Sampler]:
     """What samples any networks at the sizes that the arguments of a prediction ask for.
 
@@ -37,15 +37,15 @@ def sampling(
         replicates=None if replicates is None else check_count("replicates", replicates, minimum=2, maximum=MOST),
         rtol=check_real("rtol", rtol, least=_FINEST),
         memory=bytes_of(memory),
-        resolution=None if resolution is None else check_real("resolution", resolution, above=0.0, below=1.0),
+        resolution=_resolution(resolution),
     )
 
 
-def resolved(kinds: Sequence[NetworkWeights], weights: str, resolution: float | None) -> list[NetworkWeights]:
-    """The kinds that are left where a resolution is given, which asks for structured weights."""
+def resolved(kinds: Sequence[NetworkWeights], weights: str, resolution: float | str | None) -> list[NetworkWeights]:
+    """The kinds that are left where a resolution is given: a number asks for structured weights, "auto" for no kind."""
     if resolution is not None and weights not in ("auto", "structured"):
         raise InputError(f"resolution is for weights='structured'; got {resolution!r} for {weights!r}. Drop one.")
-    return [kind for kind in kinds if resolution is None or kind == "structured"]
+    return [kind for kind in kinds if resolution in (None, "auto") or kind == "structured"]
 
 
 def limit_at(sampler: Sampler, depth: float) -> tuple[Limit, tuple[Tensor, Tensor] | None]:
@@ -94,6 +94,7 @@ def losses_of(
         "growth": limit.growth,
         "weights": limit.weights,
         "resolution": sampler.resolution or RESOLUTION if limit.weights == "structured" else None,
+        "weighing": sampler.weighing,
         "ways": tuple(sampler.networks.ways(sampler.width, limit.depths[-1])),
         "seconds": seconds,
         "note": " ".join(filter(None, _notes(sampler, limit, outputs))),
@@ -129,6 +130,14 @@ def _accuracy(sampler: Sampler, limit: Limit) -> str:
         f"rtol={sampler.rtol:g}: width {sampler.width} and {sampler.replicates} replicates are what was asked for, or "
         "what memory allows."
     )
+
+
+def _resolution(value: float | str | None) -> float | Literal["auto"] | None:
+    if value is None or value == "auto":
+        return value  # type: ignore[return-value]
+    if isinstance(value, str):
+        raise InputTypeError(f"resolution must be a number or 'auto'; got {value!r}.")
+    return check_real("resolution", value, above=0.0, below=1.0)
 
 
 def _width(value: int | str) -> int | None:

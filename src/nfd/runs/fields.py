@@ -75,6 +75,9 @@ holdable = must_be(
 whole_or_infinite = must_be(
     "a whole number of at least 1, or inf", lambda value: value == math.inf or (value >= 1 and value.is_integer())
 )
+share_or_auto = must_be(
+    "a number between 0 and 1, or 'auto'", lambda value: value == "auto" or (isinstance(value, float) and 0 < value < 1)
+)
 count_or_auto = must_be("a whole number of at least 1, or 'auto'", lambda value: value == "auto" or _is_count(value))
 utf8 = must_be("a name in UTF-8", lambda name: name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name))
 
@@ -111,4 +114,5 @@ Optimizer = Annotated[str, AfterValidator(known)]  # or the path of one
 WholeOptimizer = Annotated[str, AfterValidator(whole)]  # of every tensor of a network
 AnyDepth = Annotated[float, Field(strict=True), AfterValidator(whole_or_infinite)]
 WidthOrAuto = Annotated[int | str, AfterValidator(count_or_auto)]
+ShareOrAuto = Annotated[float | str, AfterValidator(share_or_auto)]
 Ascending = Annotated[tuple[Count, ...], AfterValidator(ascending)]

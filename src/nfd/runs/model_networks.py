@@ -76,6 +76,10 @@ class ModelNetworks:
         """Those that are allowed."""
         return [self.costs.of(kind, width, depth) for kind in self.kinds]
 
+    def cost(self, weights: NetworkWeights, width: int, depth: int, rank: float | None) -> Storage:
+        """Of one network."""
+        return self.costs.of(weights, width, depth, None if rank is None else math.ceil(rank))
+
     def least(self, width: int, depth: int) -> Storage:
         """With updates of a single direction, unless it is known how many they need."""
         rank = 1 if self.costs.rank is None else None
@@ -118,6 +122,7 @@ class ModelNetworks:
                 "Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."
             )
         steps = self.recipe.task.steps
+        ranks = [record.metrics[DIRECTIONS] for record in records if DIRECTIONS in record.metrics]
         ends = [int(record.metrics["diverged_at"]) for record in records if "diverged_at" in record.metrics]
         return Ensemble(
             width,
@@ -126,6 +131,7 @@ class ModelNetworks:
             torch.stack([_padded(curve, steps) for curve in curves]),
             torch.stack([_judged(record) for record in records]),
             min(ends, default=None),
+            max(ranks, default=None),
         )
 
 

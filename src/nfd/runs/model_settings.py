@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field
 from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
 from nfd.core.errors import InputError
 from nfd.core.names import Decay, ModelWeights, RuleName
-from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Share, Width
-from nfd.runs.fields import AnyDepth, Optimizer, WidthOrAuto, distinct, is_path, pairs
+from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Width
+from nfd.runs.fields import AnyDepth, Optimizer, ShareOrAuto, WidthOrAuto, distinct, is_path, pairs
 from nfd.runs.settings import DataConfig
 from nfd.scaling.laws import check_optimizer, law_of
 from nfd.scaling.rules import rule_named
@@ -151,8 +151,8 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     """width of the networks that stand for the infinitely wide one, or auto"""
     weights: ModelWeights = "auto"
     """dense, structured, or auto: the cheaper of both by predicted cost"""
-    resolution: Share | None = None
-    """resolution of structured weights, which a number asks for; by default 0.1"""
+    resolution: ShareOrAuto | None = None
+    """resolution of structured weights, which a number asks for; auto weighs it against exact layers; by default 0.1"""
     rank: Width | None = None
     """directions that the update of a structured matrix needs at most, where you know"""
     replicates: Several | None = None

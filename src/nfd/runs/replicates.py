@@ -19,6 +19,8 @@ from nfd.meters.updates import UPDATES, Baseline
 from nfd.nets.network import Network
 from nfd.runs.run import NUMERICS, Run, group_key, hashed
 from nfd.runs.sweep import Sweep
+from nfd.runs.trained import recorded
+from nfd.runs.trials import DIRECTIONS
 from nfd.store.rows import Record
 from nfd.training.loop import train
 from nfd.training.optimizers import optimizer_named
@@ -74,6 +76,8 @@ class ReplicateRun(Run):
         diverged = trajectory.diverged_at is not None
         if trajectory.diverged_at is not None:
             metrics["diverged_at"] = float(trajectory.diverged_at)
+        if trajectory.directions is not None:
+            metrics[DIRECTIONS] = trajectory.directions
         curves = {"outputs": trajectory.outputs, "evaluated": trajectory.evaluated}
         return Record(
             self.key,
@@ -100,6 +104,7 @@ class ReplicateRun(Run):
             None if end is None else int(end),
             {steps: row for steps, row in rows.items() if row},
             record.seconds,
+            record.metrics.get(DIRECTIONS),
         )
 
 
@@ -144,7 +149,8 @@ def trained(replicate: Replicate) -> Trajectory:
     evaluated = _evaluated(problem, net, diverged is not None)
     if diverged is None and not bool(torch.isfinite(evaluated).all()):
         diverged = task.steps - 1
-    return Trajectory(outputs, evaluated, diverged, updates, time.perf_counter() - start)
+    directions = recorded(net).get(DIRECTIONS)
+    return Trajectory(outputs, evaluated, diverged, updates, time.perf_counter() - start, directions)
 
 
 @torch.no_grad()

@@ -28,6 +28,7 @@ from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Sever
 from nfd.runs.fields import (
     AnyDepth,
     Ascending,
+    ShareOrAuto,
     WholeOptimizer,
     WidthOrAuto,
     ascending,
@@ -205,8 +206,8 @@ class PredictConfig(TrainingConfig):
     """width of the networks that stand for the infinitely wide one, or auto"""
     weights: PaperWeights = "auto"
     """dense, deferred, structured, or auto: the cheapest by predicted cost"""
-    resolution: Share | None = None
-    """resolution of structured weights, which a number asks for; by default 0.1"""
+    resolution: ShareOrAuto | None = None
+    """resolution of structured weights, which a number asks for; auto weighs it against exact layers; by default 0.1"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
     rtol: Positive = RTOL

@@ -19,6 +19,7 @@ from nfd.nets.resnet import ResNet
 from nfd.nets.structured import StructuredLinear
 from nfd.runs.metering import METERS
 from nfd.runs.settings import RunConfig
+from nfd.runs.trials import DIRECTIONS
 from nfd.scaling.laws import law_of
 from nfd.training.loop import Optimizer, train
 from nfd.training.losses import cross_entropy
@@ -101,7 +102,7 @@ class _Training:
         """Train them, and what that gave for each."""
         metrics, curves = self.meter.start()
         losses = self._losses()
-        metrics |= _recorded(self.net)
+        metrics |= recorded(self.net)
         outputs = self._outputs(self.first.steps)
         tests = self._test_curves() if self.first.every else {}
         results = []
@@ -166,10 +167,10 @@ class _Training:
         return vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}
 
 
-def _recorded(net: nn.Module) -> dict[str, float]:
-    """``directions``: how many directions the update of a structured layer has, the mean over layers."""
+def recorded(net: nn.Module) -> dict[str, float]:
+    """``DIRECTIONS``: how many directions the update of a structured layer has, the mean over layers."""
     ranks = [layer.rank for layer in net.modules() if isinstance(layer, StructuredLinear)]
-    return {"directions": sum(ranks) / len(ranks)} if ranks else {}
+    return {DIRECTIONS: sum(ranks) / len(ranks)} if ranks else {}
 
 
 @torch.no_grad()
