@@ -25,6 +25,7 @@ class CheckCommand(ModelOptions, CheckConfig):
             *PAGE,
             "runs.csv",
             "meters.csv",
+            "noise.csv",
             *charts("depth", "width", "late-depth", "late-width", "time", "alignment"),
         ]
 

@@ -26,6 +26,7 @@ from nfd.core.progress import bar
 from nfd.core.tables import Row
 from nfd.families.constructed import family_of
 from nfd.families.family import Family
+from nfd.meters.batch_noise import samples_of_a_part
 from nfd.meters.job import Job
 from nfd.meters.looks import after, growth
 from nfd.meters.outcome import Check, failures_of
@@ -61,6 +62,7 @@ def check(
     adamw_lr: float | None = None,
     make_optimizer: MakeOptimizer | None = None,
     gia: bool = False,
+    noise: bool = False,
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> Check:
@@ -98,6 +100,8 @@ def check(
         adamw_lr: the base's rate of what Muon leaves to AdamW; ``lr`` where None.
         make_optimizer: from parameter groups to an optimizer, for ones that PyTorch does not have.
         gia: train the decoupled twin too (networks of ``nfd.nets`` with feedback="shared").
+        noise: estimate the noise scale of gradients after the last step, on the batches, which must be of one size:
+            ``Check.noise``.
         device: where models and batches are moved to; None leaves them where ``make_model`` and you put them.
         progress: show a bar on a terminal.
 
@@ -126,8 +130,20 @@ def check(
         at = _looks(at, task.steps)
         task = replace(task, batches=task.batches[: at[-1]])
     recipe = Recipe(family, task, make_optimizer, schedule)
+    if check_flag("noise", noise):
+        samples_of_a_part(task.batches)
     rest_rate = law_of(family.optimizer).check_rest_rate(adamw_lr)
-    job = Job(recipe, lr, weight_decay, check_flag("gia", gia), place, recipe.factors(lr), at, rest_rate)
+    job = Job(
+        recipe,
+        lr,
+        weight_decay,
+        check_flag("gia", gia),
+        place,
+        recipe.factors(lr),
+        at,
+        rest_rate,
+        noise,
+    )
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]

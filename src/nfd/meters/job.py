@@ -14,8 +14,10 @@ from torch import Tensor
 
 from nfd.core.tables import Row
 from nfd.families.member import Member, StreamEnds
+from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event
+from nfd.meters.noise import GradientNoise
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.scaling.calls import outputs_of
 from nfd.training.loop import Around, Step
@@ -46,6 +48,7 @@ class Job:
     rates: tuple[float, ...] | None = None
     at: tuple[int, ...] | None = None
     adamw_lr: float | None = None
+    noise: bool = False
 
     @property
     def batches(self) -> Sequence[Pair]:
@@ -70,17 +73,21 @@ class Job:
 
     def run(self, built: Built) -> Row:
         """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``first`` step,
-        and ``rows``, the meters of the network and of its matrices after every step that is looked at."""
-        trial = _Measurement(self, built.member)
+        ``rows``, the meters of the network and of its matrices after every step that is looked at, and ``noise``, that
+        of its gradients, if asked for."""
+        trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
             twin = built.twin
             gap = {} if twin is None else {"gia_gap": self._gap(built.member, twin, losses[0])}
             trial.meters = trial.measure(len(losses), **gap)
+            if self.noise:
+                noises = noise_of(built.member.module, built.member, self.recipe.task.value, self.batches)
         size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
         first = {} if trial.first is None else {"first": trial.first}
         rows = [size | row for row in trial.rows]
-        return size | {"events": trial.events, "unread": trial.unread, "rows": rows} | first | trial.meters
+        nested = {"events": trial.events, "unread": trial.unread, "rows": rows, "noise": noise_rows(size, noises)}
+        return size | nested | first | trial.meters
 
     def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
         """Train a member: one row per step."""

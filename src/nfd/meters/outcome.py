@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Column
 
 from nfd.core.tables import Row, as_text, table_of
+from nfd.meters.batch_noise import noise_as_text
 from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.verdict import LIMITS, THRESHOLDS
 
@@ -29,6 +30,7 @@ MEANINGS = {
     "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
 }
 
+_NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
 _DRAWS = (
     "Note: the model draws random numbers in training, as dropout does. That is noise in every meter: switch it off "
     "for a check."
@@ -77,6 +79,17 @@ class Check:
         return [row for run in self.runs for row in run["rows"]]
 
     @property
+    def noise(self) -> list[dict[str, Any]]:
+        """Noise scales of gradients after the last step, where it was asked for, in samples: one dict for each network
+        and kind.
+
+        ``simple`` is ``tr Sigma / |G|^2``, ``curved`` is ``tr(H Sigma) / G' H G`` (``nfd.meters.noise``). Near that
+        batch more samples per step begin to gain little: ``critical_batch`` of ``nfd.plan``, there in the unit of its
+        batch.
+        """
+        return [row for run in self.runs for row in run["noise"]]
+
+    @property
     def ok(self) -> bool:
         """Whether nothing collapses, grows or breaks, after any of the steps.
 
@@ -111,7 +124,8 @@ class Check:
         rate = f"{self.rate_name} = {self.lr:g}"
         head = f"Rule {self.rule!r}, {self.optimizer}, {rate}, {self.steps} steps, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
-        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS])
+        noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
+        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
 
 
 def failures_of(runs: Sequence[Row]) -> list[Failure]:

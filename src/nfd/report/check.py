@@ -13,7 +13,7 @@ from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 from nfd.runs.model_settings import CheckConfig
 
-_NESTED = ("events", "first", "unread", "rows")
+_NESTED = ("events", "first", "unread", "rows", "noise")
 
 
 def check_report(
@@ -48,8 +48,9 @@ def check_report(
             "growth": check.growth,
             "runs": runs,
             "rows": check.rows,
+            "noise": check.noise,
         },
-        tables={"runs.csv": runs, "meters.csv": check.rows},
+        tables={"runs.csv": runs, "meters.csv": check.rows} | ({"noise.csv": check.noise} if check.noise else {}),
     )
 
 

@@ -117,6 +117,8 @@ class CheckConfig(ModelConfig):
     """samples per step"""
     gia: bool = False
     """for networks of nfd.nets: train their decoupled twins too, and measure the gap"""
+    noise: bool = False
+    """estimate the noise scale of the gradients after the last step, with intervals"""
 
     def check(self) -> None:
         super().check()

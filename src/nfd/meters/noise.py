@@ -1,0 +1,139 @@
+"""Gradient noise: how large a batch must be for its gradient to be more signal than noise.
+
+Of m micro-batches of b samples each, drawn independently, take the gradients ``g_1 .. g_m`` at one set of weights.
+With G their mean over all data and Sigma the covariance of one sample's gradient,
+
+    signal   = (|sum g|^2 - sum |g_i|^2) / (m (m - 1))        has the mean |G|^2
+    variance = b (sum |g_i|^2 - |sum g|^2 / m) / (m - 1)       has the mean tr Sigma
+
+exactly, whatever the law of the gradients. Their ratio is the simple noise scale ``B = tr Sigma / |G|^2``: at this
+batch the noise of a step is as large as its gradient. With ``H g_i``, products with the Hessian, in place of one factor
+of every square, the same sums give ``tr(H Sigma)`` and ``G' H G``, whose ratio is the noise scale that the loss of a
+step depends on.
+
+Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, section 2 and appendix A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import InputError, check_count
+from nfd.core.statistics import UNKNOWN, Interval, mean, ratio_of_means
+
+Gradients = Sequence[Tensor | None]
+"""One for every parameter, in one order; None for one that has none."""
+
+
+class GradientNoise:
+    """Noise of gradients from micro-batches as they come; keeps their sum, and two numbers per group.
+
+    Every ``group`` successive micro-batches make a group, one independent estimate of signal and variance; intervals
+    come from how groups differ. Micro-batches of one group should have the same weights, as in gradient accumulation.
+    Where they are successive steps, the weights are taken for equal, and what a step changes counts as noise.
+
+    Args:
+        samples: of a micro-batch; the noise scale is in this unit.
+        group: micro-batches of a group, at least 2.
+
+    Attributes:
+        signals, variances: of every complete group.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+
+    def __init__(self, samples: int, group: int = 8) -> None:
+        self.samples, self.group = check_count("samples", samples), check_count("group", group, minimum=2)
+        self.signals: list[float] = []
+        self.variances: list[float] = []
+        self._open, self._curved = _Sums(), False
+
+    def add(self, gradients: Gradients, images: Gradients | None = None) -> None:
+        """Take in the gradients of the mean loss of one micro-batch.
+
+        Args:
+            gradients: one for every parameter; not kept.
+            images: products of a symmetric matrix, the same for a whole group, with them; themselves by default.
+
+        Raises:
+            ValueError: where their number differs from that of the micro-batch before.
+        """
+        sums = self._open
+        if sums.count and len(gradients) != len(sums.gradients):
+            raise InputError(f"gradients must be one for each of {len(sums.gradients)}; got {len(gradients)}.")
+        sums.squares += inner(gradients, gradients if images is None else images)
+        sums.gradients = _added(sums.gradients, gradients)
+        if images is not None:
+            sums.images, self._curved = _added(sums.images, images), True
+        sums.count += 1
+        if sums.count == self.group:
+            self._close()
+
+    def estimate(self) -> Interval:
+        """The noise scale in samples, its 95 % limits by Fieller's theorem over groups.
+
+        Returns:
+            Not-a-number before two groups are complete; an upper limit of infinity where the signal does not differ
+            from zero: then more groups, or larger micro-batches, are needed. By curvature, which may be negative along
+            the gradient, not-a-number there.
+        """
+        if self._curved and not self.signal.low > 0:
+            return UNKNOWN
+        return ratio_of_means(torch.tensor(self.variances), torch.tensor(self.signals))
+
+    @property
+    def signal(self) -> Interval:
+        """The mean of ``|G|^2``, with its interval over groups; negative estimates are not cut off."""
+        return mean(torch.tensor(self.signals, dtype=torch.float64)) if self.signals else UNKNOWN
+
+    @property
+    def variance(self) -> Interval:
+        """The mean of ``tr Sigma``, that of one sample, with its interval over groups."""
+        return mean(torch.tensor(self.variances, dtype=torch.float64)) if self.variances else UNKNOWN
+
+    def _close(self) -> None:
+        """Turn the sums of a complete group into its two estimates."""
+        m, sums = self.group, self._open
+        whole = inner(sums.gradients, sums.images or sums.gradients)
+        self.signals.append((whole - sums.squares) / (m * (m - 1)))
+        self.variances.append(self.samples * (sums.squares - whole / m) / (m - 1))
+        self._open = _Sums()
+
+
+@dataclass
+class _Sums:
+    """Over the micro-batches of the group so far: gradients, their images, and inner products of the two."""
+
+    gradients: list[Tensor | None] = field(default_factory=list)
+    images: list[Tensor | None] = field(default_factory=list)
+    squares: float = 0.0
+    count: int = 0
+
+
+def inner(first: Gradients, second: Gradients) -> float:
+    """The inner product of two sets of gradients, added up in float64; None stands for zeros."""
+    products = [
+        (a.detach() * b.detach()).sum(dtype=torch.float64)
+        for a, b in zip(first, second, strict=True)
+        if a is not None and b is not None
+    ]
+    return float(torch.stack(products).sum()) if products else 0.0
+
+
+def _added(total: list[Tensor | None], gradients: Gradients) -> list[Tensor | None]:
+    """The sum in float32 or better, in place where it exists."""
+    if not total:
+        return [
+            None if g is None else g.detach().to(torch.promote_types(g.dtype, torch.float32), copy=True)
+            for g in gradients
+        ]
+    for place, g in enumerate(gradients):
+        if g is not None:
+            known = total[place]
+            total[place] = g.detach().clone() if known is None else known.add_(g.detach())
+    return total

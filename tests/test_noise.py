@@ -1,0 +1,176 @@
+"""Noise of gradients: unbiased, with intervals that hold the truth, of known Gaussians, quadratic losses and models."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import nfd
+from nfd.core.statistics import Interval, ratio_of_means
+from nfd.meters.batch_noise import noise_of
+from nfd.meters.noise import GradientNoise, inner
+
+SIZE, SAMPLES = 60, 4
+
+
+def law_of_gradients() -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviations of one sample's gradient: noise scale 16 in the plain metric."""
+    scales = torch.linspace(0.5, 1.5, SIZE, dtype=torch.float64)
+    mean = torch.ones(SIZE, dtype=torch.float64) * (scales.square().sum() / SIZE / 16).sqrt()
+    return mean, scales
+
+
+def measured(stream: torch.Generator, groups: int, group: int = 8, curvature: Tensor | None = None) -> GradientNoise:
+    mean, scales = law_of_gradients()
+    noise = GradientNoise(SAMPLES, group)
+    draws = torch.randn(groups * group, SIZE, dtype=torch.float64, generator=stream)
+    for gradient in mean + scales * draws / SAMPLES**0.5:
+        halves = [gradient[: SIZE // 2], None, gradient[SIZE // 2 :]]
+        if curvature is None:
+            noise.add(halves)
+        else:
+            image = curvature * gradient
+            noise.add(halves, [image[: SIZE // 2], None, image[SIZE // 2 :]])
+    return noise
+
+
+def covers(interval: Interval, truth: float) -> bool:
+    return interval.low <= truth <= interval.high
+
+
+@pytest.mark.parametrize("groups", [6, 20])
+def test_intervals_hold_the_noise_scale_of_known_gradients_and_not_another(groups: int) -> None:
+    stream, mean_scale = torch.Generator().manual_seed(0), 16.0
+    estimates = [measured(stream, groups).estimate() for _ in range(40)]
+    held = sum(covers(estimate, mean_scale) for estimate in estimates)
+    assert held >= 34  # of 40 at 95 %: fewer by chance once in 100 times
+    false = sum(covers(estimate, 4 * mean_scale) for estimate in estimates)
+    assert false <= (30 if groups == 6 else 6)
+
+
+def test_signal_and_variance_are_unbiased_at_every_size_of_group() -> None:
+    mean, scales = law_of_gradients()
+    for group in (2, 8):
+        noise = measured(torch.Generator().manual_seed(1), 400, group)
+        assert covers(noise.signal, float(mean.square().sum()))
+        assert covers(noise.variance, float(scales.square().sum()))
+    naive = noise.variance.value / (noise.signal.value + noise.variance.value / SAMPLES)  # |g|^2 holds noise too
+    assert not covers(noise.estimate(), naive)
+
+
+def test_the_noise_scale_of_a_quadratic_loss_takes_its_curvature() -> None:
+    mean, scales = law_of_gradients()
+    curvature = torch.linspace(0.1, 4.0, SIZE, dtype=torch.float64)
+    noise = measured(torch.Generator().manual_seed(2), 200, curvature=curvature)
+    truth = float((curvature * scales.square()).sum() / (curvature * mean.square()).sum())
+    assert covers(noise.estimate(), truth)
+    assert not covers(noise.estimate(), 16.0)
+
+
+def test_gradients_without_signal_have_a_lower_limit_alone() -> None:
+    noise, stream = GradientNoise(1), torch.Generator().manual_seed(3)
+    for gradient in torch.randn(80, SIZE, generator=stream):
+        noise.add([gradient])
+    estimate = noise.estimate()
+    assert estimate.high == math.inf
+    assert estimate.low > 5
+
+
+def test_a_micro_batch_is_not_kept_and_its_dtype_does_not_matter() -> None:
+    gradients = torch.randn(16, SIZE, generator=torch.Generator().manual_seed(4)).bfloat16()
+    reference, noise = GradientNoise(2), GradientNoise(2)
+    for gradient in gradients:
+        reference.add([gradient.double()])
+        noise.add([gradient])
+        gradient.zero_()
+    assert noise.signals == pytest.approx(reference.signals, rel=1e-2, abs=1e-2)
+    assert inner([None, gradients[0]], [gradients[0], None]) == 0.0
+
+
+def test_few_or_unequal_gradients_are_no_estimate() -> None:
+    noise = GradientNoise(1, group=2)
+    assert math.isnan(noise.estimate().value)
+    assert math.isnan(noise.signal.value)
+    noise.add([torch.ones(3)])
+    with pytest.raises(ValueError, match="one for each of 1"):
+        noise.add([torch.ones(3), torch.ones(2)])
+    with pytest.raises(ValueError, match="group must be"):
+        GradientNoise(1, group=1)
+    for above, below in (([-1.0, 1.0, 0.0], [1.0, -1.0, 0.1]), ([1.0, 1.1, 1.2], [-1.0, -1.1, -1.0])):
+        assert math.isnan(ratio_of_means(torch.tensor(above), torch.tensor(below)).value)
+
+
+def test_curvature_that_is_not_above_zero_gives_no_noise_scale() -> None:
+    noise = measured(torch.Generator().manual_seed(7), 20, curvature=-torch.ones(SIZE, dtype=torch.float64))
+    assert noise.signal.high < 0
+    assert math.isnan(noise.estimate().low)
+
+
+class Quadratic(torch.nn.Module):
+    """A weight for every input, and how far it is from it; with a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.full((SIZE,), 2.0, dtype=torch.float64))
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w - x
+
+
+def test_the_noise_of_a_model_is_that_of_its_loss_and_leaves_the_model_as_it_was() -> None:
+    scales = torch.linspace(0.5, 2.0, SIZE, dtype=torch.float64)
+    x = torch.randn(40, 16, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    model, curvature = Quadratic(), scales.square()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (curvature * outputs.square()).sum(1).mean() / 2 + 0 * targets.sum()
+
+    before = model.w.detach().clone()
+    noises = noise_of(model, model, loss, [(batch, torch.zeros(16)) for batch in x])
+    signal, variance = (curvature * 2).square().sum(), curvature.square().sum()  # of G = curvature w, and of one sample
+    assert noises["simple"].samples == 2
+    assert covers(noises["simple"].estimate(), float(variance / signal))
+    curved = (curvature**3).sum() / (curvature**3 * 4).sum()
+    assert covers(noises["curved"].estimate(), float(curved))
+    assert noises["curved"].signal.value == pytest.approx(float((curvature**3 * 4).sum()), rel=0.1)
+    assert torch.equal(model.w, before)
+    assert model.w.grad is None
+
+
+def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> None:
+    def batches(size: int, steps: int = 4) -> list[tuple[Tensor, Tensor]]:
+        stream = torch.Generator().manual_seed(6)
+        return [
+            (torch.randn(size, 8, generator=stream), torch.randint(3, (size,), generator=stream)) for _ in range(steps)
+        ]
+
+    sizes = {"widths": [8, 16], "depths": [1], "seeds": 2, "rule": "mup", "noise": True}
+    check = nfd.check(Net, batches=batches(16), **sizes)  # type: ignore[arg-type]
+    assert {(row["width"], row["seed"], row["noise"]) for row in check.noise} == {
+        (width, seed, kind) for width in (8, 16) for seed in (0, 1) for kind in ("simple", "curved")
+    }
+    for row in check.noise:
+        assert row["noise"] == "curved" or row["low"] <= row["value"] <= row["high"]
+    assert "noise scale [95 % interval]" in str(check)
+    plain = nfd.check(Net, batches=batches(16), **(sizes | {"noise": False}))  # type: ignore[arg-type]
+    assert plain.noise == []
+    assert plain.table == check.table
+    for wrong in (batches(11), batches(16, 1), [*batches(16, 1), *batches(8, 1)]):
+        with pytest.raises(ValueError, match="noise needs"):
+            nfd.check(Net, batches=wrong, **sizes)  # type: ignore[arg-type]
+
+
+class Net(torch.nn.Module):
+    """Three matrices."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        layers = [torch.nn.Linear(width, width) for _ in range(depth)]
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, width), *layers, torch.nn.Linear(width, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
