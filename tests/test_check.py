@@ -262,6 +262,12 @@ class Dropping(Residual):
         return super().forward(x * (1.0 + self.draw()) if self.training else x)
 
 
+def pretend_threads(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says that it has so many threads, and keeps those of the test: what is restored is not what was said."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+
+
 @pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.random, random.random])
 def test_networks_that_draw_have_streams_of_their_own(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest network draws nothing, so that others begin side by side; only what they draw tells."""
@@ -270,7 +276,7 @@ def test_networks_that_draw_have_streams_of_their_own(draw: Any, monkeypatch: py
         return nfd.check(lambda w, d: Dropping(w, d, draw), [8, 16], [2, 4], vectors(3), rule="mup", seeds=2).runs
 
     one_by_one = runs()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    pretend_threads(3, monkeypatch)
     torch.manual_seed(1), np.random.seed(1), random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # type: ignore[index]
     together = runs()
@@ -293,7 +299,7 @@ def test_side_by_side_networks_are_told_from_those_that_draw(monkeypatch: pytest
         return found
 
     monkeypatch.setattr(running, "_together", watched)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    pretend_threads(2, monkeypatch)
     nfd.check(Residual, [8, 16], [2], vectors(2), rule="mup", seeds=2)
     assert seen == [True, True]
     seen.clear()
