@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Two processes of one thread each: libraries of NumPy and SciPy would start one thread a core in both.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# Bytecode is kept, so that tests and library are compiled once, whatever the shell says.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
   wrong-edits browser clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -103,9 +103,11 @@ CASES = {
 }  # fmt: skip
 
 SIZES = [(8, 2), (16, 2), (16, 4)]
+REPEATED = ("small GPT", "Hugging Face's GPT-2")  # the GPT with a tied head stands for them
+ALL = [pytest.param(name, marks=pytest.mark.slow if name in REPEATED else ()) for name in CASES]
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=ALL)
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
@@ -207,12 +209,17 @@ def test_the_decoupled_twin_begins_alike_and_learns_otherwise(case: Case) -> Non
     assert not torch.allclose(step_of(twin, case.sample), step_of(member, case.sample))
 
 
+@cache
+def identities_of_cases() -> dict[str, Any]:
+    return {name: case.family().identity for name, case in CASES.items()}
+
+
 def test_an_identity_is_stable_and_tells_families_apart(case: Case) -> None:
     family = case.family()
     assert family.identity == case.family().identity
     assert family.identity != family.under(rule="mup", optimizer="adam").identity
     assert family.under(rule="mup").rule == "mup"
-    identities = [other.family().identity for other in CASES.values() if other is not case]
+    identities = [identity for name, identity in identities_of_cases().items() if CASES[name] is not case]
     assert family.identity not in identities
     assert family.name
 
