@@ -49,7 +49,7 @@ def reference(case: dict[str, Any]) -> Any:
     return pytest.param(case, id=name, marks=() if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("case", map(reference, REFERENCE))
+@pytest.mark.parametrize("case", [reference(case) for case in REFERENCE])
 def test_reference_trajectories(case: dict[str, Any]) -> None:
     x, y = parity_rows(*case["rows"])
     kwargs = {key: case[key] for key in ("depth", "horizon", "activation", "eta_c", "feedback")}
