@@ -70,6 +70,7 @@ def main(width: int = 128, depth: int = 8, steps: int = 50) -> float:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        callbacks=[nfd.integrations.LightningCallback(model.plan)],  # refuses an optimizer without the plan's groups
     )
     trainer.fit(model, DataLoader(TensorDataset(inputs, targets), batch_size=64, shuffle=True))
     with torch.no_grad():

@@ -49,7 +49,13 @@ def main(width: int = 64, depth: int = 4, steps: int = 20) -> float:
             disable_tqdm=True,
             logging_strategy="no",
         )
-        trainer = transformers.Trainer(model, arguments, train_dataset=data(), optimizers=(optimizer, None))
+        trainer = transformers.Trainer(
+            model,
+            arguments,
+            train_dataset=data(),
+            optimizers=(optimizer, None),
+            callbacks=[nfd.integrations.TrainerCallback(plan)],  # refuses an optimizer without the plan's groups
+        )
         return float(trainer.train().training_loss)
 
 

@@ -366,7 +366,8 @@ def test_every_random_stream_is_listed() -> None:
 
 def test_the_reference_has_every_public_name_and_command() -> None:
     listed = re.findall(r"\.\. auto(?:class|function|data):: ([\w.]+)", (ROOT / "docs/api.md").read_text())
-    assert {name for name in listed if name.count(".") == 1} == {f"nfd.{name}" for name in nfd.__all__}
+    public = {f"nfd.{name}" for name in nfd.__all__} - {"nfd.integrations"}  # a package, whose names are listed
+    assert {name for name in listed if name.count(".") == 1} == public
     for name in listed:
         module, attribute = name.rsplit(".", 1)
         assert getattr(importlib.import_module(module), attribute).__doc__, name

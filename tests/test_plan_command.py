@@ -20,6 +20,10 @@ import torch
 import nfd
 from tests.models import Residual as make
 batches = [(torch.randn(8, 5), torch.randint(0, 3, (8,)))] * 2
+class answering(make):
+    def forward(self, x, labels=None):
+        outputs = super().forward(x)
+        return outputs if labels is None else {"loss": torch.nn.functional.cross_entropy(outputs, labels)}
 adagrad = nfd.OptimizerLaw("planned-adagrad", torch.optim.Adagrad, classes=("Adagrad",), epsilon=True)
 unmade = nfd.OptimizerLaw("planned-unmade")
 """
@@ -36,8 +40,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(*options: str) -> nfd.Plan:
-    assert main(["plan", "planned_models:make", *SIZES, *options]) == 0
+def planned(*options: str, model: str = "planned_models:make") -> nfd.Plan:
+    assert main(["plan", model, *SIZES, *options]) == 0
     return nfd.Plan.load("out/plan/plan.json")
 
 
@@ -125,6 +129,47 @@ def test_the_lines_for_pytorch_run(options: tuple[str, ...]) -> None:
         for group in plan.param_groups(expected, 0.01, 0.1 if "--weight-decay" in options else 0.0)
     ]
     plan.check_rates(namespace["optimizer"])
+
+
+@pytest.mark.filterwarnings("ignore")  # of Hugging Face's own
+def test_the_lines_for_the_trainer_run(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    plan = planned("--for", "trainer", "--lr", "0.01", model="planned_models:answering")
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=1, per_device_train_batch_size=2, report_to=[], save_strategy="no", use_cpu=True,
+        max_grad_norm=0.0, disable_tqdm=True, logging_strategy="no",
+    )  # fmt: skip
+    data = [{"x": torch.ones(5), "labels": torch.tensor(k)} for k in (0, 1)]
+    namespace = lines_run({"arguments": arguments, "train_dataset": data})
+    start = Residual(16, 4)
+    plan.apply_(start)
+    assert namespace["trainer"].state.global_step == 1
+    assert not any(map(torch.equal, namespace["model"].parameters(), start.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning's own
+def test_the_lines_for_lightning_run() -> None:
+    lightning = pytest.importorskip("lightning")
+    plan = planned("--for", "lightning", "--lr", "0.01")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    arguments = {
+        "max_steps": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
+    batches = torch.utils.data.DataLoader([(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], batch_size=None)
+    namespace = lines_run({"Module": Module, "arguments": arguments, "loader": batches})
+    start = Residual(16, 4)
+    plan.apply_(start)
+    assert namespace["trainer"].global_step == 1
+    assert not any(map(torch.equal, namespace["model"].parameters(), start.parameters()))
 
 
 def megatron_rates(group: dict[str, Any], progress: float, decay: float) -> tuple[float, float]:

@@ -10,7 +10,10 @@ import pytest
 from tests import wrong_edits
 from tests.wrong_edits import PAGE, ROOT, Edit, applied, edits, judged, key_of, page
 
-AREAS = ("core", "families", "limits", "meters", "nets", "paper", "questions", "runs", "scaling", "training", "watch")
+AREAS = (
+    *("core", "families", "integrations", "limits", "meters", "nets"),
+    *("paper", "questions", "runs", "scaling", "training", "watch"),
+)
 TOY = Edit("half", "toy.py", "x / 2", "x / 4", "A quarter.", ("test_toy.py::test_half",))
 
 

@@ -1,3 +1,4 @@
+from . import integrations as integrations
 from .families.constructed import ConstructedFamily as ConstructedFamily
 from .families.family import Family as Family
 from .families.member import Member as Member

@@ -61,6 +61,7 @@ def _trainer(rates: str, made: str, config: PlanConfig) -> list[str]:
         "    arguments,  # of yours; max_grad_norm=0.0, as a clip over all tensors acts differently at another size",
         "    train_dataset=train_dataset,",
         "    optimizers=(optimizer, None),",
+        "    callbacks=[nfd.integrations.TrainerCallback(plan)],",
         ")",
         "trainer.train()",
     ]
@@ -75,7 +76,7 @@ def _lightning(rates: str, made: str, config: PlanConfig) -> list[str]:
         f"        return plan.make_optimizer(self.model, {rates}{made})",
         "",
         "",
-        "trainer = lightning.Trainer(**arguments)",
+        "trainer = lightning.Trainer(callbacks=[nfd.integrations.LightningCallback(plan)], **arguments)",
         "trainer.fit(Planned(model), loader)",
     ]
 

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
@@ -74,8 +75,14 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
         raise InputError(f"The rates are no longer the plan's: {lost}")
 
 
+_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+
 def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
     """Let an optimizer warn, once, at the first step at which its rates are no longer in the plan's ratios."""
+    if optimizer in _warning:
+        return
+    _warning.add(optimizer)
     remove: list[Callable[[], None]] = []
 
     def look(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:

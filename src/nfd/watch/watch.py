@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -99,6 +101,17 @@ class Watch:
                 self.alerts += self.expected.alerts(rows)
         self._prepare()
         return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps and rows as plain numbers and texts, for a checkpoint."""
+        return {"steps": self.steps, "rows": self.table}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken: of a watch that was made at the start, once the weights are loaded."""
+        self.steps, self.rows = state["steps"], [WatchRow(**row) for row in state["rows"]]
+        looks = [list(look) for _, look in groupby(self.rows, attrgetter("step"))]
+        self.alerts = [alert for look in looks for alert in (self.expected.alerts(look) if self.expected else ())]
+        self._prepare()
 
     @property
     def table(self) -> list[dict[str, Any]]:

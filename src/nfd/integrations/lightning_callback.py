@@ -1,0 +1,75 @@
+"""``nfd.integrations.LightningCallback``: a plan and a watch in Lightning's Trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from nfd.core.errors import MissingError
+from nfd.integrations.planned_optimizer import check_optimizers
+from nfd.integrations.rows import of_network
+from nfd.scaling.held import differences, held_by
+from nfd.scaling.plan import Plan
+from nfd.watch.watch import Watch
+
+try:
+    import lightning
+except ImportError:
+    raise MissingError("Lightning is not installed. pip install lightning") from None
+
+_REMEDY = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
+
+
+class LightningCallback(lightning.Callback):
+    """Refuses a training without the optimizer of its plan, steps a watch, and gives its meters to the loggers.
+
+    A watch counts steps of the optimizer, not batches that are accumulated. It is saved with every checkpoint, and goes
+    on from there.
+
+    Args:
+        plan: of the LightningModule or of a module that it holds. Where it is given, training does not begin unless the
+            optimizers have its groups.
+        watch: of the same module, on the device that it is trained on, before training.
+
+    Raises:
+        ImportError: where lightning is not installed.
+    """
+
+    def __init__(self, plan: Plan | None = None, watch: Watch | None = None) -> None:
+        self.plan, self.watch = plan, watch
+        self._stepped = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Check the optimizers.
+
+        Raises:
+            ValueError: where they are not the plan's.
+        """
+        self._stepped = trainer.global_step
+        if self.plan is not None:
+            check_optimizers(self.plan, _planned(self.plan, pl_module), trainer.optimizers, _REMEDY)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """Step the watch where the optimizer has stepped, and log the meters of the network."""
+        if self.watch is None or trainer.global_step == self._stepped:
+            return
+        self._stepped = trainer.global_step
+        if meters := of_network(self.watch.step()):
+            for logger in trainer.loggers:
+                logger.log_metrics(meters, step=self.watch.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the watch, for a checkpoint."""
+        return {} if self.watch is None else self.watch.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a checkpoint left the watch."""
+        if self.watch is not None and state_dict:
+            self.watch.load_state_dict(state_dict)
+
+
+def _planned(plan: Plan, module: nn.Module) -> nn.Module:
+    """What a plan is of: a LightningModule, or the first module that it holds and that the plan fits."""
+    held = (part for part in (module, *module.children()) if not differences(held_by(part), plan.entries))
+    return next(held, module)

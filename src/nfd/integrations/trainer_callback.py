@@ -1,0 +1,90 @@
+"""``nfd.integrations.TrainerCallback``: a plan and a watch in Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nfd.core.errors import MissingError
+from nfd.integrations.planned_optimizer import check_optimizers
+from nfd.integrations.rows import of_network
+from nfd.scaling.plan import Plan
+from nfd.watch.rows import WatchRow
+from nfd.watch.watch import Watch
+
+try:
+    import transformers
+except ImportError:
+    raise MissingError("Hugging Face's Trainer is not installed. pip install transformers accelerate") from None
+
+_REMEDY = "Give the Trainer optimizers=(plan.make_optimizer(model, lr=...), None)."
+_STATE = "nfd.Watch"  # its entry in the state of the trainer
+
+
+class TrainerCallback(transformers.TrainerCallback):
+    """Refuses a Trainer without the optimizer of its plan, and steps a watch.
+
+    A watch counts steps of the optimizer, not batches that are accumulated, and none that a scaler of gradients skips.
+    It is saved in ``trainer_state.json`` of every checkpoint, and goes on from there.
+
+    Args:
+        plan: of the Trainer's model. Where it is given, training does not begin unless the optimizer has its groups.
+        watch: of the same model, made after the Trainer, which moves the model, and before training.
+        log: what is called with the meters of the whole network after each look: ``trainer.log``, so that they reach
+            all that the Trainer reports to. None leaves them in ``watch.rows``.
+
+    Raises:
+        ImportError: where transformers is not installed.
+
+    Example::
+
+        trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+        watch = nfd.Watch(model, plan, sample)
+        trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        watch: Watch | None = None,
+        log: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
+        self.plan, self.watch, self.log = plan, watch, log
+        self._looked: Sequence[WatchRow] = ()  # rows that are not logged yet
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Check the optimizer; let the watch go on where a checkpoint left it.
+
+        Raises:
+            ValueError: where the optimizer is not the plan's.
+        """
+        if self.plan is not None:
+            optimizer = given["optimizer"]
+            inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+            check_optimizers(self.plan, given["model"], [inner], _REMEDY)
+        if self.watch is not None and (stored := state.stateful_callbacks.get(_STATE)):
+            self.watch.load_state_dict(stored)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Step the watch, while gradients are there."""
+        if self.watch is not None and not getattr(given["optimizer"], "step_was_skipped", False):
+            self._looked = self.watch.step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Log the look of this step, and keep the watch for a checkpoint."""
+        if self._looked and self.log is not None:
+            self.log(of_network(self._looked))
+        self._looked = ()
+        self._keep(state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Keep the watch for a checkpoint."""
+        self._keep(state, control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Keep the watch: an evaluation may decide that the model is saved."""
+        self._keep(state)
+
+    def _keep(self, state: Any, control: Any = None) -> None:
+        if self.watch is not None and (control is None or control.should_save):
+            state.stateful_callbacks[_STATE] = self.watch.state_dict()

@@ -1,0 +1,221 @@
+"""Plans and watches in the trainers of Hugging Face and Lightning, tiny and for a few steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Residual
+from torch import nn
+
+import nfd
+from nfd.core.errors import InputError
+from nfd.integrations.planned_optimizer import check_optimizers
+from nfd.integrations.rows import of_network, to_tensorboard, to_wandb
+from nfd.watch.rows import WatchRow
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
+
+SAMPLE = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+ROWS = [
+    WatchRow(2, "alignment", None, None, 0.5),
+    WatchRow(2, "update", "blocks.0.up", 0.5, 0.1),
+    WatchRow(4, "alignment", None, None, 0.25),
+]
+
+
+def planned(rule: str = "complete-p") -> tuple[Residual, nfd.Plan]:
+    torch.manual_seed(0)
+    model = Residual(16, 2)
+    plan = nfd.plan(model, rule=rule, make_model=Residual, base_width=8, base_depth=1, sample=SAMPLE)
+    plan.apply_(model)
+    return model, plan
+
+
+# ---- whose optimizer -------------------------------------------------------------------------------------------------
+
+
+def test_the_optimizer_of_a_plan_is_told_from_any_other() -> None:
+    model, plan = planned()
+    twin, other_plan = planned("mup")
+    frozen, _ = planned()
+    frozen.embed.weight.requires_grad_(False)
+
+    def checked(optimizer: torch.optim.Optimizer, stepped: nn.Module = model) -> None:
+        check_optimizers(plan, stepped, [optimizer], "Do this.")
+
+    checked(plan.make_optimizer(model, lr=0.01))
+    checked(torch.optim.AdamW(plan.param_groups(model, lr=0.3, no_decay="vectors")))
+    checked(plan.make_optimizer(frozen, lr=0.01), frozen)
+    with pytest.raises(InputError, match=r"The AdamW steps every tensor at one rate: .* Do this\."):
+        checked(torch.optim.AdamW(model.parameters()))
+    with pytest.raises(InputError, match=r"does not step 'embed\.weight'.*made for another model"):
+        checked(plan.make_optimizer(twin, lr=0.01))
+    with pytest.raises(InputError, match="the rates of another plan for 'blocks"):
+        checked(other_plan.make_optimizer(model, lr=0.01))
+    before = plan.make_optimizer(frozen, lr=0.01)
+    frozen.embed.weight.requires_grad_(True)
+    with pytest.raises(InputError, match=r"does not step 'embed\.weight': it was made for another model, or before"):
+        checked(before, frozen)
+    mixed = plan.make_optimizer(model, lr=0.01)
+    mixed.param_groups[0]["lr"] *= 2
+    with pytest.raises(InputError, match=r"no longer the plan's"):
+        checked(mixed)
+
+
+def test_an_optimizer_of_groups_warns_of_lost_ratios_and_one_that_warns_does_so_once() -> None:
+    model, plan = planned()
+    for optimizer in (torch.optim.SGD(plan.param_groups(model, lr=0.01)), plan.make_optimizer(model, lr=0.01)):
+        check_optimizers(plan, model, [optimizer], "")
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        with pytest.warns(RuntimeWarning, match="The rates are no longer the plan's:") as warned:
+            optimizer.step()
+        assert len(warned) == 1
+
+
+# ---- writers ---------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands for a SummaryWriter and for a run of W&B."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.said.append((name, value, step))
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.said.append((values, step))
+
+
+def test_writers_give_every_row_its_name_and_step() -> None:
+    writer, run = Recorder(), Recorder()
+    to_tensorboard(ROWS, writer)
+    assert writer.said == [
+        ("nfd/alignment", 0.5, 2), ("nfd/update/blocks.0.up", 0.1, 2), ("nfd/alignment", 0.25, 4)
+    ]  # fmt: skip
+    to_wandb(ROWS, run)
+    assert run.said == [({"nfd/alignment": 0.5, "nfd/update/blocks.0.up": 0.1}, 2), ({"nfd/alignment": 0.25}, 4)]
+    assert of_network(ROWS[:2]) == {"nfd/alignment": 0.5}
+
+
+# ---- Hugging Face ----------------------------------------------------------------------------------------------------
+
+
+def gpt2(width: int, depth: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def trainer_of(folder: Path, *, forget: bool = False, steps: int = 2, **options: Any) -> tuple[Any, nfd.Watch]:
+    """A Trainer on batches of tokens, with the callback of a plan and a watch."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = gpt2(16, 2)
+    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base_width=8, base_depth=1)
+    plan.apply_(model)
+    usual = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=steps, per_device_train_batch_size=2, max_grad_norm=0.0, **usual | options
+    )
+    tokens = torch.randint(0, 16, (8, 8), generator=torch.Generator().manual_seed(1))
+    optimizer = None if forget else plan.make_optimizer(model, lr=1e-3)
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens]
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch, log=trainer.log))
+    return trainer, watch
+
+
+def test_a_trainer_that_is_given_no_optimizer_does_not_begin(tmp_path: Path) -> None:
+    trainer, watch = trainer_of(tmp_path, forget=True)
+    with pytest.raises(InputError, match=r"Give the Trainer optimizers=\(plan\.make_optimizer"):
+        trainer.train()
+    assert watch.steps == 0
+
+
+def test_a_trainer_steps_and_logs_the_watch_once_per_step_of_the_optimizer(tmp_path: Path) -> None:
+    trainer, watch = trainer_of(tmp_path, gradient_accumulation_steps=2)
+    trainer.train()
+    assert watch.steps == 2
+    logged = [entry for entry in trainer.state.log_history if "nfd/activation" in entry]
+    assert [entry["step"] for entry in logged] == [1, 2]
+    for entry in logged:
+        network = of_network(row for row in watch.rows if row.step == entry["step"])
+        assert {name: entry[name] for name in network} == network
+
+
+def test_a_resumed_trainer_has_the_rows_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+    _, whole = first = trainer_of(tmp_path, save_strategy="steps", save_steps=1)
+    first[0].train()
+    trainer, watch = trainer_of(tmp_path)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert watch.steps == 2
+    assert watch.rows == whole.rows
+
+
+# ---- Lightning -------------------------------------------------------------------------------------------------------
+
+
+def fitted(forget: bool = False, steps: int = 2, checkpoint: Path | None = None, **options: Any) -> Any:
+    """Lightning's Trainer, the watch, and what the logger was told."""
+    lightning = pytest.importorskip("lightning")
+    loggers = pytest.importorskip("lightning.pytorch.loggers")
+    net, plan = planned()
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters()) if forget else plan.make_optimizer(net, lr=1e-3)
+
+    class Kept(loggers.logger.DummyLogger):  # type: ignore[misc, name-defined]
+        def log_metrics(self, metrics: Any, step: int) -> None:
+            said.append((metrics, step))
+
+    said: list[Any] = []
+    watch = nfd.Watch(net, plan, SAMPLE, every=1)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(
+        max_steps=steps,
+        logger=Kept(),
+        enable_checkpointing=False,
+        callbacks=[nfd.integrations.LightningCallback(plan, watch)],
+        **quiet,
+        **options,
+    )
+    batches = [(SAMPLE, torch.arange(4) % 3)] * 4
+    trainer.fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None), ckpt_path=checkpoint)
+    return trainer, watch, said
+
+
+def test_lightning_with_an_optimizer_of_its_own_does_not_begin() -> None:
+    with pytest.raises(InputError, match=r"Let configure_optimizers return plan\.make_optimizer"):
+        fitted(forget=True)
+
+
+def test_lightning_steps_and_logs_the_watch_once_per_step_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    _, whole, said = fitted(accumulate_grad_batches=2)
+    assert whole.steps == 2
+    assert [(m, s) for m, s in said if "nfd/activation" in m] == [
+        (of_network(row for row in whole.rows if row.step == step), step) for step in (1, 2)
+    ]
+    stopped, _, _ = fitted(steps=1)
+    stopped.save_checkpoint(tmp_path / "one.ckpt")
+    _, resumed, _ = fitted(steps=2, checkpoint=tmp_path / "one.ckpt")
+    _, never_stopped, _ = fitted(steps=2)
+    assert resumed.steps == 2
+    assert resumed.rows == never_stopped.rows
