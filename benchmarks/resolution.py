@@ -42,11 +42,12 @@ class Training:
     passes: int = 1
 
     def run(self) -> dict[str, Any]:
-        """Its settings, the loss of every step, operations, and ranks after every tenth of the training."""
+        """Its settings, the loss of every step, operations in all, and ranks and operations by every tenth."""
         net = nfd.ResNet(64, 10, self.width, DEPTH, weights=self.weights, resolution=self.resolution, seed=self.seed)
         optimizer = nfd.SGD(net.param_groups(ETA_C))
         x, y = digits().batches(size=BATCH, steps=self.steps, seed=0)
         losses, ranks, total = list[float](), list[list[Any]](), self.steps * self.passes
+        growth = list[int]()
         ledger = Ledger(keep=False)
         for k in range(total):
             with ledger:
@@ -57,8 +58,8 @@ class Training:
             losses.append(round(float(loss.detach()), 6))
             if (k + 1) % (total // 10) == 0:
                 ranks.append([getattr(layer, "rank", None) for layer in net.outer])
-        operations = sum(ledger.products.values())
-        return asdict(self) | {"losses": losses, "ranks": ranks, "operations": operations}
+                growth.append(sum(ledger.products.values()))
+        return asdict(self) | {"losses": losses, "ranks": ranks, "operations": growth[-1], "growth": growth}
 
 
 def trainings() -> Iterator[Training]:
@@ -85,6 +86,12 @@ def _seeds(
             yield Training(width, weights, resolution, seed, steps, passes)
 
 
+GROWING = [
+    *_seeds(1, 2048, "deferred", (None, 0.1, 0.3), ONLINE),
+    *_seeds(1, 2048, "structured", (0.001, 0.1, 0.3), ONLINE),
+]
+
+
 def read() -> list[dict[str, Any]]:
     """What was measured."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
@@ -94,14 +101,26 @@ def main() -> None:
     """Measure what is missing, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="measure nothing")
+    parser.add_argument("--growth", action="store_true", help="count operations by tenths, of trainings that lack them")
+    arguments = parser.parse_args()
     rows = read()
-    if not parser.parse_args().page:
+    if arguments.growth:
+        for row in rows:
+            training = Training(*(row[name] for name in Training.__annotations__))
+            if training in GROWING and "growth" not in row:
+                row["growth"] = training.run()["growth"]
+                _keep(rows)
+    if not (arguments.page or arguments.growth):
         known = {tuple(row[name] for name in Training.__annotations__) for row in rows}
         for training in trainings():
             if tuple(asdict(training).values()) not in known:
                 rows.append(training.run())
-                write_text(RESULTS, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+                _keep(rows)
     filled(rows)
+
+
+def _keep(rows: Sequence[dict[str, Any]]) -> None:
+    write_text(RESULTS, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import check
+from benchmarks import check, constants
 from benchmarks.accounting import Ledger, account, count
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
@@ -28,6 +28,7 @@ from benchmarks.show import cell
 
 import nfd
 from nfd.data.digits import digits
+from nfd.nets import matrix_cost
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -256,6 +257,14 @@ def test_a_training_counts_its_operations_and_directions() -> None:
     assert dense["operations"] >= 10 * 16 * 4 * 3 * 2 * 48**2
     assert len(deferred["losses"]) == len(deferred["ranks"]) == 10
     assert all(0 < rank <= 48 for ranks in deferred["ranks"][-1] for rank in ranks)
+
+
+def test_every_constant_of_the_cost_model_is_measured() -> None:
+    measured = constants.measured(width=64, repeat=1)
+    assert all(hasattr(matrix_cost, name) and value >= 0 for name, value in measured.items())
+    written = Path(matrix_cost.__file__).read_text()
+    counted = re.findall(r"^(\w+(?:_RATE|_SECONDS)) = [\d.]+e", written, flags=re.MULTILINE)
+    assert set(counted) == measured.keys()
 
 
 def test_what_other_pages_quote_is_the_baselines() -> None:

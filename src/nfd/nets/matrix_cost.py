@@ -3,6 +3,7 @@
 Stored weights hold n_in n_out numbers, as many for the gradient and for each state of the optimizer. Structured ones
 hold r vectors of both sides, r being the directions of the update; deferred ones four vectors for every row that was
 asked. The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
+``python -m benchmarks.constants`` measures the constants.
 """
 
 from __future__ import annotations
