@@ -6,9 +6,12 @@ import csv
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +67,7 @@ def numbers(directory: Path) -> dict[str, bytes]:
 
 
 def test_its_own_configuration_repeats_a_study_bit_for_bit_in_other_processes(study: Path, tmp_path: Path) -> None:
-    assert main(["study", "--config", str(study / "config.toml"), "--out", str(tmp_path)]) == 0
+    assert main(["study", "--config", str(study / "config.toml"), "--workers", "1", "--out", str(tmp_path)]) == 0
     assert numbers(tmp_path) == numbers(study)
 
 
@@ -166,32 +169,42 @@ def pages(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.name not in STORE}
 
 
-def test_a_full_disk_that_stops_the_store_names_it_and_leaves_the_pages_alone(study: Path, tmp_path: Path) -> None:
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A limit on file sizes, which stands for a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_that_stops_the_store_names_it_and_leaves_the_pages_alone(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy_pages(study, tmp_path)
     before = pages(tmp_path)
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
-    code += "from nfd.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["study", *SMALL, "--out", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "runs.sqlite" in done.stderr
-    assert "what was committed before is safe" in done.stderr
+    with largest_file(60_000):
+        assert main(["study", *SMALL, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "runs.sqlite" in said
+    assert "what was committed before is safe" in said
     assert pages(tmp_path) == before
 
 
-def test_a_full_disk_leaves_the_earlier_result_whole(study: Path, tmp_path: Path) -> None:
-    """The limit on file sizes stands for the disk: the page, the largest file, does not fit."""
+def test_a_full_disk_leaves_the_earlier_result_whole(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page, the largest file, does not fit."""
     for path in study.iterdir():  # its networks too, so that the page alone is left to write
         (tmp_path / path.name).write_bytes(path.read_bytes())
     before = pages(tmp_path)
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
-    code += "from nfd.cli.main import main; ended = main(sys.argv[1:])\n"
-    code += "assert 'torch._dynamo' not in sys.modules  # seconds, which SGD does not need\nsys.exit(ended)"
-    arguments = ["study", *SMALL, "--out", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "nothing was changed in it" in done.stderr
-    assert "How does it train" in done.stdout  # what was found is not lost
+    with largest_file(500_000):
+        assert main(["study", *SMALL, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "nothing was changed in it" in said.err
+    assert "How does it train" in said.out  # what was found is not lost
     assert pages(tmp_path) == before
 
 
@@ -260,13 +273,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_any_work(
     assert "out must be a directory that can be written" in capsys.readouterr().err
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nfd", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
-
-
-def test_unknown_options_and_commands_exit_with_2() -> None:
+def test_unknown_options_and_commands_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ["study", "--wdith", "3"],
         ["stduy"],
@@ -274,9 +281,10 @@ def test_unknown_options_and_commands_exit_with_2() -> None:
         ["study", "--activation", "rellu"],
         ["data", "inof"],
     ):
-        done = run(*arguments)
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+        assert exit_code(arguments) == 2
+        said = capsys.readouterr().err
+        assert said
+        assert "Traceback" not in said
 
 
 def test_help_and_version_come_without_torch() -> None:
@@ -289,11 +297,14 @@ def test_help_and_version_come_without_torch() -> None:
     assert f"nfd {__version__}" in done.stdout
 
 
-def test_piped_output_has_no_progress_bar(tmp_path: Path) -> None:
-    arguments = shlex.split("predict --depth 2 --steps 2 --batch 2 --width 16 --replicates 2 --workers 1 --out")
-    done = run(*arguments, str(tmp_path))
-    assert done.returncode == 0
-    assert done.stderr == ""
+def test_piped_output_has_no_progress_bar_and_sgd_needs_no_compiler(tmp_path: Path) -> None:
+    arguments = shlex.split("predict --depth 2 --steps 2 --batch 2 --width 16 --replicates 2 --executor inline --out")
+    code = "import runpy, sys\ntry: runpy.run_module('nfd', run_name='__main__')\n"
+    code += "finally: assert 'torch._dynamo' not in sys.modules  # seconds"
+    command = [sys.executable, "-c", code, *arguments, str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_data_info_says_what_a_data_set_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

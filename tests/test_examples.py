@@ -157,14 +157,16 @@ def test_plans_ride_in_trainers(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shard", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp2"])
-def test_a_plan_rides_in_torchrun(shard: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+@pytest.mark.parametrize(
+    ("shard", "processes"), [("fsdp2", 1), *(pytest.param(s, 2, marks=pytest.mark.slow) for s in ("ddp", "fsdp2"))]
+)
+def test_a_plan_rides_in_torchrun(shard: str, processes: int) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
     script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
     small = ["--width", "32", "--depth", "2", "--steps", "3"]
     done = subprocess.run([*command, *script, *small], capture_output=True, text=True, timeout=PATIENCE, env=ALONE)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert f"{shard}, 2 processes" in done.stdout
+    assert f"{shard}, {processes} processes" in done.stdout
 
 
 def transfer_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:

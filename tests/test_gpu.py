@@ -390,7 +390,7 @@ def test_networks_are_checked_there(device: str, monkeypatch: pytest.MonkeyPatch
     assert {row["meter"] for row in found.table} >= {"gia_gap", "stream_update"}
 
 
-@pytest.mark.parametrize("where", ["batches", "device"])
+@pytest.mark.parametrize("where", ["batches", pytest.param("device", marks=pytest.mark.slow)])
 def test_networks_of_a_sweep_are_trained_where_the_batches_lie_or_as_asked(device: str, where: str) -> None:
     here = [(numbers(16, 5, seed=k).float(), torch.arange(16) % 2) for k in range(2)]
     there = [(x.to(device), y.to(device)) for x, y in here] if where == "batches" else here
@@ -409,7 +409,7 @@ def test_networks_of_a_sweep_are_trained_where_the_batches_lie_or_as_asked(devic
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")
 @pytest.mark.parametrize("weights", ["dense", "structured"])
-@pytest.mark.parametrize("where", ["batches", "device"])
+@pytest.mark.parametrize("where", ["batches", pytest.param("device", marks=pytest.mark.slow)])
 def test_limits_of_anyones_networks_are_found_where_the_batches_lie_or_as_asked(
     device: str, where: str, weights: str
 ) -> None:

@@ -64,7 +64,9 @@ def test_wilson_intervals_are_scipys() -> None:
         assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["relu", "tanh", "erf", "gelu", "identity"])
+@pytest.mark.parametrize(
+    "name", ["relu", "tanh", "identity", *(pytest.param(name, marks=pytest.mark.slow) for name in ("erf", "gelu"))]
+)
 def test_facts_are_what_theory_says(name: str) -> None:
     facts = kernel_facts(name)  # type: ignore[arg-type]
     odd = name in ("tanh", "erf", "identity")

@@ -20,6 +20,9 @@ import nfd
 from nfd.core.activations import ACTIVATIONS, activation
 from nfd.limits.flow import KINDS, Pairs, kernel_of_pairs
 
+every_activation = pytest.mark.parametrize(
+    "name", [name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow) for name in ACTIVATIONS]
+)
 COSINES = np.linspace(-1, 1, 9)
 EXACT = {  # 1.5 of the mathematics: ReLU, T = 1, unit variance
     "nngp": (
@@ -59,7 +62,7 @@ def adaptive(name: str, kind: str, a: float, b: float, c: float, T: float) -> fl
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
-@pytest.mark.parametrize("name", ["relu", "erf", "gelu"])
+@pytest.mark.parametrize("name", ["relu", "erf", pytest.param("gelu", marks=pytest.mark.slow)])
 def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
     """T = 16, the end of the range that fitting searches, for one norm and nearly parallel inputs."""
     angles = np.array([0.0, 0.03, 1.0, 2.5])
@@ -125,7 +128,7 @@ def test_duplicates_and_the_diagonal_are_exact_in_many_dimensions() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@every_activation
 def test_tables_agree_with_an_adaptive_solver(name: str, kind: str) -> None:
     g = np.random.default_rng(3)
     X = g.normal(size=(7, 5)) * g.uniform(0.3, 1.5, (7, 1))
@@ -161,7 +164,7 @@ def test_one_block_is_its_formula() -> None:
     np.testing.assert_allclose(nfd.kernel(X, kind="ntk", depth=1, horizon=T), 2 * (C + T * m) + T * s * C, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@every_activation
 def test_degenerate_inputs(name: str) -> None:
     """Zero rows have kernel zero; repeated rows repeat; correlations with oneself are exactly one; PSD."""
     g = np.random.default_rng(1)
@@ -192,7 +195,7 @@ def test_blocks_and_kinds_of_input_give_one_answer(monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose(tensor, whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@every_activation
 def test_the_derivative_in_the_horizon_is_that_of_the_kernel(name: str) -> None:
     X, step = np.random.default_rng(4).normal(size=(5, 3)), 1e-4
     for kind in KINDS:

@@ -40,7 +40,12 @@ def deviation(case: dict[str, Any], **change: Any) -> Tensor:
     return ((s.outputs - torch.tensor(case["mean"])) / error).abs()
 
 
-@pytest.mark.parametrize("case", REFERENCE, ids=lambda c: f"{c['name']}-{c['activation']}-{c['feedback']}")
+def reference(case: dict[str, Any]) -> Any:
+    name = f"{case['name']}-{case['activation']}-{case['feedback']}"
+    return pytest.param(case, id=name, marks=pytest.mark.slow if case["activation"] == "relu" else ())
+
+
+@pytest.mark.parametrize("case", [reference(case) for case in REFERENCE])
 def test_definition_1_is_the_decoupled_network(case: dict[str, Any]) -> None:
     found = deviation(case)
     if case["feedback"] == "independent":
@@ -55,7 +60,7 @@ def wide(x: Tensor, y: Tensor, depth: int, feedback: str) -> nfd.Prediction:
     )
 
 
-@pytest.mark.parametrize("depth", [2, 8])
+@pytest.mark.parametrize("depth", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_particles_agree_with_deferred_networks_at_every_depth(depth: int) -> None:
     x, y = problem({"rows": (0, 8)})
     s = nfd.solve_nfd(x, y, grid=depth, activation="relu", eta_c=0.5, particles=8192, replicates=12)
@@ -126,7 +131,7 @@ def test_moments_at_initialisation_are_those_of_the_differential_equations() -> 
     torch.testing.assert_close(s.Theta[0], torch.from_numpy(np.exp(P_0)), rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("sampling", ["sobol", "antithetic", "plain"])
+@pytest.mark.parametrize("sampling", ["sobol", "antithetic", pytest.param("plain", marks=pytest.mark.slow)])
 def test_every_sampling_solves_the_same_equations(sampling: str) -> None:
     case = next(
         c for c in REFERENCE if c["name"] == "A" and c["activation"] == "relu" and c["feedback"] == "independent"

@@ -166,7 +166,7 @@ def classes(weights: str, seed: int, width: int = 512, steps: int = 10, **option
     return statistics.mean(values), net.eval()(others).detach()
 
 
-@pytest.mark.parametrize("feedback", ["shared", "independent"])
+@pytest.mark.parametrize("feedback", ["shared", pytest.param("independent", marks=pytest.mark.slow)])
 def test_losses_and_outputs_are_those_of_deferred_layers(feedback: str) -> None:
     """Networks of one seed share U and V, so their differences have little noise."""
     trained = [[classes(kind, seed, feedback=feedback) for kind in ("structured", "deferred")] for seed in range(10)]

@@ -133,7 +133,8 @@ def killed(arguments: Sequence[object], point: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("how", "points"),
     [
-        (["--workers=1", "--executor=inline"], ["written", "half"]),
+        (["--executor=inline"], ["written", "half"]),  # with workers a transfer is killed
+        pytest.param(["--workers=1"], ["written", "half"], marks=pytest.mark.slow),
         pytest.param(["--workers=2"], list(stopped.POINTS) * 3, marks=pytest.mark.slow),
         pytest.param(["--executor=inline"], list(stopped.POINTS) * 3, marks=pytest.mark.slow),
     ],
@@ -162,8 +163,8 @@ def test_a_killed_sweep_goes_on_where_it_was(
 class Hunted(Processes):
     """Processes of which one is killed whenever certain tasks are handed out: idle, or in the middle of another."""
 
-    def __init__(self, doomed: Set[int]) -> None:
-        super().__init__(2, attempts=20)
+    def __init__(self, workers: int, doomed: Set[int]) -> None:
+        super().__init__(workers, attempts=20)
         self.doomed, self.chance, self.hits = doomed, random.Random(0), 0
 
     def run(
@@ -179,11 +180,14 @@ class Hunted(Processes):
         yield from super().run(work, tasks, hunt)
 
 
-@pytest.mark.parametrize("doomed", [{3, 11}, pytest.param(set(range(0, 40, 2)), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("workers", "doomed"),
+    [(1, {3}), *(pytest.param(2, doomed, marks=pytest.mark.slow) for doomed in ({3, 11}, set(range(0, 40, 2))))],
+)
 def test_killed_workers_cost_nothing_but_time(
-    doomed: set[int], tmp_path: Path, whole: dict[str, tuple[Any, ...]]
+    workers: int, doomed: set[int], tmp_path: Path, whole: dict[str, tuple[Any, ...]]
 ) -> None:
-    executor = Hunted(doomed)
+    executor = Hunted(workers, doomed)
     with Sweep(tmp_path, executor) as sweep:
         sweep.run(grid(**LONG))
     assert executor.hits == len(doomed)
@@ -214,8 +218,7 @@ TRANSFER = shlex.split("--widths 8 16 --depths 1 --rules depth-mup --eta-c 0.1 0
     ("command", "how"),
     [
         ("sweep", "--workers=1"),
-        ("transfer", "--executor=inline"),
-        pytest.param("transfer", "--workers=2", marks=pytest.mark.slow),
+        *(pytest.param("transfer", how, marks=pytest.mark.slow) for how in ("--executor=inline", "--workers=2")),
     ],
 )
 def test_ctrl_c_says_where_things_stand(command: str, how: str, tmp_path: Path) -> None:

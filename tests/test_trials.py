@@ -283,7 +283,7 @@ def several() -> list[Trial]:
 
 def test_functions_reach_other_processes_and_change_no_number(tmp_path: Path) -> None:
     here = trained(*several())
-    there = trained(*several(), out=tmp_path, executor=Processes(2))
+    there = trained(*several(), out=tmp_path, executor=Processes(1))
     assert here == [replace(record, seconds=mine.seconds) for record, mine in zip(there, here, strict=True)]
     for one, two in zip(here, there, strict=True):
         assert torch.equal(one.curves["loss"], two.curves["loss"])
