@@ -397,3 +397,20 @@ def test_a_wide_gpt_trains_as_the_dense_one(capsys: pytest.CaptureFixture[str]) 
     learned = min(losses[0] - losses[-1] for losses in (structured, dense))
     assert learned > 0
     assert abs(structured[-1] - dense[-1]) < learned / 2
+
+
+def test_the_laws_of_a_recipe_are_measured_and_resumed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("recipe")
+    monkeypatch.setattr(example, "EVALUATED", 2)
+    runs = [example.Run("batch", 1, 32 * 2, 2.0**power, seed) for power in (-7, -5, -3) for seed in (0, 1)]
+    monkeypatch.setattr(example, "questions", lambda: runs)
+    example.main(tmp_path, train=True)
+    told = capsys.readouterr().out
+    assert "best lr against rows; the law says +0.5" in told
+    monkeypatch.setattr(example.Run, "trained", lambda run: pytest.fail("trained again"))
+    example.main(tmp_path, train=True)
+    assert capsys.readouterr().out == told
+    assert {run.betas for run in runs} == {(0.9 ** (1 / 8), 0.99 ** (1 / 8))}

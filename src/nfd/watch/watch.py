@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputTypeError, check_callable, check_count, check_seed
 from nfd.families.constructed import member_of
+from nfd.meters.noise import GradientNoise
 from nfd.meters.updates import Baseline, Look
 from nfd.scaling.blocks import block_of
 from nfd.scaling.calls import blaming_the_sample, check_input
@@ -51,11 +52,15 @@ class Watch:
         every: after how many steps to look.
         expected: what knows how large the meters of a sound training are; its alerts are gathered in ``alerts``.
         seed: that of ``plan.apply_``. Starts that it draws again are not stored.
+        samples: of a step's batch; where given, the gradients of the eight steps up to every look go into ``noise``, as
+            the optimizer left them: unclipped, and before they are set to zero.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
         alerts: what ``expected`` says against the training.
         steps: how many steps the optimizer has taken.
+        noise: of the gradients (``nfd.meters.noise.GradientNoise``), which ``noise.estimate()`` reads; None without
+            ``samples``. Where gradients are accumulated, ``noise.add`` of every micro-batch is the better way.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
@@ -70,6 +75,7 @@ class Watch:
         expected: Expected | None = None,
         *,
         seed: int = 0,
+        samples: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
@@ -84,6 +90,8 @@ class Watch:
         self.rows: list[WatchRow] = []
         self.alerts: list[Any] = []
         self.steps = 0
+        self.noise = None if samples is None else GradientNoise(samples)
+        self._lacks_gradients = False
         self._member = member_of(modules(model)[""], plan)
         with apart(self._member.module), blaming_the_sample(sample):
             self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
@@ -93,6 +101,7 @@ class Watch:
     def step(self) -> Sequence[WatchRow]:
         """Count a step of the optimizer, and look where one is due; returns the rows of this look."""
         self.steps += 1
+        self._add_gradients()
         rows: list[WatchRow] = []
         if self.steps % self.every == 0:
             rows = self._look()
@@ -121,7 +130,8 @@ class Watch:
     @property
     def left_out(self) -> list[LeftOut]:
         """The meters that cannot be read from this model, and why."""
-        return [LeftOut(meter, reason) for meter, reason in self._baseline.unread.items()]
+        gone = {"noise": "gradients were set to zero before watch.step()"} if self._lacks_gradients else {}
+        return [LeftOut(meter, reason) for meter, reason in (self._baseline.unread | gone).items()]
 
     @property
     def keeps(self) -> list[Kept]:
@@ -132,6 +142,15 @@ class Watch:
         if isinstance(starts, Starts) and starts.kept:
             kept.append(Kept("starts of matrices", "cpu", starts.bytes))
         return kept
+
+    def _add_gradients(self) -> None:
+        """Take in the gradients of a step, if it is one of the last before a look."""
+        if self.noise is None or -self.steps % self.every >= self.noise.group:
+            return
+        gradients = [p.grad for p in self._member.module.parameters() if p.requires_grad]
+        self._lacks_gradients = all(g is None for g in gradients)
+        if not self._lacks_gradients:
+            self.noise.add(gradients)
 
     def _prepare(self) -> None:
         """Before a step that will be looked at, the matrices that it changes are copied, for their alignment."""
