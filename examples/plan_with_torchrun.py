@@ -36,10 +36,8 @@ def make_model(width: int, depth: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, 10))
 
 
-def sharded(model: nn.Sequential, how: str) -> nn.Module:
-    """The model under DDP or FSDP2; the plan finds its tensors by name in either."""
-    if how == "ddp":
-        return DistributedDataParallel(model)
+def sharded(model: nn.Sequential) -> nn.Module:
+    """The model under FSDP2; the plan finds its tensors by name."""
     for block in model.get_submodule("1"):  # type: ignore[attr-defined]
         fully_shard(block)
     return fully_shard(model)
@@ -52,15 +50,17 @@ def main(shard: str, width: int, depth: int, steps: int) -> float:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(0)  # a plan measures the start of the base: every process must measure the same
     data = digits()
     inputs, targets = data.batches(size=32, steps=steps, seed=0)
-    model = make_model(width, depth).to(device)
+    with torch.device("meta"):  # shapes alone: no process holds the whole model
+        model = make_model(width, depth)
     plan = nfd.plan(
         model, rule="complete-p", make_model=make_model, base_width=32, base_depth=2, sample=torch.zeros(2, 64)
     )
-    plan.initialize_(model, seed=0)  # before sharding, the same on every process
-    wrapped = sharded(model, shard)
+    if shard == "fsdp2":
+        wrapped = plan.apply_(sharded(model), seed=0)  # every process draws its part
+    else:
+        wrapped = DistributedDataParallel(plan.apply_(model, seed=0, device=device))
     optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=3e-3, weight_decay=0.1))
     loss = torch.zeros(())
     for x, y in zip(inputs.to(device), targets.to(device), strict=True):

@@ -1,4 +1,4 @@
-"""Two processes train one plan under DDP and FSDP2; run by tests/test_plan.py."""
+"""Two processes train one plan under DDP and FSDP2; run by tests/test_shards.py."""
 
 from __future__ import annotations
 
@@ -26,14 +26,24 @@ def trained(kind: str, rank: int, world: int) -> list[float]:
     torch.manual_seed(0)
     model = Residual(16, 4).double()
     plan = nfd.plan(model, base_width=8, base_depth=2, sample=batch(0)[0])
-    plan.initialize_(model, seed=1)
+    if kind == "meta, fsdp2":
+        with torch.device("meta"):
+            model = Residual(16, 4).double()
+    else:
+        plan.initialize_(model, seed=1)
     wrapped: nn.Module = model
     if kind == "ddp":
         wrapped = DistributedDataParallel(model)
-    if kind == "fsdp2":
+    if "fsdp2" in kind:
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
+    if kind == "meta, fsdp2":
+        plan.initialize_(model, seed=1)
+        whole = Residual(16, 4).double()
+        plan.initialize_(whole, seed=1)
+        for p, expected in zip(model.parameters(), whole.parameters(), strict=True):
+            assert torch.equal(p.full_tensor(), expected)  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW(plan.param_groups(wrapped, lr=0.01, weight_decay=0.1))
     losses = []
     for step in range(STEPS):
@@ -54,7 +64,7 @@ def worker(rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     alone = trained("alone", 0, 1)
-    for kind in ("ddp", "fsdp2"):
+    for kind in ("ddp", "fsdp2", "meta, fsdp2"):
         together = trained(kind, rank, world)
         torch.testing.assert_close(torch.tensor(together), torch.tensor(alone), rtol=1e-6, atol=0)
     if rank == 0:

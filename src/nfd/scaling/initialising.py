@@ -13,6 +13,7 @@ from nfd.core.errors import InputError
 from nfd.core.random import generator
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.self_describing import head_sizes
+from nfd.scaling.shards import fill_
 from nfd.scaling.tensors import TensorInfo
 
 if TYPE_CHECKING:
@@ -24,18 +25,15 @@ def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, Tensor
     """Draw every random tensor N(0, std^2), from a stream of its name, and set every constant one, in place.
 
     Raises:
-        ValueError: when a tensor is sharded or on the meta device.
+        ValueError: where a layer that is not stored began otherwise.
     """
     for name, held in named.items():
         if held.std is not None:
             _check_begun(name, held.std, plan.std(name))
             continue
         (p,) = held.parameters
-        if p.is_meta or (type(p.data) is not Tensor and hasattr(p, "placements")):
-            raise InputError(f"{name!r} is sharded or on the meta device. Initialise the model before that.")
         if p.requires_grad and (start := start_of(plan, infos[name], seed)) is not None:
-            with torch.no_grad():
-                p.copy_(start)
+            fill_(p, start)
 
 
 def start_of(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from nfd.core.errors import InputError, check_callable, check_patterns, check_real, check_seed
+from nfd.core.errors import InputError, check_callable, check_device, check_patterns, check_real, check_seed
 from nfd.core.names import Decay, RuleName
 from nfd.scaling import stored_plan
 from nfd.scaling.combined import optimizer_of
@@ -23,6 +23,7 @@ from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
 from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, large_schedule
+from nfd.scaling.shards import materialise
 from nfd.scaling.sizes import Positive
 from nfd.scaling.tensors import tensors
 
@@ -162,30 +163,39 @@ class Plan:
             self, held_as_planned(model, self.entries), tuned, [patterns] if isinstance(patterns, str) else patterns
         )
 
-    def initialize_(self, model: nn.Module, seed: int = 0) -> None:
+    def initialize_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> None:
         """Draw every random tensor N(0, std^2) and set every constant one, in place; the same for the same seed.
 
         Tensors that do not train, and those whose law has a mean (gains near one, identities), are left as they are.
 
         So are layers of ``nfd.defer``, which have begun. Draws come from a stream of the tensor's name, so they do not
-        depend on the device or on other tensors. Rows of padding in embeddings are zero. Initialise before sharding a
-        model.
+        depend on the device or on other tensors. Rows of padding in embeddings are zero. A sharded model (FSDP2, or
+        other DTensors) gets the numbers of the unsharded one: every process draws one whole tensor after the other, on
+        the CPU, and keeps its part.
+
+        Args:
+            model: the planned one; its parameters may be on the meta device.
+            seed: of the streams.
+            device: where parameters of the meta device are made; parts are made where their mesh is.
 
         Raises:
-            ValueError: when the model is not the one planned, or is sharded or on the meta device.
+            ValueError: when the model is not the one planned, or numbers of the meta device are not the plan's to know.
         """
-        initialise(self, held_as_planned(model, self.entries), tensors(model), check_seed(seed))
+        seed, place = check_seed(seed), check_device("cpu" if device is None else device)
+        held_as_planned(model, self.entries)
+        materialise(self, model, tensors(model), place)
+        initialise(self, held_as_planned(model, self.entries), tensors(model), seed)
 
-    def apply_(self, model: nn.Module, seed: int = 0) -> nn.Module:
+    def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
         """Initialise a model as ``initialize_`` does, put ``nfd.Scaled`` where the plan has multipliers, and return it.
 
-        A second call draws again and leaves the multipliers as they are. Apply a plan before the model is compiled,
-        wrapped or sharded.
+        A second call draws again and leaves the multipliers as they are. Apply a plan before the model is compiled or
+        wrapped. A model that was made on the meta device and then sharded by ``fully_shard`` is never held whole.
 
         Raises:
             ValueError: as by ``initialize_``, and where a multiplier belongs inside a module that cannot be wrapped.
         """
-        self.initialize_(model, seed)
+        self.initialize_(model, seed, device)
         for name, factor in self.multipliers.items():
             insert_multiplier(model, name, factor)
         return model
