@@ -2,6 +2,7 @@
 
 python -m benchmarks.resolution            # half an hour on one core; stopped, it goes on from there
 python -m benchmarks.resolution --page     # the tables alone, from benchmarks/resolution.json
+python -m benchmarks.resolution --growth   # operations by tenths of a training, where older ones lack them
 
 Residual networks of four one-layer blocks, relu, on digits, 16 a step, ``eta_c`` 0.3. Operations are those of matrix
 products, counted as they run. Networks of one seed with and without a resolution draw the same numbers at first, so

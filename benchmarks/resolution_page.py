@@ -16,6 +16,7 @@ from nfd.core.statistics import Interval, log_slope, mean, pooled_slope
 PAGE = Path(__file__).parents[1] / "docs" / "mathematics" / "resolution.md"
 Row = dict[str, Any]
 _KINDS = (("deferred", None), ("structured", 0.001))  # and the resolution that stands for none
+_BATCH = 16
 
 
 class Trainings:
@@ -44,11 +45,11 @@ class Trainings:
         ]
         return torch.stack([losses(row)[steps].mean() - losses(other)[steps].mean() for row, other in pairs])
 
-    def width_bias(self) -> Interval:
-        """a of ``loss + a / n``, over networks that are exact."""
+    def width_bias(self, steps: slice = slice(None)) -> Interval:
+        """a of ``loss + a / n`` in the mean loss of these steps, over networks that are exact."""
         exact = [*self.of(weights="dense"), *self.of(weights="deferred", resolution=None)]
         x = torch.tensor([1 / row["width"] for row in exact], dtype=torch.float64)
-        y = torch.stack([losses(row).mean() for row in exact])
+        y = torch.stack([losses(row)[steps].mean() for row in exact])
         return pooled_slope(x, y, torch.zeros(len(exact)))
 
     def dense_operations(self, width: float, steps: int) -> float:
@@ -206,11 +207,31 @@ def cost_table(t: Trainings) -> str:
     return markdown(rows)
 
 
-def _bias(t: Trainings, weights: str, epsilon: float | None) -> float | None:
+def samples_table(t: Trainings) -> str:
+    """The same against the samples of the training, at width 2,048; 1 stands for the same cost."""
+    rows = list[Row]()
+    for weights, reference in _KINDS:
+        for epsilon in (reference, 0.1, 0.3):
+            (counted,) = [row for row in t.of(weights=weights, width=2048, resolution=epsilon) if "growth" in row]
+            tenths = len(counted["growth"])
+            shown_row: Row = {"weights": weights, "resolution": epsilon}
+            for tenth in (1, 3, 5, 10):
+                steps = counted["steps"] * tenth // tenths
+                trained = slice(0, steps)
+                bias = 0.0 if epsilon == reference else _bias(t, weights, epsilon, trained)
+                a = t.width_bias(trained)
+                same = [slope / (slope / 2048 + (bias or 0.0)) for slope in (a.value, a.low, a.high)]
+                gain, low, high = (t.dense_operations(n, steps) / counted["growth"][tenth - 1] for n in same)
+                shown_row[f"{_BATCH * steps:,} samples"] = f"{gain:.2g} [{low:.2g}, {high:.2g}]"
+            rows.append(shown_row)
+    return markdown(rows)
+
+
+def _bias(t: Trainings, weights: str, epsilon: float | None, steps: slice = slice(None)) -> float | None:
     """The bias of a resolution as measured at width 2,048, where most pairs are; none below zero."""
     if epsilon is None or epsilon not in t.resolutions(weights=weights, width=2048):
         return None
-    return max(0.0, float(t.biases(weights, 2048, epsilon).mean()))
+    return max(0.0, float(t.biases(weights, 2048, epsilon, steps).mean()))
 
 
 def width_line(t: Trainings) -> str:
@@ -227,6 +248,7 @@ TABLES: dict[str, Callable[[Trainings], str]] = {
     "late": late_table,
     "width bias": width_line,
     "cost": cost_table,
+    "samples": samples_table,
 }
 
 
