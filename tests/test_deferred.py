@@ -166,7 +166,7 @@ def test_float32_bases_stay_orthonormal_over_many_samples(samples: int, scale: f
     for frame in (layer.matrix.forward.directions, layer.matrix.backward.directions):
         Q = frame.rows.double()
         assert len(Q) > 0.7 * samples
-        assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 1e-5
+        assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 4e-6  # 1e-6 is usual, and 6e-6 without the overlap
 
 
 def test_rank_reveals_repetition() -> None:
