@@ -65,7 +65,7 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
             ("update", "blocks.1.up"): rms(now[1] @ delta.T),
             ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
             ("weight", "embed"): float(model.embed.weight.norm() / start.embed.weight.norm()),
-            ("added", "blocks.1"): rms(now[2] - now[1]),
+            ("added", "blocks.1"): 4 * rms(now[2] - now[1]),  # times the number of blocks
             ("update_to_weight", "blocks.1.up"): float(spectral_norms([delta]) / spectral_norms([up.weight - delta])),
         }
     for (meter, layer), number in expected.items():

@@ -18,6 +18,7 @@ from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event
 from nfd.meters.noise import GradientNoise
+from nfd.meters.readings import readings
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.scaling.calls import outputs_of
 from nfd.training.loop import Around, Step
@@ -73,8 +74,9 @@ class Job:
 
     def run(self, built: Built) -> Row:
         """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``first`` step,
-        ``rows``, the meters of the network and of its matrices after every step that is looked at, and ``noise``, that
-        of its gradients, if asked for."""
+        ``rows``, the meters of the network and of its matrices after every step that is looked at, ``readings``, the
+        same with those of its blocks, as (step, *``nfd.meters.readings.Reading``), and ``noise``, that of its
+        gradients, if asked for."""
         trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
@@ -86,8 +88,8 @@ class Job:
         size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
         first = {} if trial.first is None else {"first": trial.first}
         rows = [size | row for row in trial.rows]
-        nested = {"events": trial.events, "unread": trial.unread, "rows": rows, "noise": noise_rows(size, noises)}
-        return size | nested | first | trial.meters
+        read = {"rows": rows, "readings": trial.readings, "noise": noise_rows(size, noises)}
+        return size | {"events": trial.events, "unread": trial.unread} | read | first | trial.meters
 
     def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
         """Train a member: one row per step."""
@@ -117,6 +119,7 @@ class _Measurement:
         self.first: dict[str, float] | None = None
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
+        self.readings: list[tuple[Any, ...]] = []
 
     def trained(self) -> list[float]:
         """Train it on every batch; returns the losses."""
@@ -134,6 +137,7 @@ class _Measurement:
         look = self.start.look(self.previous)
         network = self.meters | look.network | more
         self.rows.append({"step": step, "matrix": "", "role": ""} | network)
+        self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, meters in look.matrices.items():
             self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | meters)
         return network

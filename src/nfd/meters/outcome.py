@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.table import Column
 
+from nfd.core.files import expanded, write_json
 from nfd.core.tables import Row, as_text, table_of
 from nfd.meters.batch_noise import noise_as_text
 from nfd.meters.event import Event, EventKind, Failure
@@ -88,6 +90,19 @@ class Check:
         batch.
         """
         return [row for run in self.runs for row in run["noise"]]
+
+    @property
+    def ladder(self) -> dict[str, Any]:
+        """What ``nfd.Watch`` needs for its bands, as plain data: ``rule``, ``optimizer``, the width and depth that
+        plans count by, and of every network width, depth and its numbers, (step, meter, layer, depth, value)."""
+        own = self.rate_name == "eta_c"  # networks of nfd.nets
+        base = [1, 1] if own else [min(run[axis] for run in self.runs) for axis in ("width", "depth")]
+        networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
+        return {"rule": self.rule, "optimizer": self.optimizer, "base": base, "networks": networks}
+
+    def save(self, path: str | Path) -> None:
+        """Write ``ladder`` as JSON, for ``nfd.Watch(..., expected=path)``."""
+        write_json(expanded(path), {"ladder": self.ladder})
 
     @property
     def ok(self) -> bool:

@@ -117,8 +117,8 @@ class Baseline:
         Of a matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``; of one that adds up
         coordinates of the stream ``update``, the RMS of what its training changed in its output, and ``alignment``; of
         those of ``update_to_weight`` their own. Of a block ``activation`` and ``activation_update`` of the stream
-        behind it, and ``added``, the RMS of what it adds to the stream. One matrix after the other is compared with its
-        start.
+        behind it, and ``added``, the RMS of what it adds to the stream over ``T / L``, as in ``stream_update``. One
+        matrix after the other is compared with its start.
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
@@ -135,7 +135,7 @@ class Baseline:
         starts = self.before.behind
         blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
         for name, added in now.added.items():
-            blocks.setdefault(name, {})["added"] = added
+            blocks.setdefault(name, {})["added"] = added / self.member.time_step
         return Look(network, matrices, blocks)
 
     def _of_matrix(self, t: TensorInfo, now: Pass, before: Tensor | None) -> tuple[dict[str, float], _Squares | None]:

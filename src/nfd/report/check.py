@@ -13,7 +13,7 @@ from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 from nfd.runs.model_settings import CheckConfig
 
-_NESTED = ("events", "first", "unread", "rows", "noise")
+_NESTED = ("events", "first", "unread", "rows", "readings", "noise")
 
 
 def check_report(
@@ -49,6 +49,7 @@ def check_report(
             "runs": runs,
             "rows": check.rows,
             "noise": check.noise,
+            "ladder": check.ladder,
         },
         tables={"runs.csv": runs, "meters.csv": check.rows} | ({"noise.csv": check.noise} if check.noise else {}),
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nfd.core.errors import InputError
 from nfd.watch.rows import WatchRow
 
 Array = NDArray[np.float64]
@@ -65,10 +67,29 @@ class Ladder:
     Args:
         networks: of several sizes; those that broke off are left out.
         base: the width and depth by which plans of this ladder count.
+        rule, optimizer: their names.
     """
 
     networks: Sequence[LadderRun]
     base: tuple[float, float]
+    rule: str = ""
+    optimizer: str = ""
+
+    @classmethod
+    def of(cls, stored: Any) -> Self:
+        """The ladder of ``Check.ladder``, of a check or from a file.
+
+        Raises:
+            ValueError: for what is none.
+        """
+        try:
+            networks = [_run(network) for network in stored["networks"]]
+            width, depth = (float(size) for size in stored["base"])
+            return cls(networks, (width, depth), str(stored["rule"]), str(stored["optimizer"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"expected is not the ladder of a check ({type(error).__name__}: {error}). Check again, with at=(...)."
+            ) from None
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -87,6 +108,14 @@ class Ladder:
             return {}
         shared = set.intersection(*(set(run.curves) for run in self.runs))
         return {series: [run.curves[series] for run in self.runs] for series in self.runs[0].curves if series in shared}
+
+
+def _run(network: Mapping[str, Any]) -> LadderRun:
+    rows = [
+        WatchRow(int(step), meter, layer, depth, math.nan if value is None else float(value))
+        for step, meter, layer, depth, value in network["readings"]
+    ]
+    return LadderRun(float(network["width"]), float(network["depth"]), rows)
 
 
 def kinds_of(rows: Iterable[WatchRow]) -> Mapping[str, str]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from nfd.core.errors import InputTypeError, check_callable, check_count, check_seed
+from nfd.core.errors import InputTypeError, check_count, check_seed
 from nfd.families.constructed import member_of
 from nfd.meters.noise import GradientNoise
-from nfd.meters.updates import Baseline, Look
-from nfd.scaling.blocks import block_of
+from nfd.meters.outcome import Check
+from nfd.meters.readings import readings
+from nfd.meters.updates import Baseline
 from nfd.scaling.calls import blaming_the_sample, check_input
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import check_stored, modules
 from nfd.watch.apart import apart
+from nfd.watch.expected import expectation
 from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
 from nfd.watch.starts import Starts
 
@@ -39,7 +42,7 @@ class Watch:
       ``activation_update``, ``inner_update``, ``stream_update``, ``function_update``, ``function_update_inner``,
       ``update_to_weight``, ``alignment``;
     - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of what the
-      block adds to the stream;
+      block adds to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.matrices``); of inner ones ``update_to_weight``,
@@ -50,14 +53,16 @@ class Watch:
         plan: of this model.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
         every: after how many steps to look.
-        expected: what knows how large the meters of a sound training are; its alerts are gathered in ``alerts``.
+        expected: a check of a ladder of small networks, or where it was stored: it gives every meter a band at this
+            size (``nfd.watch.bands``), and what leaves it is an alert. So does anything else that has
+            ``alerts(rows)``.
         seed: that of ``plan.apply_``. Starts that it draws again are not stored.
         samples: of a step's batch; where given, the gradients of the eight steps up to every look go into ``noise``, as
             the optimizer left them: unclipped, and before they are set to zero.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
-        alerts: what ``expected`` says against the training.
+        alerts: what ``expected`` says against the training (``nfd.watch.Alert``).
         steps: how many steps the optimizer has taken.
         noise: of the gradients (``nfd.meters.noise.GradientNoise``), which ``noise.estimate()`` reads; None without
             ``samples``. Where gradients are accumulated, ``noise.add`` of every micro-batch is the better way.
@@ -72,7 +77,7 @@ class Watch:
         plan: Plan,
         sample: Any,
         every: int = 100,
-        expected: Expected | None = None,
+        expected: Check | Expected | str | Path | None = None,
         *,
         seed: int = 0,
         samples: int | None = None,
@@ -84,9 +89,8 @@ class Watch:
         check_stored(model)
         held_as_planned(model, plan.entries)
         check_input("sample", sample)
-        if expected is not None:
-            check_callable("expected.alerts", getattr(expected, "alerts", None), "a function of rows")
-        self.every, self.expected = check_count("every", every), expected
+        self.every = check_count("every", every)
+        self.expected = None if expected is None else expectation(expected, plan)
         self.rows: list[WatchRow] = []
         self.alerts: list[Any] = []
         self.steps = 0
@@ -159,25 +163,4 @@ class Watch:
     def _look(self) -> list[WatchRow]:
         with apart(self._member.module):
             look = self._baseline.look(self._previous)
-        return list(self._rows(look))
-
-    def _rows(self, look: Look) -> Iterator[WatchRow]:
-        for meter, value in look.network.items():
-            yield WatchRow(self.steps, meter, None, None, value)
-        for block, meters in look.blocks.items():
-            yield from self._of_layer(block, block, meters)
-        for matrix, meters in look.matrices.items():
-            yield from self._of_layer(self._layer(matrix), matrix, meters)
-
-    def _of_layer(self, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[WatchRow]:
-        blocks = self._member.blocks
-        block = name if name in blocks else block_of(name, blocks)
-        depth = None if block is None else (blocks.index(block) + 1) / len(blocks)
-        for meter, value in meters.items():
-            yield WatchRow(self.steps, meter, layer, depth, value)
-
-    def _layer(self, matrix: str) -> str:
-        """The module of a matrix; where it holds several, the matrix itself."""
-        owner = matrix.rpartition(".")[0]
-        several = sum(name.rpartition(".")[0] == owner for name in self._baseline.summing) > 1
-        return matrix if several or not owner else owner
+        return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]

@@ -1,0 +1,194 @@
+"""How often a watch raises an alert on a sound training, and whether it names a fault: measured by repetition.
+
+Every draw has batches of its own and trains a ladder of small networks. Under the bands that it gives, large networks
+are trained: in the first draws one for each fault and a sound one, which should raise no alert, in later ones several
+sound ones. Each is a line of a JSON file as soon as it is trained; a measurement that is stopped goes on where it was.
+
+    python -m benchmarks.alarms RESULTS [DRAWS FAULTY]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import beta
+from torch import Tensor, nn
+
+import nfd
+from nfd.core.names import RuleName
+from nfd.core.random import derive
+from nfd.core.tables import rows_as_text
+from nfd.data.digits import digits
+from nfd.families.constructed import ConstructedFamily
+from nfd.meters.job import Job
+from nfd.training.recipe import Recipe
+from nfd.training.task import Task
+from nfd.watch.alerts import Alarm, Cause
+from nfd.watch.bands import Bands
+from nfd.watch.ladder import Ladder
+
+WIDTHS, DEPTHS, SEEDS = (32, 64), (2, 4), 3
+WIDE, DEEP, STEPS, EVERY = 128, 8, 24, 3
+LOOKS = (1, 2, 3, 6, 9, 12, 18, 24)
+RATE, DECAY, BATCH = 3e-3, 0.01, 16
+RULE: RuleName = "complete-p"
+OPTIMIZER = "adamw"
+SEVENTH = 6  # the seventh block, from 0
+_SOUND = "sound"
+SOUND = 5  # sound networks of a draw without faults
+
+Row = dict[str, Any]
+
+
+class Block(nn.Module):
+    """A pre-norm block of two layers; ``factor`` is 1 but for a fault."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.factor = 1.0
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.factor * self.down(torch.relu(self.up(self.norm(h))))
+        return out
+
+
+def make_model(width: int, depth: int) -> nn.Sequential:
+    """Images of digits to classes."""
+    blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
+    return nn.Sequential(nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, 10))
+
+
+def wrong_multiplier(model: Any, groups: list[Row]) -> None:
+    """The branch of block 7 counts four times."""
+    model[1][SEVENTH].factor = 4.0
+
+
+def frozen(model: Any, groups: list[Row]) -> None:
+    """Block 7 does not train."""
+    model[1][SEVENTH].requires_grad_(requires_grad=False)
+
+
+def forgotten_rate(model: Any, groups: list[Row]) -> None:
+    """The embedding has the rate of the blocks, a quarter of its own."""
+    own = {id(p) for p in model[0].parameters()}
+    for group in list(groups):
+        apart = [p for p in group["params"] if id(p) in own]
+        if apart:
+            group["params"] = [p for p in group["params"] if id(p) not in own]
+            groups.append(group | {"params": apart, "lr": group["lr"] / 4})
+
+
+def strong_decay(model: Any, groups: list[Row]) -> None:
+    """Decay shrinks the weights faster than training renews them."""
+    for group in groups:
+        group["weight_decay"] *= 1000
+
+
+FAULTS: dict[str, tuple[Callable[[Any, list[Row]], None], Cause, str | None]] = {
+    "wrong multiplier in block 7": (wrong_multiplier, Cause.MULTIPLIER, "1.6"),
+    "block 7 frozen": (frozen, Cause.FROZEN, "1.6"),
+    "forgotten rate of the embedding": (forgotten_rate, Cause.RATE, "0"),
+    "decay that stops learning": (strong_decay, Cause.DECAY, None),
+}
+
+
+def batches(draw: int) -> list[tuple[Tensor, Tensor]]:
+    """Those of a draw."""
+    x, y = digits().batches(size=BATCH, steps=STEPS, seed=draw)
+    return list(zip(x, y, strict=True))
+
+
+def ladder(draw: int) -> Ladder:
+    """The small networks of a draw, as ``nfd.check`` measures them."""
+    task = Task.of(batches(draw))
+    family = ConstructedFamily(make_model, (WIDTHS[0], DEPTHS[0]), RULE, OPTIMIZER, sample=task.batches[0][0])
+    job = Job(Recipe(family, task), RATE, DECAY, False, None, None, LOOKS)
+    seeds = range(draw * SEEDS, (draw + 1) * SEEDS)
+    networks = [job.run(job.built(n, L, seed)) for n in WIDTHS for L in DEPTHS for seed in seeds]
+    return Ladder.of({"rule": RULE, "optimizer": OPTIMIZER, "base": [WIDTHS[0], DEPTHS[0]], "networks": networks})
+
+
+def watched(draw: int, bands: Bands, seed: int, fault: Callable[[Any, list[Row]], None] | None = None) -> Row:
+    """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their own 95 % intervals."""
+    pairs, alarm = batches(draw), Alarm(bands)
+    torch.manual_seed(seed)
+    model, sample = make_model(WIDE, DEEP), pairs[0][0]
+    base = {"make_model": make_model, "base_width": WIDTHS[0], "base_depth": DEPTHS[0]}
+    plan = nfd.plan(model, rule=RULE, optimizer=OPTIMIZER, sample=sample, **base)  # type: ignore[arg-type]
+    plan.apply_(model, seed=seed)
+    groups = plan.param_groups(model, lr=RATE, weight_decay=DECAY)
+    if fault is not None:
+        fault(model, groups)
+    optimizer = torch.optim.AdamW(groups)
+    watch = nfd.Watch(model, plan, sample, EVERY, alarm, seed=seed)
+    inside, total = Counter[str](), Counter[str]()
+    for x, y in pairs:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        for row in watch.step():
+            band = alarm.band(row)
+            if band is not None:
+                total[row.meter] += 1
+                inside[row.meter] += band.alone_low <= row.value <= band.alone_high
+    alerts = [[a.step, a.since, a.meter, a.layer, a.cause] for a in watch.alerts]
+    return {"alerts": alerts, "inside": dict(inside), "total": dict(total)}
+
+
+def measured(path: Path, draws: int, faulty: int) -> list[Row]:
+    """The rows of all draws; those that the file lacks are trained."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(row["draw"], row["case"]) for row in rows}
+    for draw in range(draws):
+        cases = [_SOUND, *FAULTS] if draw < faulty else [f"{_SOUND} {k}" for k in range(SOUND)]
+        missing = [case for case in cases if (draw, case) not in done]
+        if not missing:
+            continue
+        bands = Bands(ladder(draw), WIDE, DEEP, DEEP)
+        for case in missing:
+            fault = FAULTS[case][0] if case in FAULTS else None
+            seed = draw if case in (_SOUND, *FAULTS) else derive(draw, case)
+            rows.append({"draw": draw, "case": case, "limit": bands.limit, **watched(draw, bands, seed, fault)})
+            with path.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+    return rows
+
+
+def exact(count: int, total: int) -> Row:
+    """A share with its 95 % interval by Clopper and Pearson."""
+    low = beta.ppf(0.025, count, total - count + 1) if count else 0.0
+    high = beta.ppf(0.975, count + 1, total - count) if count < total else 1.0
+    return {"networks": total, "share": count / total, "low": float(low), "high": float(high)}
+
+
+def named(case: str, row: Row) -> bool:
+    """Whether the first alert names the cause and the layer of a fault."""
+    _, cause, layer = FAULTS[case]
+    first = row["alerts"][0] if row["alerts"] else [None] * 5
+    return first[4] == cause and (layer is None or str(first[3]).startswith(layer))
+
+
+def summary(rows: list[Row]) -> list[Row]:
+    """A row for each statement: sound networks that raise an alert, faults that are named, and coverage by meter."""
+    sound = [row for row in rows if row["case"].startswith(_SOUND)]
+    table = [{"what": "sound, alert raised", **exact(sum(bool(row["alerts"]) for row in sound), len(sound))}]
+    for case in FAULTS:
+        own = [row for row in rows if row["case"] == case]
+        table.append({"what": f"{case}, named", **exact(sum(named(case, row) for row in own), len(own))})
+    for meter in sorted({meter for row in sound for meter in row["total"]}):
+        inside, total = (sum(row[part].get(meter, 0) for row in sound) for part in ("inside", "total"))
+        table.append({"what": f"{meter} in its own 95 % interval", "networks": len(sound), "share": inside / total})
+    return table
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    given = [int(text) for text in sys.argv[2:]]
+    print(rows_as_text(summary(measured(Path(sys.argv[1]), *(given or [100, 20])))))

@@ -1,0 +1,49 @@
+"""A look as single numbers: of which meter and layer, and where that layer stands along the stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from nfd.families.member import Member
+from nfd.meters.updates import Look
+from nfd.scaling.blocks import block_of
+
+
+class Reading(NamedTuple):
+    """One number of a look.
+
+    Attributes:
+        meter: its name.
+        layer: the name of the module that it was read from; None for the whole network.
+        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
+            number of blocks. None for layers outside of the blocks, and for the whole network.
+        value: not-a-number where training diverged.
+    """
+
+    meter: str
+    layer: str | None
+    depth: float | None
+    value: float
+
+
+def readings(member: Member, look: Look) -> Iterator[Reading]:
+    """The numbers of a look: those of the network, of its blocks and of its matrices."""
+    for meter, value in look.network.items():
+        yield Reading(meter, None, None, value)
+    for block, meters in look.blocks.items():
+        yield from _of_layer(member, block, block, meters)
+    owners = Counter(name.rpartition(".")[0] for name in look.matrices)
+    for matrix, meters in look.matrices.items():
+        owner = matrix.rpartition(".")[0]
+        layer = owner if owner and owners[owner] == 1 else matrix  # a module that holds several does not name one
+        yield from _of_layer(member, layer, matrix, meters)
+
+
+def _of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:
+    blocks = member.blocks
+    block = name if name in blocks else block_of(name, blocks)
+    depth = None if block is None else (blocks.index(block) + 1) / len(blocks)
+    for meter, value in meters.items():
+        yield Reading(meter, layer, depth, value)

@@ -1,0 +1,116 @@
+"""A watch that expects what a check of small networks says: faults of a Transformer are named, with their layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.models import Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.core.errors import InputError
+from nfd.meters.outcome import Check
+from nfd.watch import Alert, Cause
+
+STEPS, WIDE, DEEP = 8, 32, 8
+SEVENTH = "layers.6"
+Change = Callable[[Any, list[dict[str, Any]]], None]
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(3)
+    ids = torch.randint(1, 11, (STEPS, 4, 7), generator=g)
+    return [(part[:, :-1], part[:, 1:]) for part in ids]
+
+
+@cache
+def ladder() -> Check:
+    options = {"rule": "complete-p", "optimizer": "adamw", "lr": 5e-3, "weight_decay": 0.01}
+    return nfd.check(Transformer, [8, 16], [2, 4], batches(), seeds=3, at=(1, 2, 4, 8), **options)  # type: ignore[arg-type]
+
+
+@cache
+def watched(change: Change | None = None, expected: Any = None, seed: int = 1) -> list[Alert]:
+    """The alerts of a network under a watch, its model and groups changed before training."""
+    torch.manual_seed(seed)
+    model = Transformer(WIDE, DEEP)
+    sample = batches()[0][0]
+    plan = nfd.plan(model, rule="complete-p", make_model=Transformer, base_width=8, base_depth=2, sample=sample)
+    plan.apply_(model, seed)
+    groups = plan.param_groups(model, lr=5e-3, weight_decay=0.01)
+    if change is not None:
+        change(model, groups)
+    optimizer = torch.optim.AdamW(groups)
+    watch = nfd.Watch(model, plan, sample, 2, expected or ladder(), seed=seed)
+    for x, y in batches():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        watch.step()
+    return watch.alerts
+
+
+def wrong_multiplier(model: Any, groups: list[dict[str, Any]]) -> None:
+    for branch in (model.layers[6].b, model.layers[6].d):
+        branch.register_forward_hook(lambda module, inputs, out: 4 * out)
+
+
+def frozen(model: Any, groups: list[dict[str, Any]]) -> None:
+    model.layers[6].requires_grad_(requires_grad=False)
+
+
+def forgotten_rate(model: Any, groups: list[dict[str, Any]]) -> None:
+    """The embedding has the rate of the blocks."""
+    (group,) = (g for g in groups if any(p is model.tokens.weight for p in g["params"]))
+    group["params"] = [p for p in group["params"] if p is not model.tokens.weight]
+    groups.append(group | {"params": [model.tokens.weight], "lr": group["lr"] / 4})
+
+
+def strong_decay(model: Any, groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        group["weight_decay"] *= 3000
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "layer"),
+    [
+        (wrong_multiplier, Cause.MULTIPLIER, SEVENTH),
+        (frozen, Cause.FROZEN, SEVENTH),
+        (forgotten_rate, Cause.RATE, "tokens"),
+        (strong_decay, Cause.DECAY, ""),
+    ],
+)
+def test_a_fault_of_a_training_is_named_with_its_layer(change: Change, cause: Cause, layer: str) -> None:
+    first = watched(change)[0]
+    assert first.cause is cause
+    assert (first.layer or "").startswith(layer)
+    assert first.since <= 4
+
+
+def test_a_sound_training_raises_no_alert() -> None:
+    assert watched() == []
+
+
+def test_a_check_is_expected_from_its_file_or_folder_as_from_memory(tmp_path: Path) -> None:
+    ladder().save(tmp_path / "result.json")
+    assert watched(frozen, str(tmp_path)) == watched(frozen)
+
+
+def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"ladder": ladder().ladder | {"rule": "mup"}}))
+    with pytest.raises(InputError, match="rule='mup'; the plan has rule='complete-p'"):
+        watched(expected=other)
+    other.write_text(json.dumps({"ladder": {"networks": [{"width": 3}]}}))
+    with pytest.raises(InputError, match="not the ladder of a check"):
+        watched(expected=other)
+    with pytest.raises(InputError, match="holds no check"):
+        watched(expected=tmp_path / "none.json")
+    with pytest.raises(TypeError, match=r"expected\.alerts must be a function of rows"):
+        watched(expected=3)
