@@ -12,7 +12,7 @@ from tests.wrong_edits import PAGE, ROOT, Edit, applied, edits, judged, key_of, 
 
 AREAS = (
     *("core", "families", "integrations", "limits", "meters", "nets"),
-    *("paper", "questions", "runs", "scaling", "training", "watch"),
+    *("paper", "questions", "report", "runs", "scaling", "training", "watch"),
 )
 TOY = Edit("half", "toy.py", "x / 2", "x / 4", "A quarter.", ("test_toy.py::test_half",))
 

@@ -31,6 +31,7 @@ from .questions.predict import predict as predict
 from .questions.transfer import Transfer as Transfer
 from .questions.transfer_logs import fit_transfer as fit_transfer
 from .questions.transfer_model import transfer as transfer
+from .report.run import run_page as run_page
 from .runs.grid import grid as grid
 from .runs.sweep import Sweep as Sweep
 from .scaling.laws import OptimizerLaw as OptimizerLaw

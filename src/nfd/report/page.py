@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nfd.core.cache import cached_path, keep
-from nfd.core.text import visible
 from nfd.report.section import Label, Panel, Section
 from nfd.report.series import DARK
+from nfd.report.templates import templates
 
 __all__ = ["Label", "Panel", "Section", "page"]
 
@@ -28,35 +26,8 @@ def page(title: str, sections: Sequence[Section]) -> str:
     charts = {f"{anchor}-{k}": _placed(chart) for section, anchor in parts for k, chart in enumerate(section.charts)}
     contents = [part for part in parts if not part[0].folded]
     vega = _vega() if charts else ""
-    template = _templates().get_template("page.html")
+    template = templates().get_template("page.html")
     return template.render(title=title, parts=parts, contents=contents, charts=charts, dark=DARK, vega=vega)
-
-
-@cache
-def _templates() -> Environment:
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.tests |= {
-        "label": lambda value: isinstance(value, Label),
-        "paragraphs": lambda value: isinstance(value, list),
-    }
-    templates.policies["json.dumps_kwargs"] = {}  # keys in their own order
-    return templates
-
-
-def _shown(value: object) -> object:
-    """A value before it is escaped: four digits, nothing unseen, and a question mark for what has no UTF-8."""
-    if isinstance(value, Markup):
-        return value
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return visible(text).encode("utf-8", "replace").decode()
 
 
 def _placed(chart: alt.LayerChart) -> dict[str, Any]:

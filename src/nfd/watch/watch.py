@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import groupby
@@ -23,9 +23,11 @@ from nfd.scaling.held import held_as_planned
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import check_stored, modules
 from nfd.watch.apart import apart
+from nfd.watch.bands import Band
 from nfd.watch.expected import expectation
 from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
 from nfd.watch.starts import Starts
+from nfd.watch.summary import line_of_watch, table_of_watch
 
 
 class Watch:
@@ -33,7 +35,7 @@ class Watch:
 
     Call ``step()`` after every step of the optimizer. After every ``every`` steps it looks: it runs the sample through
     the model and adds rows. Training goes on as if there were no watch: parameters, gradients, buffers, modes and
-    random streams are what they were, to the last bit.
+    random streams are what they were, to the last bit. Printing a watch shows the latest look beside the first one.
 
     With ``W`` the effective weights, ``z`` what a matrix is applied to, ``h`` the stream behind a block, ``f`` the
     outputs, all on the sample, and (0) marking the start:
@@ -63,6 +65,7 @@ class Watch:
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
         alerts: what ``expected`` says against the training (``nfd.watch.Alert``).
+        listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how many steps the optimizer has taken.
         noise: of the gradients (``nfd.meters.noise.GradientNoise``), which ``noise.estimate()`` reads; None without
             ``samples``. Where gradients are accumulated, ``noise.add`` of every micro-batch is the better way.
@@ -93,6 +96,7 @@ class Watch:
         self.expected = None if expected is None else expectation(expected, plan)
         self.rows: list[WatchRow] = []
         self.alerts: list[Any] = []
+        self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
         self.noise = None if samples is None else GradientNoise(samples)
         self._lacks_gradients = False
@@ -112,6 +116,8 @@ class Watch:
             self.rows += rows
             if self.expected is not None:
                 self.alerts += self.expected.alerts(rows)
+            for listener in self.listeners:
+                listener(self)
         self._prepare()
         return rows
 
@@ -130,6 +136,19 @@ class Watch:
     def table(self) -> list[dict[str, Any]]:
         """The rows as plain dicts."""
         return [asdict(row) for row in self.rows]
+
+    @property
+    def line(self) -> str:
+        """The latest look in one line, for a log: the meters of the whole network, and how many alerts there are."""
+        return line_of_watch(self)
+
+    def __str__(self) -> str:
+        return table_of_watch(self)
+
+    def band(self, row: WatchRow) -> Band | None:
+        """What is expected of a row; None where that is not known."""
+        band = getattr(self.expected, "band", None)
+        return None if band is None else band(row)
 
     @property
     def left_out(self) -> list[LeftOut]:

@@ -1,0 +1,165 @@
+"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file that follows the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nfd.core.errors import FileError, InputTypeError
+from nfd.core.files import expanded
+from nfd.core.tables import Row
+from nfd.meters.outcome import MEANINGS
+from nfd.report import plot
+from nfd.report.plot import Place, Plot
+from nfd.report.section import Label
+from nfd.report.templates import templates
+from nfd.watch.ladder import Series
+from nfd.watch.rows import WatchRow
+from nfd.watch.series import in_series
+from nfd.watch.summary import name_of, outside, steps_of
+from nfd.watch.watch import Watch
+
+MARK = '<meta name="generator" content="nfd run page">'
+_HEAD = 1024  # bytes of a file within which its mark stands
+_LONGEST = 3600.0  # seconds between two looks
+_LOOKS, _EARLIER = 60, 4  # of the past, in a chart over steps and in one over blocks
+_OF_MATRICES = {
+    "update": "RMS of what training a matrix changed in its output",
+    "change": "size of the change of a matrix over the size of its start",
+    "weight": "size of a matrix over the size of its start",
+    "alignment": MEANINGS["alignment"],
+}
+
+
+def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
+    """Write everything that a watch read so far as one page, which opens offline and follows the run.
+
+    Call it after a look, as often as you like. The file is replaced as a whole. A browser that shows it loads it again
+    until no look has come for a while.
+
+    Args:
+        watch: of the training.
+        path: of the page, such as ``"run.html"``; folders are made.
+        title: its heading.
+
+    Returns:
+        The path.
+
+    Raises:
+        TypeError: naming the argument.
+        FileError: where ``path`` holds a file that is no such page.
+    """
+    if not isinstance(watch, Watch):
+        raise InputTypeError(f"watch must be an nfd.Watch; got {type(watch).__name__}.")
+    place = expanded(path)
+    if place.exists() and not _is_ours(place):
+        raise FileError(f"{path} is no page of a run and would be replaced. Nothing was changed. Choose another path.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    now = time.time()
+    pause = min(now - place.stat().st_mtime, _LONGEST) if place.exists() else 0.0
+    draft.write_text(page_of(watch, title, now, pause), encoding="utf-8")
+    os.replace(draft, place)
+    return place
+
+
+def page_of(watch: Watch, title: str, now: float, pause: float) -> str:
+    """The page as HTML, written at the time ``now``, ``pause`` seconds after the one before."""
+    series = in_series(watch.rows)
+    latest = watch.rows[-1].step if watch.rows else 0
+    template = templates().get_template("run.html")
+    return template.render(
+        title=title,
+        mark=MARK,
+        step=latest,
+        looks=len(steps_of(watch.rows)),
+        every=watch.every,
+        written=now,
+        pause=pause,
+        judged=watch.expected is not None,
+        alerts=[str(alert) for alert in watch.alerts],
+        network=[_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None],
+        layers=list(_layers(watch, series)),
+        latest=[_numbers(watch, row) for row in watch.rows if row.step == latest],
+        left_out=watch.left_out,
+        plot=plot,
+        dark={},
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return not head or MARK.encode() in head
+
+
+def _numbers(watch: Watch, row: WatchRow) -> Row:
+    """A row of the latest look as the page's table shows it."""
+    band = watch.band(row)
+    expected = "" if band is None else f"{band.value:.4g} [{band.low:.4g}, {band.high:.4g}]"
+    value = Label(f"{row.value:.4g}, outside", "bad") if outside(watch, row) else row.value
+    return {"meter": row.meter, "of": row.layer or "the network", "value": value, "expected": expected}
+
+
+def _layers(watch: Watch, series: dict[Series, list[WatchRow]]) -> Iterator[tuple[str, str, list[Plot]]]:
+    """Every meter of layers with its meaning and its charts, one for each kind of layers; first those of the stream."""
+    depths = sorted({row.depth for row in watch.rows if row.depth is not None})
+    blocks = {depth: k + 1 for k, depth in enumerate(depths)}
+    stream = {s: rows for s, rows in series.items() if s.kind == ""}
+    of_matrices = {s: rows for s, rows in series.items() if s.kind}
+    if stream:
+        yield "the stream behind every block", "", [_over_blocks(watch, s, rows, blocks) for s, rows in stream.items()]
+    for meter in dict.fromkeys(s.meter for s in of_matrices):
+        own = {s: rows for s, rows in of_matrices.items() if s.meter == meter}
+        charts = [
+            _over_blocks(watch, s, rows, blocks) if s.along else _over_steps(watch, s, rows) for s, rows in own.items()
+        ]
+        yield meter, _OF_MATRICES.get(meter, ""), charts
+
+
+def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Plot:
+    """A meter of the network or of one layer over the steps."""
+    steps = set(_spaced(steps_of(rows), _LOOKS))
+    places = [_place(watch, row, row.step) for row in rows if row.step in steps]
+    name = series.meter if series.kind is None else series.kind
+    description = f"{series.meter} of {name_of(series, rows)} over the steps: {_in_words(places)}"
+    return Plot(name, "step", description, places)
+
+
+def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]) -> Plot:
+    """A meter of the layers of one kind along the blocks, at the latest look and at earlier ones."""
+    looks = steps_of(rows)
+    *earlier, latest = _spaced(looks, _EARLIER + 1)
+    lines = [
+        [Place(blocks[row.depth], row.value) for row in rows if row.step == step and row.depth] for step in earlier
+    ]
+    current = [row for row in rows if row.step == latest]
+    places = [_place(watch, row, blocks[row.depth]) for row in current if row.depth]
+    name = series.kind or series.meter
+    description = (
+        f"{series.meter} of {name_of(series, current)} along the blocks after step {latest}: {_in_words(places)}"
+    )
+    return Plot(name, "block", description, places, lines)
+
+
+def _place(watch: Watch, row: WatchRow, x: float) -> Place:
+    band = watch.band(row)
+    return Place(x, row.value, None if band is None else (band.low, band.high), row.layer or "")
+
+
+def _in_words(places: Sequence[Place]) -> str:
+    """The ends of a line, and which values lie outside of their bands."""
+    beyond = [place.text for place in places if place.outside]
+    ends = f"from {places[0].text} to {places[-1].text}"
+    return f"{ends}; outside of the band: {'; '.join(beyond)}" if beyond else ends
+
+
+def _spaced(steps: Sequence[int], most: int) -> list[int]:
+    """At most so many of these steps, evenly spaced, the first and the last among them."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(k * (len(steps) - 1) / (most - 1))] for k in range(most)]

@@ -1,0 +1,172 @@
+"""The page and the table of a training under way: what they show are its rows, and alerts where there are any."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.models import Residual
+from tests.test_watch import DEPTH, WIDTH, X, planned, train
+
+import nfd
+from nfd.core.errors import FileError
+from nfd.report.plot import BOTTOM, HEIGHT, TOP, Place, Plot
+from nfd.watch import WatchRow
+from nfd.watch.bands import Band
+
+FROZEN = "blocks.2.up"
+
+
+class Limits:
+    """Expects that the named layer changes by at least ``least``; says so of it alone."""
+
+    def __init__(self, least: float) -> None:
+        self.least = least
+
+    def band(self, row: WatchRow) -> Band | None:
+        if (row.meter, row.layer) != ("change", FROZEN):
+            return None
+        return Band(2 * self.least, self.least, 10.0, self.least, 10.0, 0.0)
+
+    def alerts(self, rows: Sequence[WatchRow]) -> list[str]:
+        judged = [row for row in rows if (band := self.band(row)) and row.value < band.low]
+        return [f"{row.layer} does <not> train" for row in judged]
+
+
+def watched(least: float | None, page: Path | None = None) -> nfd.Watch:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=2, expected=None if least is None else Limits(least))
+    if page is not None:
+        watch.listeners.append(partial(nfd.run_page, path=page))
+    train(model, plan, 4, watch)
+    return watch
+
+
+def text_of(page: Path) -> str:
+    return html.unescape(page.read_text())
+
+
+def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) -> None:
+    texts = {}
+    for name, least in {"bad": 5.0, "good": 1e-9, "unjudged": None}.items():
+        watch = watched(least, tmp_path / f"{name}.html")
+        texts[name] = text_of(tmp_path / f"{name}.html"), str(watch), watch.line
+        assert "<not>" not in (tmp_path / f"{name}.html").read_text()
+    page, table, line = texts["bad"]
+    assert page.count("does <not> train") == 2
+    assert "no alert" not in page
+    assert f"! {FROZEN} does <not> train" in table
+    assert line.endswith("alerts 2")
+    assert "1 of 4 outside" not in table
+    assert "1 of 1 outside" in table
+    page, table, line = texts["good"]
+    assert "no alert" in page
+    assert 'class="outside"' not in page
+    assert "does <not>" not in page + table
+    assert "all within" in table
+    assert line.endswith("alerts 0")
+    page, table, line = texts["unjudged"]
+    assert "Nothing is judged" in page
+    assert "no alert" not in page
+    assert "alerts" not in line
+
+
+def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
+    watch = watched(5.0, tmp_path / "run.html")
+    page, table = text_of(tmp_path / "run.html"), str(watch)
+    shown = dict(re.findall(r'<td data-label="of">(\S+)</td><td data-label="value">(?:<span[^>]*>)?([\d.e+-]+)', page))
+    for row in (r for r in watch.rows if r.step == 4):
+        assert f"{row.value:.4g}" in page, row
+    (changed,) = [r for r in watch.rows if (r.step, r.meter, r.layer) == (4, "change", FROZEN)]
+    title = re.search(rf"<title>{FROZEN}: ([\d.e+-]+), expected \[5, 10\]</title>", page)
+    assert title is not None
+    assert float(title[1]) == pytest.approx(changed.value, rel=1e-3)
+    assert page.count('class="outside"') == 1
+    assert FROZEN in shown
+    of_network = {row.meter: row.value for row in watch.rows if row.step == 4 and row.layer is None}
+    for meter, value in of_network.items():
+        assert re.search(rf"(?m)^ {meter} +the network .*\b{re.escape(f'{value:.3g}')}\b", table), meter
+        assert f"{meter} {value:.3g}" in watch.line
+    ups = sorted(r.value for r in watch.rows if (r.step, r.meter) == (4, "change") and str(r.layer).endswith("up"))
+    assert f"[{ups[0]:.3g}, {ups[-1]:.3g}]" in table
+
+
+def test_a_page_loads_nothing_and_follows_the_run(tmp_path: Path) -> None:
+    page = tmp_path / "deep" / "run.html"
+    watch = watched(None, page)
+    text = page.read_text()
+    assert not re.search(r"(?:src|href)=|@import|url\(", text)
+    assert "location.reload()" in text
+    assert text.count('role="img"') == text.count("aria-label=") == text.count("<svg")
+    before = page.stat().st_ino
+    nfd.run_page(watch, page, title="<b>")
+    assert page.stat().st_ino != before
+    assert "<b>" not in page.read_text()
+    assert [path.name for path in page.parent.iterdir()] == ["run.html"]
+
+
+def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+    watch, notes = watched(None), tmp_path / "notes.html"
+    notes.write_text("<p>mine</p>")
+    with pytest.raises(FileError, match="no page of a run"):
+        nfd.run_page(watch, notes)
+    assert notes.read_text() == "<p>mine</p>"
+    with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch; got list"):
+        nfd.run_page(watch.rows, notes)  # type: ignore[arg-type]
+
+
+def test_before_the_first_look_there_is_no_number(tmp_path: Path) -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=7)
+    assert str(watch).startswith("No look yet: the first one follows step 7")
+    assert watch.line == "step 0: no look yet"
+    assert "<svg" not in nfd.run_page(watch, tmp_path / "run.html").read_text()
+
+
+# ---- charts --------------------------------------------------------------------------------------------------------
+
+
+def chart(values: Sequence[float], **more: Any) -> Plot:
+    return Plot("title", "step", "about", [Place(k, value) for k, value in enumerate(values)], **more)
+
+
+def test_places_stand_in_their_order_and_zero_at_the_bottom() -> None:
+    heights = [y for _, y, _ in chart([0.0, 0.01, 0.1, 1.0]).dots]
+    assert heights[0] == HEIGHT - BOTTOM
+    assert heights == sorted(heights, reverse=True)
+    assert heights[-1] >= TOP
+    assert heights[1] - heights[2] == pytest.approx(heights[2] - heights[3])  # logarithmic
+    assert chart([0.0, 0.01, 0.1, 1.0]).y_ticks[0] == (HEIGHT - BOTTOM, "0")
+    assert "0" not in [text for _, text in chart([0.01, 0.1]).y_ticks]
+
+
+def test_what_is_not_finite_breaks_the_line() -> None:
+    assert chart([1.0, 2.0, math.nan, 3.0]).line.count("M") == 2
+    assert chart([1.0, 2.0, 3.0]).line.count("M") == 1
+    assert chart([math.nan]).line == ""
+    assert chart([math.nan]).dots == []
+
+
+def test_a_band_goes_around_what_is_expected() -> None:
+    plain = chart([1.0, 1.0, 1.0])
+    assert plain.band == ""
+    banded = replace(plain, places=[Place(k, 1.0, (0.5, 2.0)) for k in range(3)])
+    corners = [tuple(map(float, corner.split(","))) for corner in banded.band.strip("MZ").split("L")]
+    (_, middle, _), *_ = banded.dots
+    assert len(corners) == 6
+    assert all(y < middle for _, y in corners[:3])
+    assert all(y > middle for _, y in corners[3:])
+    assert not any(place.outside for place in banded.places)
+    assert Place(0, 3.0, (0.5, 2.0)).outside
+
+
+def test_old_lines_are_fainter() -> None:
+    lines = chart([1.0, 2.0], earlier=[[Place(0, 1.0)], [Place(0, 2.0)]]).earlier_lines
+    assert [opacity for _, opacity in lines] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
