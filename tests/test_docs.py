@@ -51,6 +51,9 @@ NOT_RUN = {
     "nfd transfer mypackage.module:make_model": "as above, tests/test_transfer_model.py",
     "nfd predict mypackage.module:make_model": "as above, tests/test_predict_model.py",
     "nfd capacity mypackage.module:make_model": "as above, tests/test_capacity_model.py",
+    "nfd transfer watched_run:make_model": "the example runs it, tests/test_examples.py",
+    "nfd check watched_run:make_model": "as above",
+    "nfd plan watched_run:make_model": "as above",
     "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
 }
 

@@ -1,0 +1,196 @@
+"""One small GPT from tuning to a larger run that is watched, goes wrong, and is saved.
+
+python examples/watched_run.py                        # minutes; docs/howto/watched-run.md and its numbers, into --out
+python examples/watched_run.py --page docs/howto      # writes the page again from the numbers there; trains nothing
+
+Stop it at any time: the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import shlex
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import watched_run_page
+import wide_gpt
+from torch import Tensor, nn
+
+import nfd
+from nfd.core.files import prepare_directory, write_json, write_text
+
+OUT = "out/watched"
+STEPS, EVERY, WARM_UP = 40, 4, 4
+WIDTH, DEPTH = 256, 4
+
+Pair = tuple[Tensor, Tensor]
+
+
+def make_model(width: int, depth: int) -> nn.Module:
+    """A GPT over bytes."""
+    return wide_gpt.GPT(width, depth)
+
+
+def batches() -> list[Pair]:
+    """A batch of Python's own library for every step."""
+    return list(wide_gpt.batches(STEPS))
+
+
+def eval_batches() -> list[Pair]:
+    """Bytes of a file that no network is trained on."""
+    return list(wide_gpt.batches(4, ("argparse.py",), seed=1))
+
+
+def schedule(step: int) -> float:
+    """Linear warm-up, then half a cosine down to a tenth."""
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    return 0.55 + 0.45 * math.cos(math.pi * (step - WARM_UP) / (STEPS - WARM_UP))
+
+
+def train(
+    plan: nfd.Plan, lr: float, check: Path, page: Path, *, wrong: bool = False, mend: bool = False, begin: int = 0
+) -> dict[str, Any]:
+    """The larger run, watched.
+
+    Args:
+        plan: of the larger network.
+        lr: tuned on the small one.
+        check: the folder of the check that says what to expect.
+        page: of the run.
+        wrong: whether the loop gives one rate to all groups.
+        mend: whether it stops doing so at the first alert.
+        begin: the batch to begin with.
+
+    Returns:
+        Losses of training, the loss on text that was held out, alerts, what the watch printed at the first one, and
+        warnings.
+    """
+    model = plan.apply_(make_model(WIDTH, DEPTH), seed=0)
+    optimizer = plan.make_optimizer(model, lr=lr)
+    data = batches()[begin:]
+    watch = nfd.Watch(model, plan, data[0][0], every=EVERY, expected=check)
+    watch.listeners.append(partial(nfd.run_page, path=page, title="The larger run"))
+    losses, table = list[float](), ""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for step, (ids, targets) in enumerate(data):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * schedule(step) * (1.0 if wrong else group["lr_scale"])
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            if watch.step():
+                print(watch.line, flush=True)
+            if watch.alerts and not table:
+                table, wrong = str(watch), wrong and not mend
+    return {
+        "losses": [round(loss, 4) for loss in losses],
+        "held_out": round(held_out(model), 4),
+        "alerts": [{"step": alert.step, "text": str(alert)} for alert in watch.alerts],
+        "table": table,
+        "line": watch.line,
+        "warnings": [str(warning.message) for warning in warned],
+    }
+
+
+@torch.no_grad()
+def held_out(model: nn.Module) -> float:
+    """The loss on text that no network is trained on."""
+    losses = [nn.functional.cross_entropy(model(ids).flatten(0, 1), to.flatten()) for ids, to in eval_batches()]
+    return float(torch.stack(losses).mean())
+
+
+def shell(command: str) -> dict[str, Any]:
+    """Run ``nfd ...`` here; returns what was typed and what it printed."""
+    from nfd.cli.main import main as run
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = run(shlex.split(command)[1:])
+    print(f"$ {command}\n{printed.getvalue()}", flush=True)
+    return {"command": command, "printed": printed.getvalue().rstrip(), "code": code}
+
+
+def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
+    """What is typed before the larger run, by name."""
+    about = "watched_run:make_model --batches watched_run:batches --schedule watched_run:schedule --optimizer adamw"
+    rates, seeds, at = ("0.004 0.008", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
+    tuned = f"--rule complete-p --lr {lr}"
+    return {
+        "transfer": f"nfd transfer {about} --eval-batches watched_run:eval_batches --rules complete-p --widths 64 128 "
+        f"--depths 2 --lr {rates} --seeds {seeds} --executor inline --out {out}/transfer",
+        "check": f"nfd check {about} {tuned} --widths 64 128 --depths 2 4 --seeds 2 --at {at} --out {out}/check",
+        "plan": f"nfd plan watched_run:make_model --batches watched_run:batches --rule complete-p --optimizer adamw "
+        f"--width {WIDTH} --depth {DEPTH} --base-width 64 --base-depth 2 --lr {lr} --out {out}/plan",
+    }
+
+
+def main(out: Path, *, small: bool = False) -> None:
+    """Do what is not done yet, and write the page."""
+    prepare_directory(out)
+    kept = out / "watched-run.json"
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+
+    def ask(name: str, question: Callable[[], Any]) -> Any:
+        if name not in known:
+            known[name] = question()
+            write_json(kept, known)
+        return known[name]
+
+    ask("transfer", lambda: shell(commands(out, None, small)["transfer"]))
+    lr = ask("lr", lambda: best_rate(out / "transfer" / "result.json"))
+    for name in ("check", "plan"):
+        ask(name, partial(shell, commands(out, lr, small)[name]))
+    ask("verdicts", lambda: verdicts(out / "check" / "result.json"))
+    plan = nfd.Plan.load(out / "plan" / "plan.json")
+    run = partial(train, plan, lr, out / "check")
+    ask("sound", lambda: run(out / "sound.html"))
+    wrong = ask("wrong", lambda: run(out / "wrong.html", wrong=True))
+    ask("mended", lambda: run(out / "mended.html", wrong=True, mend=True))
+    begin = wrong["alerts"][0]["step"] if wrong["alerts"] else 0
+    ask("saved", lambda: run(out / "saved.html", begin=begin))
+    model = make_model(WIDTH, DEPTH)
+    query = model.get_parameter("blocks.0.query.weight")
+    groups = plan.param_groups(model, lr=lr)
+    factor = next(group["lr_scale"] for group in groups if any(p is query for p in group["params"]))
+    setting = {"width": WIDTH, "depth": DEPTH, "every": EVERY, "out": str(out), "factor": factor}
+    ask("setting", lambda: setting)
+    write_text(out / "watched-run.md", watched_run_page.page(known))
+
+
+def verdicts(result: Path) -> list[dict[str, Any]]:
+    """Those of a check, by meter, axis and step."""
+    table = json.loads(result.read_text())["table"]
+    return [{name: row[name] for name in ("meter", "axis", "step", "verdict")} for row in table]
+
+
+def best_rate(result: Path) -> float:
+    """The best rate of the smallest network, to two digits."""
+    return float(f"{json.loads(result.read_text())['recommendation']['lr']['value']:.2g}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(OUT))
+    parser.add_argument("--page", type=Path, help="a folder with watched-run.json: write its page again")
+    parser.add_argument("--small", action="store_true", help="fewer rates and steps")
+    a = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    if a.page is None:
+        main(a.out, small=a.small)
+    else:
+        found = json.loads((a.page / "watched-run.json").read_text())
+        write_text(a.page / "watched-run.md", watched_run_page.page(found))

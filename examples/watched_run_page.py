@@ -1,0 +1,183 @@
+"""The page of ``watched_run.py``, from numbers that are kept; nothing is trained."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Known = Mapping[str, Any]
+
+RUNS = {
+    "sound": "as planned",
+    "wrong": "one rate for all groups",
+    "mended": "the same, with the right rates from the alert on",
+    "saved": "the same, begun again at the alert",
+}
+
+SHOWN = {"transfer": "\nReport: ", "check": "\n  ", "plan": "\nPlan: "}  # until where; the check without its table
+LAST = 8  # steps
+
+PAGE = """# A larger run, watched and saved
+
+*Made by `python examples/watched_run.py`, which does all of this on two cores in minutes.* A small GPT reads the
+source of Python's `typing` and `inspect` as bytes (`examples/wide_gpt.py`). We tune it small, plan a larger one,
+watch its training, make a mistake that many training loops make, and save the run. `watched_run` is the file of the
+example, and the commands are run where it lies; they take a module of yours as well.
+
+## Tune small
+
+{transfer}
+
+Its rate of {lr:g} is what the larger network gets, through its plan.
+
+## Learn what to expect
+
+A check trains a few small networks of two widths and two depths with the same batches, rate and schedule, and looks
+at them at several steps. From it the watch foretells every meter of the larger network, with the limits that a sound
+run keeps.
+
+{check}
+
+{verdicts}
+
+## Plan the larger network
+
+{plan}
+
+## Train it, and watch
+
+```bash
+python examples/watched_run.py
+```
+
+trains the network of width {width} and depth {depth} by this plan, in a loop of plain PyTorch. The lines that matter:
+
+```text
+watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
+watch.listeners.append(partial(nfd.run_page, path="run.html"))   # a page that follows the run
+...
+group["lr"] = lr * schedule(step) * group["lr_scale"]            # for every group, before every step
+...
+watch.step()                                                     # after optimizer.step()
+```
+
+The run keeps its bands: {sound_alerts}. Its last look, as `watch.line` has it:
+
+```text
+{sound_line}
+```
+
+## The run that goes wrong
+
+Many loops set one rate for all groups:
+
+```text
+group["lr"] = lr * schedule(step)
+```
+
+The plan gave the matrices inside of branches {factor:g} times the rate of the embedding; this line erases that.
+Nothing breaks, and the loss falls. The optimizer of the plan warns at its first step:
+
+{warnings}
+
+{alert}
+
+```text
+{table}
+```
+
+## The run that is saved
+
+Two ways lead on from the alert. Both end with the same batch as the first two runs, so that all have cost the same.
+One loop takes `group["lr_scale"]` again and goes on with the weights that it has. The other begins again, with the
+weights of `plan.apply_` and the batches that are left.
+
+{losses}
+
+{verdict}
+
+`nfd.run_page` wrote a page for each of the runs: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. How to use
+the watch in a loop of yours: [watch a training](watch.md).
+"""
+
+
+def page(known: Known) -> str:
+    """The page in Markdown."""
+    sound, wrong = known["sound"], known["wrong"]
+    return PAGE.format(
+        **{name: asked(known[name], end) for name, end in SHOWN.items()},
+        verdicts=verdicts(known["verdicts"]),
+        **known["setting"],
+        lr=known["lr"],
+        sound_alerts=f"{len(sound['alerts'])} alerts",
+        sound_line=filled(sound["line"]),
+        warnings=quoted(wrong["warnings"][:1]),
+        alert=alert(wrong["alerts"]),
+        table=wrong["table"],
+        losses=losses(known),
+        verdict=verdict({name: known[name]["held_out"] for name in RUNS}),
+    )
+
+
+def verdicts(rows: Sequence[Known]) -> str:
+    """How many verdicts of a check there are of each kind, and which are against the rule."""
+    counts = Counter(row["verdict"] for row in rows)
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    faults = [
+        f"`{row['meter']}` against {row['axis']} after step {row['step']} {row['verdict']}"
+        for row in rows
+        if row["verdict"] in ("COLLAPSES", "GROWS") and (row["meter"], row["verdict"]) != ("loss", "COLLAPSES")
+    ]
+    against = f"Against the rule: {'; '.join(faults)}." if faults else "None of them is against the rule."
+    return filled(f"Its table has {len(rows)} verdicts: {told}. {against} ([What a table looks like](../checks.md).)")
+
+
+def alert(alerts: Sequence[Known]) -> str:
+    """The first alert, and what leads over to the table of the watch."""
+    if not alerts:
+        return "The watch raises no alert here. `print(watch)` at the end:"
+    step, text = alerts[0]["step"], quoted([alerts[0]["text"]])
+    return (
+        f"Where nobody reads warnings, the watch raises an alert at step {step}:\n\n{text}\n\n"
+        "`print(watch)` at that step:"
+    )
+
+
+def asked(command: Known, end: str) -> str:
+    """A command, and what it printed before ``end``."""
+    words = command["command"].replace(" --", " \\\n    --")
+    return f"```bash\n{words}\n```\n\n```text\n{command['printed'].partition(end)[0]}\n```"
+
+
+def filled(text: str) -> str:
+    """In lines of 120 characters."""
+    return textwrap.fill(text, 120, break_on_hyphens=False, break_long_words=False)
+
+
+def quoted(texts: Sequence[str]) -> str:
+    """As blocks of text."""
+    return "\n\n".join(f"```text\n{filled(text)}\n```" for text in texts)
+
+
+def losses(known: Known) -> str:
+    """A row for each run: its steps, the mean loss of the last of them, and the loss on text that was held out."""
+    rows = [["run", "steps", "last steps, in training", "held out"], ["---"] * 4]
+    for name, title in RUNS.items():
+        values = known[name]["losses"]
+        rows.append([title, str(len(values)), f"{sum(values[-LAST:]) / LAST:.3f}", f"{known[name]['held_out']:.3f}"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def verdict(held_out: Mapping[str, float]) -> str:
+    """What the mistake cost, and what the two ways on from the alert saved of that."""
+    lost = held_out["wrong"] - held_out["sound"]
+    if lost <= 0:
+        return f"Here the mistake cost nothing: the run that kept it ends {-lost:.3f} nats lower."
+    shares = {name: 100 * (held_out["wrong"] - held_out[name]) / lost for name in ("mended", "saved")}
+    right = f"saves {shares['mended']:.0f} % of that" if shares["mended"] > 0 else "saves nothing of that"
+    return filled(
+        f"On text that was held out the mistake costs {lost:.3f} nats. To go on with the right rates {right}: what the "
+        f"first steps did to the stream stays. To begin again saves {shares['saved']:.0f} %."
+    )
