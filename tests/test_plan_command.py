@@ -172,6 +172,14 @@ def test_the_lines_for_lightning_run() -> None:
     assert not any(map(torch.equal, namespace["model"].parameters(), start.parameters()))
 
 
+def test_the_lines_for_muon_have_both_rates() -> None:
+    planned("--optimizer", "muon", "--lr", "0.02", "--adamw-lr", "0.003")
+    groups = lines_run({})["optimizer"].param_groups
+    tuned = {(group["use_muon"], round(group["lr"] / group["lr_scale"], 9)) for group in groups}
+    assert tuned == {(True, 0.02), (False, 0.003)}
+    assert main(["plan", "planned_models:make", "--adamw-lr", "0.003"]) == 2  # of adamw itself
+
+
 def megatron_rates(group: dict[str, Any], progress: float, decay: float) -> tuple[float, float]:
     """Rate and decay as Megatron's ``OptimizerParamScheduler`` sets them: a cosine from max_lr to min_lr."""
     share = (1 + math.cos(math.pi * progress)) / 2

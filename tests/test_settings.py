@@ -516,7 +516,7 @@ MODEL_PREDICTIONS = Probe(
 PLANNED: Settings = {"width": 8, "base_width": 4, "depth": 3, "base_depth": 2, "weight_decay": 0.1}
 PLANS = Probe(
     plan_numbers,
-    [(PLANNED, ())],
+    [(PLANNED, sorted(set(PlanConfig.model_fields) - {"adamw_lr"})), (PLANNED | {"optimizer": "muon"}, ("adamw_lr",))],
     {
         "width": [16],
         "depth": [4],
@@ -526,6 +526,7 @@ PLANS = Probe(
         "optimizer": ["sgd", f"{__name__}_models:LAW"],
         "decay": ["raw"],
         "lr": [0.2],
+        "adamw_lr": [0.3],
         "weight_decay": [0.0],
         "blocks": ["*.*"],
         "roles": [("head.weight=hidden",)],

@@ -39,8 +39,9 @@ def training_lines(framework: FrameworkName, plan: Plan, path: Path, config: Pla
 
 
 def _rates(config: PlanConfig) -> str:
-    rate = "lr=lr" if config.lr is None else f"lr={config.lr:g}"
-    return rate + (f", weight_decay={config.weight_decay:g}" if config.weight_decay else "")
+    rates = ["lr=lr" if config.lr is None else f"lr={config.lr:g}"]
+    rates += [] if config.adamw_lr is None else [f"adamw_lr={config.adamw_lr:g}"]
+    return ", ".join([*rates, *([f"weight_decay={config.weight_decay:g}"] if config.weight_decay else [])])
 
 
 def _made(plan: Plan) -> str:

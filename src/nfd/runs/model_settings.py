@@ -199,6 +199,8 @@ class PlanConfig(Config):
     """constant-product keeps rate times decay, independent the shrinkage of a step, raw the number"""
     lr: Rate | None = None
     """learning rate of the base, for the lines that train; by default a name to fill in"""
+    adamw_lr: Rate | None = None
+    """with muon, the rate of what it leaves to adamw, for the lines that train; by default that of muon"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base, for the lines that train"""
     blocks: str | None = None
@@ -214,6 +216,8 @@ class PlanConfig(Config):
     def check(self) -> None:
         super().check()
         check_planned(self, self.rule)
+        if not is_path(self.optimizer):
+            law_of(self.optimizer).check_rest_rate(self.adamw_lr)
 
 
 def check_planned(config: RecipeConfig | PlanConfig, rule: str) -> None:
