@@ -424,6 +424,7 @@ CHECKS = Probe(
         "loss": ["hinge", f"{__name__}_models:loss"],
         "batches": [f"{__name__}_models:batches"],
         "gia": [True],
+        "noise": [True],
         "schedule": [f"{__name__}_models:schedule"],
         "make_optimizer": [f"{__name__}_models:make_optimizer"],
     },
