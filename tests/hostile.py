@@ -334,7 +334,7 @@ _SOLVE |= {"activation": "tanh", "eta_c": 0.1, "loss": "mse", "particles": 16, "
 _SOLVE |= {"eq5_term": False, "sampling": "sobol", "memory": "100 MB"}
 _CHECK: dict[str, Any] = {"make_model": lambda width, depth: nfd.ResNet(3, 2, width, depth), "widths": [4, 8]}
 _CHECK |= {"depths": [2], "batches": [(_X, _Y)], "rule": "depth-mup", "optimizer": "sgd", "eta_c": 0.1, "seeds": 2}
-_CHECK |= {"loss": "cross-entropy", "blocks": None, "roles": None, "weight_decay": 0.0, "gia": False}
+_CHECK |= {"loss": "cross-entropy", "blocks": None, "roles": None, "weight_decay": 0.0, "gia": False, "noise": False}
 _RATES = [{"width": n, "lr": lr, "loss": 1 + abs(lr - 2)} for n in (8, 16) for lr in (1.0, 2.0, 3.0)]
 _LADDER = [{"params": 2.0**k, "loss": 1 + 2.0**-k} for k in range(6)]
 _CAPACITY: dict[str, Any] = {"make_model": Residual, "widths": (4, 8), "depths": (1, 2), "rule": "mup"}
@@ -471,9 +471,16 @@ CALLS = (
             "base": None,
             "sample": _FIVE,
         }
-        | {"rule": "depth-mup", "optimizer": "adamw", "decay": "constant-product", "blocks": None, "roles": None},
+        | {"rule": "depth-mup", "optimizer": "adamw", "decay": "constant-product", "blocks": None, "roles": None}
+        | {"batch": (1, 4), "tokens": (8, 64), "schedule": None, "critical_batch": None, "laws": None},
         lambda found: finite(found[0]) and isinstance(found[1], str),
         also=("Rule 'depth-mup' needs residual blocks", "The plan cannot decide"),
+    ),
+    Call(
+        "RateSchedule",
+        lambda **arguments: nfd.RateSchedule(**arguments)(1, 4),
+        {"warmup": 2, "fall": "linear", "share": 0.5, "final": 0.1},
+        lambda share: 0 <= share <= 1,
     ),
     Call(
         "OptimizerLaw",
@@ -489,7 +496,12 @@ CALLS = (
         {"law": nfd.OptimizerLaw("registered-by-a-test", torch.optim.Adam), "replace": True},
         lambda law: isinstance(law, nfd.OptimizerLaw),
     ),
-    Call("Plan.param_groups", _grouped, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "no_decay": ()}, finite),
+    Call(
+        "Plan.param_groups",
+        _grouped,
+        {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-8, "no_decay": (), "betas": None},
+        finite,
+    ),
     Call("Plan.apply_", _applied, {"seed": 0}, lambda found: finite(*found)),
     Call(
         "Plan.make_optimizer",
@@ -509,7 +521,7 @@ CALLS = (
     Call(
         "Watch",
         _watched,
-        {"model": None, "plan": None, "sample": _FIVE, "every": 1, "expected": None, "seed": 0},
+        {"model": None, "plan": None, "sample": _FIVE, "every": 1, "expected": None, "seed": 0, "samples": 2},
         lambda rows: isinstance(rows, list),
     ),
     Call("check", nfd.check, _CHECK, _checked),

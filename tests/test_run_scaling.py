@@ -187,6 +187,7 @@ def test_plans_of_runs_are_stored_and_older_files_are_read(tmp_path: Path) -> No
         ({"batch": 4}, "batch must be"),
         ({"batch": (4, 0)}, "batch must be greater than 0"),
         ({"tokens": (1, 2, 3)}, "tokens must be"),
+        ({"tokens": (1e-9, 1e9)}, "within a factor"),
         ({"laws": {"batch-rate": False}}, "laws is for a run"),
         ({"batch": (1, 2), "laws": {"rate-batch": False}}, "batch-rate"),
         ({"batch": (1, 2), "laws": {"batch-rate": 0}}, "must be"),

@@ -22,7 +22,7 @@ from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
-from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, large_schedule
+from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule
 from nfd.scaling.shards import materialise
 from nfd.scaling.sizes import Positive
 from nfd.scaling.tensors import tensors
@@ -154,7 +154,7 @@ class Plan:
             check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE),
             eps,
             lr if rest_rate is None else rest_rate,
-            ADAM_BETAS if betas is None and self.run is not None else betas,
+            ADAM_BETAS if betas is None and self.run is not None else check_betas(betas),
         )
         if self.decay != "raw":
             law.check_decay(tuned.weight_decay)

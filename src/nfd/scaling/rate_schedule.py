@@ -35,10 +35,13 @@ class RateSchedule:
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        check_count("warmup", self.warmup, minimum=0)
         check_choice("fall", self.fall, get_args(Fall))
-        if check_real("share", self.share, above=0.0) > 1 or check_real("final", self.final, least=0.0) > 1:
-            raise InputError(f"share and final must be at most 1; got {self.share:g} and {self.final:g}.")
+        share, final = check_real("share", self.share, above=0.0), check_real("final", self.final, least=0.0)
+        if max(share, final) > 1:
+            raise InputError(f"share and final must be at most 1; got {share:g} and {final:g}.")
+        checked = {"warmup": check_count("warmup", self.warmup, minimum=0), "share": share, "final": final}
+        for name, number in checked.items():  # as plain numbers
+            object.__setattr__(self, name, number)
 
     def __call__(self, step: int, steps: int) -> float:
         """The share of the full rate at a step."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 ADAM_BETAS = (0.9, 0.999)  # PyTorch's
+_FURTHEST = 1e12  # of two runs, in batch or tokens
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,16 @@ def large_schedule(run: RunScaling | None, optimizer: torch.optim.Optimizer) -> 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(run.schedule, steps=run.steps))
 
 
+def check_betas(betas: Sequence[float] | None) -> tuple[float, float] | None:
+    """Adam's betas as numbers; ValueError or TypeError where they are no two numbers from 0 to below 1."""
+    if betas is None:
+        return None
+    if isinstance(betas, str) or not isinstance(betas, Sequence) or len(betas) != 2:
+        raise InputTypeError(f"betas must be two numbers from 0 to below 1; got {betas!r}.")
+    first, second = (check_real("betas", beta, least=0.0, below=1.0) for beta in betas)
+    return first, second
+
+
 # ---- rows -----------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +238,8 @@ def _pair(argument: str, pair: Sequence[float] | None) -> tuple[float, float] | 
     if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
         raise InputTypeError(f"{argument} must be (small, large), two numbers in one unit; got {pair!r}.")
     small, large = (check_real(argument, number, above=0.0) for number in pair)
+    if not 1 / _FURTHEST <= large / small <= _FURTHEST:
+        raise InputError(f"{argument} must lie within a factor of {_FURTHEST:g}; got {small:g} and {large:g}.")
     return small, large
 
 
