@@ -66,26 +66,28 @@ def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) 
     return 2 * depth * sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
 
 
-def against_dense(turn: Round) -> list[Row]:
+def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row]:
     """L = 16, 25 steps of 8, float32, initialisation included."""
-    unstored_run(256, 2, 2, 8)
+    unstored_run(256, 2, 2, 8, weights)
     sizes = [4096] if turn.quick else [4096, 8192]
-    return [_against_dense(n, 16, 5 if turn.quick else 25, 8) for n in sizes]
+    return [_against_dense(n, 16, 5 if turn.quick else 25, 8, weights) for n in sizes]
 
 
-def _against_dense(width: int, depth: int, steps: int, batch: int) -> Row:
+def _against_dense(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights) -> Row:
     now = limits()
-    ours, dense = (run(width, depth, steps, batch) for run in (unstored_run, dense_run))
-    return {
+    ours, dense = unstored_run(width, depth, steps, batch, weights), dense_run(width, depth, steps, batch)
+    row: Row = {
         "width": width,
         "depth": depth,
         "steps": steps,
         "batch": batch,
-        "deferred, s": ours,
+        f"{weights}, s": ours,
         "dense, s": dense,
-        "dense / deferred": Ratio.of(dense / ours),
-        SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours),
+        f"dense / {weights}": Ratio.of(dense / ours),
     }
+    if weights != "deferred":  # whose queries have a bound
+        return row
+    return row | {SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours)}
 
 
 def queries(turn: Round) -> list[Row]:

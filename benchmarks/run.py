@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,7 +40,7 @@ def wide(turn: Round) -> list[Row]:
 
 PARTS = (
     Part("dense", networks.against_dense, 3),
-    Part("structured", structured.against_dense, 3),
+    Part("structured", partial(networks.against_dense, weights="structured"), 3),
     Part("structured-large", structured.large, 2),
     Part("structured-growth", structured.growth, 3),
     Part("query", networks.queries),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.random import Increment
-from nfd.nets.hadamard import hadamard
+from nfd.nets.hadamard import hadamard as in_place
 from nfd.nets.rotated import RotatedMatrix
 
 F64 = torch.float64
@@ -23,6 +23,10 @@ CPU = torch.device("cpu")
 
 def matrix(n_in: int, n_out: int, seed: int = 0) -> RotatedMatrix:
     return RotatedMatrix(n_in, n_out, seed=seed, name="forward", dtype=F64, device=CPU)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    return in_place(x.clone(), torch.empty_like(x))[0]
 
 
 def dense(W: RotatedMatrix, n_in: int) -> Tensor:
@@ -302,6 +306,23 @@ def test_repeated_vectors_add_no_directions(basis: str) -> None:
     layer(x.flip(1))
     layer.eval()(x.flip(1)).backward(g.flip(1))
     assert layer.rank == 4
+
+
+@pytest.mark.parametrize("basis", ["inputs", "gradients"])
+@pytest.mark.parametrize("resolution", [1e-10, 0.05])
+def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(basis: str, resolution: float) -> None:
+    """Two forward passes, then their two backward passes: the first of these adds directions."""
+    layer = nfd.StructuredLinear(30, 20, std=0.2, seed=0, basis=basis, resolution=resolution, dtype=F64)
+    stream = torch.Generator().manual_seed(0)
+    x, g = torch.randn(9, 30, generator=stream, dtype=F64), torch.randn(9, 20, generator=stream, dtype=F64)
+    layer(x[:3]).backward(g[:3])
+    answers = [layer(x[3:6]), layer(x[6:])]
+    for y, gradient in zip(answers, (g[3:6], g[6:]), strict=True):
+        y.backward(gradient)
+    start = layer.complete()
+    assert isinstance(start, Tensor)
+    nfd.SGD(layer.parameters(), lr=0.1).step()
+    torch.testing.assert_close(layer.dense_weights(), start - 0.1 * g.T @ x)
 
 
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])

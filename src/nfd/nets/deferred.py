@@ -11,7 +11,7 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import check_count, check_real
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.factored import FactoredLinear
+from nfd.nets.factored import FactoredLinear, Kept
 from nfd.nets.frame import roomy
 from nfd.nets.matrix import source_of
 from nfd.nets.orthogonal import TOLERANCE
@@ -143,15 +143,15 @@ class DeferredLinear(FactoredLinear):
 
     # ---- the two queries, for autograd ----------------------------------------------------------------------
 
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
         answer = self.matrix.ask(
             self.matrix.forward, x, scale=self.scale.numbers, update=self.update.numbers, record=record
         )
         self._make_room()
-        return answer.value, answer.products
+        return answer.value, (answer.products, None)
 
-    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W``, the products ``P'g`` and those of the forward pass."""
         static = self.feedback == "static"
         answer = self.matrix.ask(
@@ -162,7 +162,7 @@ class DeferredLinear(FactoredLinear):
             record=record,
         )
         self._make_room()
-        return answer.value, answer.products, kept
+        return answer.value, answer.products, kept[0]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
         for key, value in _OLD.items():

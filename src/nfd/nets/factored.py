@@ -31,6 +31,7 @@ from nfd.nets.matrix import Matrix
 from nfd.nets.query import Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 
+Kept = tuple[Tensor, Tensor | None]  # of a forward pass, for the backward pass of the same rows
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
@@ -86,11 +87,11 @@ class FactoredLinear(nn.Module):
         return type(self).__name__
 
     @abstractmethod
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'`` and what the backward pass of the same rows is to be given."""
 
     @abstractmethod
-    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of the update, [b, rows] and [b, columns]."""
 
     @torch.no_grad()

@@ -1,7 +1,8 @@
 """The Walsh-Hadamard transform, orthonormal: ``H x`` of vectors of 2^m entries in O(n log n).
 
 The Hadamard matrix of 2^m is a Kronecker product of smaller ones, ``H = H_a (x) H_b (x) ...``, so a transform is a
-product of small matrices with every axis of ``x`` in the shape ``[a, b, ...]``. H is symmetric and its own inverse.
+product of small matrices with every axis of ``x`` in the shape ``[a, b, ...]``: with the last axis, which then becomes
+the first, until all have been the last. H is symmetric and its own inverse.
 
 Source: Fino and Algazi 1976, Unified matrix treatment of the fast Walsh-Hadamard transform.
 """
@@ -14,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_MOST_BITS = 5  # of a factor: products with 32 x 32 are large enough for a BLAS, and still cheap
+_MOST_BITS = 4  # of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest
 
 
 def padded_size(n: int) -> int:
@@ -22,16 +23,18 @@ def padded_size(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def hadamard(x: Tensor) -> Tensor:
-    """``x H`` of rows ``[b, 2^m]``."""
+def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is spare then.
+
+    Fresh memory for every factor would take longer than the arithmetic where rows are long.
+    """
     b, n = x.shape
-    before = 1
     for bits in _split(n.bit_length() - 1):
         size = 1 << bits
-        H, after = _factor(bits, x.dtype, x.device), n // (before * size)
-        x = x.view(b * before, size) @ H if after == 1 else torch.matmul(H, x.view(b * before, size, after))
-        before *= size
-    return x.view(b, n)
+        H = _factor(bits, x.dtype, x.device).expand(b, -1, -1)
+        torch.bmm(H, x.view(b, n // size, size).mT, out=spare.view(b, size, n // size))
+        x, spare = spare, x
+    return x, spare
 
 
 def _split(bits: int) -> list[int]:

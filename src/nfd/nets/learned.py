@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nfd.core.names import Space
 from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, add_rows, inner, tiled
-from nfd.nets.orthogonal import TOLERANCE, Basis, expand
+from nfd.nets.frame import LEAST_ROOM, add_rows
+from nfd.nets.orthogonal import TOLERANCE, Basis, Matrix, lacking
 from nfd.nets.revealed import unit_rows
 from nfd.nets.rotated import RotatedSum
 
@@ -67,28 +68,38 @@ class LearnedMatrix:
         other = self.sizes["gradients" if self.space == "inputs" else "inputs"]
         return (self.basis.rank, other) if self.settled else (0, 0)
 
-    def add_learned(self, value: Tensor, v: Tensor, space: Space, U: Tensor) -> None:
-        """Add the update's answer to rows v of this space: ``v B U`` where B is a basis of it, ``v U'B'`` elsewhere."""
-        B, U = self.basis.tiles, U[: self.basis.rank]
-        if space == self.space:
-            value.addmm_(inner(tiled(v), B), U)
-        else:
-            add_rows(value, v @ U.T, B)
+    def add_learned(self, value: Tensor, v: Tensor, space: Space, U: Tensor) -> Tensor | None:
+        """Add the update's answer to rows v of this space: ``v B U`` where B is a basis of it, ``v U'B'`` elsewhere.
 
-    def factors(self, x: Tensor, g: Tensor, record: bool) -> tuple[Tensor, Tensor]:
-        """c and o of a batch of inputs and gradients; recorded, B grows by what it lacks beyond the resolution."""
+        Returns ``v B`` where it needed that.
+        """
+        U = U[: self.basis.rank]
+        if space == self.space:
+            products = self.basis.products(v)
+            value.addmm_(products, U)
+            return products
+        add_rows(value, v @ U.T, self.basis.tiles)
+        return None
+
+    def factors(self, x: Tensor, g: Tensor, products: Tensor | None, record: bool) -> tuple[Tensor, Tensor]:
+        """c and o of a batch of inputs and gradients; recorded, B grows by what it lacks beyond the resolution.
+
+        ``products`` are those of the vectors that B is a basis of, where the answers to them needed these.
+        """
         if record and not self.settled:
             self._settle(x, g)
         if not self.settled:
             return x[:, :0], g[:, :0]
         own, other = (x, g) if self.space == "inputs" else (g, x)
+        if products is None or products.shape[1] < self.basis.rank:  # B may have grown since
+            products = self.basis.products(own)
         if not record:
-            return inner(tiled(own), self.basis.tiles), other
-        rows, length = _measured(own)
-        expansion = expand(self.basis, rows, self._tolerance)
-        self.basis.reserve(room_for(self.basis.rank + expansion.fresh.shape[1], self.basis.n))
-        self.basis.extend(expansion.directions)
-        return torch.cat([expansion.products, expansion.fresh], 1).mul_(length), other
+            return products, other
+        unit, length, shortest = _measured(own, self._tolerance)
+        fresh, directions = lacking(self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest)
+        self.basis.reserve(room_for(self.basis.rank + fresh.shape[1], self.basis.n))
+        self.basis.extend(directions)
+        return torch.cat([products, fresh * length], 1), other
 
     def complete(self, seed: int) -> tuple[Tensor, Tensor]:
         """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed alone."""
@@ -163,7 +174,8 @@ class LearnedMatrix:
     def _rank_of(self, v: Tensor) -> int:
         """How many directions these rows have beyond the resolution."""
         empty = Basis(v.shape[1], dtype=v.dtype, device=v.device)
-        return expand(empty, _measured(v)[0], self._tolerance).directions.shape[1]
+        unit, _, shortest = _measured(v, self._tolerance)
+        return lacking(empty, unit, empty.products(unit), shortest)[0].shape[1]
 
 
 def room_for(rank: int, most: int) -> int:
@@ -174,15 +186,15 @@ def room_for(rank: int, most: int) -> int:
     return min(room, most)
 
 
-def _measured(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows over what their remainders are measured against, and that length ``[b, 1]``.
+def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
+    """Rows of length one, their lengths ``[b, 1]``, and beyond which remainder each of them adds a direction, ``[b]``.
 
-    It is the row's own length or, where that is less, the root mean square of the batch: the remainder of a row that
-    hardly counts is short. Rows that are not finite become zero and have length NaN.
+    That is ``tolerance`` of the row or, where that is more, of the root mean square of the batch: the remainder of a
+    row that hardly counts is short. Rows that are not finite become zero and have length NaN.
     """
     unit, length, _ = unit_rows(x)
-    finite = length.nan_to_num()
-    longest = finite.max()
-    typical = (longest * (finite / longest).square().mean().sqrt()).nan_to_num()
-    reference = length.clamp_min(typical)
-    return unit.mul_((finite / reference).nan_to_num()), reference
+    lengths = np.nan_to_num(length.flatten().double().cpu().numpy())
+    longest = max(float(lengths.max()), float(np.finfo(float).tiny))
+    typical = longest * np.sqrt(np.square(lengths / longest).mean())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return unit, length, tolerance * np.fmax(typical / lengths, 1.0)

@@ -59,21 +59,25 @@ class Basis(Frame):
         """``Q'Q`` of the measured vectors."""
         return self._gram[: self.measured, : self.measured]
 
-    def coordinates(self, unit: Tensor) -> tuple[Tensor, Tensor]:
-        """``Q'u`` and ``c = (2 I - Q'Q) Q'u`` of rows u: one pass over Q.
+    def products(self, x: Tensor) -> Tensor:
+        """``Q'x`` of rows: one pass over Q.
 
         It also measures ``Q'Q`` for the vectors appended last; ``measured`` moves when more are appended.
         """
         Q, rank, measured = self.tiles, self.rank, self.measured
         p, late, width = len(Q), rank - measured, Q.shape[2]
-        block = unit.new_empty(p, late + len(unit), width)
+        block = x.new_empty(p, late + len(x), width)
         block[:, :late] = Q[:, measured:]
-        block[:, late:] = tiled(unit)
-        overlap, products = torch.split(inner(block, Q), [late, len(unit)])
+        block[:, late:] = tiled(x)
+        overlap, products = torch.split(inner(block, Q), [late, len(x)])
         self._gram = with_room(self._gram, rank, rank)
         self._gram[measured:rank, :rank] = overlap
         self._gram[:rank, measured:rank] = overlap.T
-        return products, torch.addmm(products, products, self._gram[:rank, :rank], beta=2, alpha=-1)
+        return products
+
+    def coordinates(self, products: Tensor) -> Tensor:
+        """``c = (2 I - Q'Q) Q'x`` of the products that were made last."""
+        return torch.addmm(products, products, self._gram[: self.rank, : self.rank], beta=2, alpha=-1)
 
     def extend(self, tiles: Tensor) -> None:
         """Append the orthonormal directions that ``expand`` returned last, all earlier ones being measured."""
@@ -106,18 +110,17 @@ class Expansion:
 
 
 def expand(basis: Basis, unit: Tensor, tolerance: float) -> Expansion:
-    """Expand rows of length one or zero, or less, in ``basis`` and the directions it lacks."""
-    products, known = basis.coordinates(unit)
-    outside = _outside(unit, products, tolerance)
-    whole = outside is None or bool(outside.all())
-    rows, inside = (unit, known) if whole else (unit[outside], known[outside])
-    fresh, directions = _lacking(basis, _residual(basis, rows, inside), tolerance)
-    return Expansion(products, known, fresh if whole else inner(tiled(unit), directions), directions)
+    """Expand rows of length one or zero in ``basis`` and the directions it lacks."""
+    products = basis.products(unit)
+    known = basis.coordinates(products)
+    fresh, directions = _lacking(basis, _residual(basis, unit, known), tolerance)
+    return Expansion(products, known, fresh, directions)
 
 
 def expand_by_length(basis: Basis, unit: Tensor, tolerance: float, shortest: Matrix) -> tuple[Expansion, int]:
     """The same, and how many of the directions are long: the first ones, beyond which rows are ``shortest`` [b]."""
-    products, known = basis.coordinates(unit)
+    products = basis.products(unit)
+    known = basis.coordinates(products)
     residual = _residual(basis, unit, known)
     far, long = _lacking(basis, residual, np.maximum(shortest, tolerance))
     _project_out(residual, long)
@@ -126,12 +129,22 @@ def expand_by_length(basis: Basis, unit: Tensor, tolerance: float, shortest: Mat
     return expansion, long.shape[1]
 
 
-def _outside(unit: Tensor, products: Tensor, tolerance: float) -> Tensor | None:
-    """Which rows may be longer than ``tolerance`` outside of the basis; None where rounding hides how long they are."""
-    if tolerance < _WELL_CONDITIONED[unit.dtype]:
-        return None
-    lengths: Tensor = torch.linalg.vector_norm(unit, dim=1)
-    return lengths.square() - products.square().sum(1) > _NEARLY * tolerance**2
+def lacking(basis: Basis, unit: Tensor, products: Tensor, shortest: Matrix) -> tuple[Tensor, Tensor]:
+    """Coefficients of unit rows, whose products with ``basis`` are these, in directions that it lacks; and these.
+
+    They are those of the rows that are longer than ``shortest`` [b] outside of the basis. Where that is far above
+    rounding, one round is enough, and rows that are shorter cost nothing.
+    """
+    known = basis.coordinates(products)
+    if shortest.min() < _WELL_CONDITIONED[unit.dtype]:
+        return _lacking(basis, _residual(basis, unit, known), shortest)
+    inside = torch.linalg.vector_norm(products, dim=1).double().cpu().numpy()
+    beyond = np.flatnonzero(1 - inside**2 > _NEARLY * shortest**2)
+    rows = slice(None) if len(beyond) == len(unit) else torch.from_numpy(beyond).to(unit.device)
+    residual, scale = _residual(basis, unit[rows], known[rows]), shortest.min() / shortest[beyond]
+    transform, _ = _factored(_gram(residual) * scale * scale[:, None], shortest.min(), basis.n - basis.rank)
+    directions = _apply(transform * scale, residual)
+    return inner(tiled(unit), directions), directions
 
 
 def _residual(basis: Basis, unit: Tensor, known: Tensor) -> Tensor:
@@ -214,12 +227,18 @@ def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
     T is turned so that coefficients are triangular in the order of the vectors, not of the pivots: the directions,
     and what is drawn for them, then change continuously with the vectors.
     """
-    if gram.diagonal().max() <= threshold**2:  # LAPACK tests every pivot but the first
+    transform, pivot = _factored(gram, threshold, most)
+    turn, triangle = np.linalg.qr(transform @ gram)
+    return (turn * np.where(triangle.diagonal() < 0, -1.0, 1.0)).T @ transform, pivot
+
+
+def _factored(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
+    """The same, triangular in the order of the pivots."""
+    if gram.diagonal().max(initial=0.0) <= threshold**2:  # LAPACK tests every pivot but the first
         return np.zeros((0, len(gram))), 1.0
     factor, order, k, _ = dpstrf(gram, tol=threshold**2)
     k = min(k, most)
     inverse, _ = dtrtri(factor[:k, :k])
     transform = np.zeros((k, len(gram)))
     transform[:, order[:k] - 1] = np.triu(inverse).T
-    turn, triangle = np.linalg.qr(transform @ gram)
-    return (turn * np.where(triangle.diagonal() < 0, -1.0, 1.0)).T @ transform, float(factor[k - 1, k - 1])
+    return transform, float(factor[k - 1, k - 1])

@@ -26,7 +26,7 @@ class Query(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
         value, kept = layer.ask_forward(x.detach(), record)
         ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
-        ctx.save_for_backward(kept)
+        ctx.save_for_backward(*kept)
         return value
 
     @staticmethod
@@ -44,8 +44,7 @@ class Query(torch.autograd.Function):
                 f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
-        (kept,) = ctx.saved_tensors
-        value, left, right = layer.ask_backward(g.contiguous(), kept, ctx.record)
+        value, left, right = layer.ask_backward(g.contiguous(), ctx.saved_tensors, ctx.record)
         if _asked(ctx.next_functions[1][0], layer.kind):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None

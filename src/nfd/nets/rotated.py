@@ -19,7 +19,7 @@ Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/stru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -29,6 +29,8 @@ from torch import Tensor
 
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.hadamard import hadamard, padded_size
+
+_Signs = tuple[Tensor, Tensor | None]  # of some coordinates, and their places among N if they are not all
 
 _BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
 
@@ -56,6 +58,7 @@ class RotatedMatrix:
         self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
         self.spectrum = sigma[order(N)] * signs(N)  # out of order: beside H nothing may be regular
+        self.inverse_spectrum = self.spectrum[self.inverse]
 
     @property
     def nbytes(self) -> int:
@@ -64,36 +67,34 @@ class RotatedMatrix:
 
     def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale x W_0'`` of rows ``[b, n_in]``."""
-        y, signs = x.new_empty(len(x), len(self.exit)), self.exit * scale
-        for rows, answer in zip(self._blocks(x), self._blocks(y), strict=True):
-            inside = hadamard(self._placed(rows * self.entry, self.entry_at))
-            inside = hadamard(inside.index_select(1, self.order).mul_(self.spectrum))
-            torch.mul(_taken(inside, self.exit_at), signs, out=answer)
-        return y
+        into, out = (self.entry, self.entry_at), (self.exit, self.exit_at)
+        return self._product(x, into, self.order, self.spectrum, out, scale)
 
     def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
         """``scale g W_0`` of rows ``[b, n_out]``."""
-        x, signs = g.new_empty(len(g), len(self.entry)), self.entry * scale
-        for rows, answer in zip(self._blocks(g), self._blocks(x), strict=True):
-            inside = hadamard(self._placed(rows * self.exit, self.exit_at)).mul_(self.spectrum)
-            inside = hadamard(inside.index_select(1, self.inverse))
-            torch.mul(_taken(inside, self.entry_at), signs, out=answer)
-        return x
+        into, out = (self.exit, self.exit_at), (self.entry, self.entry_at)
+        return self._product(g, into, self.inverse, self.inverse_spectrum, out, scale)
+
+    def _product(
+        self, x: Tensor, into: _Signs, order: Tensor, spectrum: Tensor, out: _Signs, scale: Tensor | float
+    ) -> Tensor:
+        """``scale S D H diag(spectrum) Pi H D' S' x`` of every row, a block of rows at a time in the same memory."""
+        signs, places = out
+        y, scaled = x.new_empty(len(x), len(signs)), signs * scale
+        count = max(1, _BLOCK // self.size if x.device.type == "cpu" else len(x))
+        memory = x.new_empty(2, min(count, len(x)), self.size)
+        for rows, answer in zip(x.split(count), y.split(count), strict=True):
+            inside, spare = hadamard(*_entered(rows, *into, memory[:, : len(rows)]))
+            torch.index_select(inside, 1, order, out=spare).mul_(spectrum)
+            inside, spare = hadamard(spare, inside)
+            torch.mul(inside if places is None else inside.index_select(1, places), scaled, out=answer)
+        return y
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply a change of dtype or device."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, fn(value))
-
-    def _placed(self, x: Tensor, places: Tensor | None) -> Tensor:
-        """Rows with these entries at these places among N, and zeros elsewhere."""
-        return x if places is None else x.new_zeros(len(x), self.size).index_copy_(1, places, x)
-
-    def _blocks(self, x: Tensor) -> Sequence[Tensor]:
-        """Rows in blocks."""
-        count = _BLOCK // self.size if x.device.type == "cpu" else len(x)
-        return torch.split(x, max(1, count))
 
 
 class RotatedSum:
@@ -138,8 +139,14 @@ class RotatedSum:
         return total
 
 
-def _taken(x: Tensor, places: Tensor | None) -> Tensor:
-    return x if places is None else x.index_select(1, places)
+def _entered(x: Tensor, signs: Tensor, places: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows times the signs, at these places among zeros, and memory for as many rows."""
+    inside, spare = memory
+    if places is None:
+        torch.mul(x, signs, out=inside)
+    else:
+        inside.zero_().index_copy_(1, places, x * signs)
+    return inside, spare
 
 
 @lru_cache(maxsize=4)

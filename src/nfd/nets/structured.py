@@ -12,7 +12,7 @@ from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import check_choice, check_count, check_real
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
-from nfd.nets.factored import FactoredLinear
+from nfd.nets.factored import FactoredLinear, Kept
 from nfd.nets.learned import LearnedMatrix, room_for
 from nfd.nets.matrix import source_of
 
@@ -117,20 +117,21 @@ class StructuredLinear(FactoredLinear):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, resolution={self.matrix.resolution:g}, rank={self.rank}"
 
-    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
-        """``x W'`` and x itself."""
+    def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
+        """``x W'``, x itself, and its products with B where that is a basis of inputs."""
         value = self.matrix.forward.product(x, self.scale.numbers)
-        if self.rank:
-            self.matrix.add_learned(value, x, "inputs", self.update.numbers)
-        return value, x
+        products = self.matrix.add_learned(value, x, "inputs", self.update.numbers) if self.rank else None
+        return value, (x, products)
 
-    def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of U."""
         static = self.feedback == "static"
         value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.numbers)
+        x, products = kept
         if self.rank and not static:
-            self.matrix.add_learned(value, g, "gradients", self.update.numbers)
-        left, right = self.matrix.factors(kept, g, record)
+            of_gradients = self.matrix.add_learned(value, g, "gradients", self.update.numbers)
+            products = products if of_gradients is None else of_gradients
+        left, right = self.matrix.factors(x, g, products, record)
         rows, columns = self.matrix.shape
         self._grow(max(len(self.update), room_for(rows, self.matrix.basis.n)), columns)
         return value, left, right
