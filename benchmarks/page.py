@@ -54,8 +54,9 @@ SECTIONS = (
         "direction of the update: six thin products and three of the optimizer. At batches of 8 these products run "
         "at a third of the rate of large ones, and outweigh the transforms from some 50 directions on: they, and not "
         "the transforms, bound the gain at small widths. 16 rows take 1.3 times as long as 8, so that what passes "
-        "over one frame at one time should do so together. Rows pass through a product in blocks of 2^18 numbers, which stay in the cache: that and "
-        "gathers in place of scatters made a product of 256 rows two to three times faster on one core.",
+        "over one frame at one time should do so together. Rows pass through a product in "
+        "blocks of 2^18 numbers, which stay in the cache: that and gathers in place of scatters made "
+        "a product of 256 rows two to three times faster on one core.",
     ),
     Section(
         "One query against its bound",
