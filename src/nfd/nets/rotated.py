@@ -83,7 +83,7 @@ class RotatedMatrix:
         y, scaled = x.new_empty(len(x), len(signs)), signs * scale
         count = max(1, _BLOCK // self.size if x.device.type == "cpu" else len(x))
         memory = x.new_empty(2, min(count, len(x)), self.size)
-        for rows, answer in zip(x.split(count), y.split(count), strict=True):
+        for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
             inside, spare = hadamard(*_entered(rows, *into, memory[:, : len(rows)]))
             torch.index_select(inside, 1, order, out=spare).mul_(spectrum)
             inside, spare = hadamard(spare, inside)
