@@ -523,6 +523,7 @@ CALLS = (
         _watched,
         {"model": None, "plan": None, "sample": _FIVE, "every": 1, "expected": None, "seed": 0, "samples": 2},
         lambda rows: isinstance(rows, list),
+        also=("path", "File name"),
     ),
     Call("check", nfd.check, _CHECK, _checked),
     Call("transfer", nfd.transfer, _TRANSFER, lambda answer: isinstance(answer.table, list), also=("make_model",)),

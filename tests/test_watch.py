@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +22,16 @@ X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
 
 
-def planned(model: nn.Module, x: Any = X, seed: int = 0) -> tuple[nn.Module, nfd.Plan]:
-    plan = nfd.plan(model, rule="complete-p", base_width=8, base_depth=2, sample=x)
+def planned(model: nn.Module, x: Any = X, seed: int = 0, **base: Any) -> tuple[nn.Module, nfd.Plan]:
+    plan = nfd.plan(model, rule="complete-p", base_width=8, base_depth=2, sample=x, **base)
     return plan.apply_(model, seed), plan
 
 
 def train(model: nn.Module, plan: nfd.Plan, steps: int, watch: Any = None, x: Any = X, y: Any = Y) -> None:
-    optimizer = plan.make_optimizer(model, lr=0.01)
+    step(model, plan.make_optimizer(model, lr=0.01), watch, steps, x, y)
+
+
+def step(model: nn.Module, optimizer: Any, watch: Any, steps: int, x: Any = X, y: Any = Y) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
@@ -151,6 +156,163 @@ def test_starts_are_drawn_again_where_the_plan_drew_them() -> None:
     assert numbers[7] == numbers[8]
 
 
+class Attending(nn.Module):
+    """Attention by hand, masked; by PyTorch, fused; and a softmax over channels that is none."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(7, width)
+        self.blocks = nn.ModuleList(HandAttention(width) for _ in range(depth))
+        self.last = nn.TransformerEncoderLayer(width, width // 8, width, dropout=0.0, batch_first=True, norm_first=True)
+        self.head = nn.Linear(width, 7)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h = self.tokens(ids)
+        for block in self.blocks:
+            h = block(h)
+        out: torch.Tensor = self.head(self.last(h).softmax(-1))
+        return out
+
+
+class HandAttention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qk, self.v = nn.Linear(width, 2 * width), nn.Linear(width, width)
+
+    def logits(self, h: torch.Tensor) -> torch.Tensor:
+        q, k = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in self.qk(h).chunk(2, -1))
+        future = torch.ones(h.shape[1], h.shape[1], dtype=torch.bool).triu(1)
+        return (q @ k.mT).masked_fill(future, -torch.inf)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        v = self.v(h).unflatten(-1, (-1, 8)).transpose(1, 2)
+        return h + (self.logits(h).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+IDS = torch.randint(0, 7, (8, 6), generator=torch.Generator().manual_seed(2))
+
+
+def test_entropy_and_logits_are_those_of_attention() -> None:
+    model: Any
+    model, plan = planned(Attending(WIDTH, 2), IDS, make_model=Attending)
+    watch = nfd.Watch(model, plan, IDS, every=1)
+    train(model, plan, 1, watch, IDS, IDS)
+    with torch.no_grad():
+        logits = model.blocks[0].logits(model.tokens(IDS))
+        shares = logits.softmax(-1)
+        entropy = -(shares * shares.clamp_min(1e-30).log()).sum(-1).mean()
+    assert value(watch, "attention_entropy", "blocks.0") == pytest.approx(float(entropy), rel=1e-5)
+    assert value(watch, "attention_logits", "blocks.0") == pytest.approx(rms(logits[logits.isfinite()]), rel=1e-5)
+    layers = {row.layer for row in watch.rows if row.meter == "attention_entropy"}
+    assert layers == {None, "blocks.0", "blocks.1", "last.self_attn"}
+    assert "attention_entropy" not in {part.meter for part in watch.left_out}
+
+
+def test_dead_units_are_a_share_of_each_relu() -> None:
+    model: Any
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1)
+    with torch.no_grad():
+        model.blocks[1].up.bias[:8] = -1e3
+    train(model, plan, 1, watch)
+    assert value(watch, "dead_units", "blocks.1") == pytest.approx(8 / (2 * WIDTH), abs=0.1)
+    assert value(watch, "dead_units", "blocks.0") < 0.1
+    assert {part.meter for part in watch.left_out} == {"attention_entropy", "attention_logits"}
+
+
+def test_gradients_are_those_of_the_training() -> None:
+    model: Any
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1)
+    train(model, plan, 1, watch)
+    sizes = [sum(float(p.grad.square().sum()) for p in block.parameters()) ** 0.5 for block in model.blocks]
+    assert value(watch, "gradient_ratio", "blocks.1") == pytest.approx(sizes[1] / sizes[3], rel=1e-5)
+    assert value(watch, "gradient_ratio") == pytest.approx(sizes[0] / sizes[3], rel=1e-5)
+    model.zero_grad()
+    assert "gradient_ratio" not in {row.meter for row in watch.step()}
+    assert "gradient_ratio" in {part.meter for part in watch.left_out}
+
+
+class Several:
+    """Expects nothing, and says how many rows it was given."""
+
+    def alerts(self, rows: Any) -> list[int]:
+        return [len(rows)]
+
+
+def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
+    def begun(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, nfd.Watch]:
+        torch.manual_seed(0)
+        model, plan = planned(Residual(WIDTH, DEPTH), seed=seed)
+        return model, plan.make_optimizer(model, lr=0.01), nfd.Watch(model, plan, X, 2, Several(), seed=watched)
+
+    for watched in (4, 5):  # starts are drawn again; starts are kept
+        model, optimizer, watch = begun(4)
+        step(model, optimizer, watch, 3)
+        path = tmp_path / f"{watched}.pt"
+        torch.save([model.state_dict(), optimizer.state_dict(), watch.state_dict()], path)
+        step(model, optimizer, watch, 3)
+        resumed, own, again = begun(9)  # its own start does not matter
+        for part, state in zip((resumed, own, again), torch.load(path, weights_only=True), strict=True):
+            part.load_state_dict(state)
+        step(resumed, own, again, 3)
+        assert again.table == watch.table
+        assert again.alerts == watch.alerts
+        assert len(again.alerts) == 3
+    with pytest.raises(ValueError, match="state must be"):
+        watch.load_state_dict({"rows": []})
+
+
+def test_what_diverged_is_not_a_number() -> None:
+    model: Any
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=1)
+    with torch.no_grad():
+        model.blocks[1].up.weight.fill_(torch.nan)
+    watch.step()
+    assert math.isnan(value(watch, "change", "blocks.1.up"))
+    assert math.isnan(value(watch, "activation", "blocks.1"))
+    assert math.isfinite(value(watch, "activation", "blocks.0"))
+
+
+def test_numbers_of_16_bits_around_a_step_do_not_reach_the_sample() -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch, other = (nfd.Watch(model, plan, X, every=1) for _ in range(2))
+    watch.step()
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        other.step()
+    assert other.table == watch.table
+
+
+@pytest.mark.slow
+def test_compiled_models_are_watched_and_not_compiled_again() -> None:
+    graphs: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(1)
+        return graph.forward
+
+    tables = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model, plan = planned(Residual(WIDTH, DEPTH))
+        run = torch.compile(model, backend=backend) if compiled else model
+        watch = nfd.Watch(run, plan, X, every=1)
+        for _ in range(3):
+            train(run, plan, 1, watch)
+        tables.append(watch.table)
+    assert len(graphs) == 1
+    assert tables[0] == tables[1]
+
+
+class FullyShardedDataParallel(nn.Module):
+    """By its name what PyTorch's is."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._fsdp_wrapped_module = module
+
+
 def test_bad_input_is_refused() -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
     other = Residual(WIDTH, 2)
@@ -160,6 +322,11 @@ def test_bad_input_is_refused() -> None:
         (lambda: nfd.Watch(model, plan, "x"), "sample must be"),
         (lambda: nfd.Watch(model, plan, X, every=0), "every must be"),
         (lambda: nfd.Watch(other, plan, X), "not the one planned"),
+        (lambda: nfd.Watch(model, plan, X[:, :4]), "sample must be an input that the model takes"),
+        (lambda: nfd.Watch(model, plan, torch.tensor(2)), "sample must be an input that the model takes"),
+        (lambda: nfd.Watch(model, plan, X, expected=X), "expected.alerts must be"),  # type: ignore[arg-type]
+        (lambda: nfd.Watch(FullyShardedDataParallel(model), plan, X), "model must not be flattened"),
+        (lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X), "these layers are deferred"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             wrong()

@@ -87,4 +87,4 @@ class TrainerCallback(transformers.TrainerCallback):
 
     def _keep(self, state: Any, control: Any = None) -> None:
         if self.watch is not None and (control is None or control.should_save):
-            state.stateful_callbacks[_STATE] = self.watch.state_dict()
+            state.stateful_callbacks[_STATE] = self.watch.state_dict(start=False)  # JSON

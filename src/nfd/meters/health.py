@@ -20,11 +20,21 @@ _LEAST_ROWS = 16  # on fewer, healthy units are silent too
 _VANISHED, _EXPLODED = 1e-3, 1e3
 
 
-class _Path:
+class ModulePath:
     """The innermost module that is running."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self._running: list[tuple[str, nn.Module]] = []
+
+    @property
+    def name(self) -> str:
+        """Its name; empty where none but the model itself is."""
+        return self._running[-1][0] if self._running else ""
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module itself."""
+        return self._running[-1][1] if self._running else None
 
     @contextmanager
     def followed(self, model: nn.Module) -> Iterator[None]:
@@ -36,17 +46,17 @@ class _Path:
             yield
 
     def _enter(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.names.append(name)
+        return lambda module, *_: self._running.append((name, module))
 
     def _leave(self, *_: Any) -> None:
-        if self.names:
-            self.names.pop()
+        if self._running:
+            self._running.pop()
 
 
-class _Relus(TorchFunctionMode):
-    """Watches every ReLU: the share of units that no sample of the batch excites."""
+class Relus(TorchFunctionMode):
+    """Watches every ReLU: in which module it stands, and the share of units that no sample of the batch excites."""
 
-    def __init__(self, path: _Path) -> None:
+    def __init__(self, path: ModulePath) -> None:
         super().__init__()
         self.path, self.seen = path, list[tuple[str, float]]()
 
@@ -58,19 +68,19 @@ class _Relus(TorchFunctionMode):
             units = out.detach().movedim(1 if out.dim() > 3 else -1, -1).flatten(0, -2)  # channels of images are second
             if len(units) < _LEAST_ROWS:
                 return out
-            dead = float((units <= 0).all(0).double().mean())
-            where = f" in {self.path.names[-1]}" if self.path.names else ""
-            self.seen.append((f"ReLU {len(self.seen) + 1}{where}", dead))
+            self.seen.append((self.path.name, float((units <= 0).all(0).double().mean())))
         return out
 
 
 def dead_units(model: nn.Module, run: Callable[[], Any], step: int) -> Event | None:
     """The first ReLU of a pass of which half the units or more are dead on the whole batch, or None."""
-    path = _Path()
-    with path.followed(model), torch.no_grad(), _Relus(path) as watch:
+    path = ModulePath()
+    with path.followed(model), torch.no_grad(), Relus(path) as relus:
         run()
-    dead = ((layer, share) for layer, share in watch.seen if share >= _DEAD)
-    return next((Event(EventKind.DEAD_UNITS, step, layer, share) for layer, share in dead), None)
+    for place, (layer, share) in enumerate(relus.seen, 1):
+        if share >= _DEAD:
+            return Event(EventKind.DEAD_UNITS, step, f"ReLU {place}" + (f" in {layer}" if layer else ""), share)
+    return None
 
 
 def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:

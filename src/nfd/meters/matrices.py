@@ -42,12 +42,12 @@ def is_linear(t: TensorInfo, z: Tensor) -> bool:
 def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
     """What a module would add to its output if its weights were larger by ``weight``."""
     attribute = t.name.rpartition(".")[2]
-    if isinstance(t.owner, nn.MultiheadAttention):
+    if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
         return nn.functional.linear(z, weight)
     swapped = {attribute: weight}
     bias = getattr(t.owner, "bias", None)
     if isinstance(bias, Tensor):
-        swapped["bias"] = torch.zeros_like(bias)
+        swapped["bias"] = weight.new_zeros(bias.shape)
     return cast(Tensor, torch.func.functional_call(t.owner, swapped, (z,)))
 
 
@@ -84,5 +84,5 @@ def _norm_of_inputs(t: TensorInfo, z: Tensor) -> float:
     """The root of the sum of squares of all inputs, of a convolution of all patches."""
     if not isinstance(t.owner, _ConvNd):
         return norm(z)
-    squares = applied(t, torch.ones_like(t.parameter), z.square()).sum(dtype=torch.float64)
+    squares = applied(t, z.new_ones(t.shape), z.square()).sum(dtype=torch.float64)
     return math.sqrt(max(0.0, float(squares) * t.owner.groups / t.owner.out_channels))

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nfd.core.statistics import rms
 from nfd.families.member import Member
 from nfd.scaling.calls import evaluating, outputs_of
-from nfd.scaling.tensors import modules, tensors
+from nfd.scaling.tensors import give_back, modules, tensors
 
 
 @dataclass(frozen=True)
@@ -88,3 +88,4 @@ def quiet(model: nn.Module) -> Iterator[None]:
         finally:
             for m, (momentum, tracked) in zip(norms, before, strict=True):
                 m.momentum, m.num_batches_tracked = momentum, tracked
+            give_back(model)

@@ -33,15 +33,16 @@ def readings(member: Member, look: Look) -> Iterator[Reading]:
     for meter, value in look.network.items():
         yield Reading(meter, None, None, value)
     for block, meters in look.blocks.items():
-        yield from _of_layer(member, block, block, meters)
+        yield from of_layer(member, block, block, meters)
     owners = Counter(name.rpartition(".")[0] for name in look.matrices)
     for matrix, meters in look.matrices.items():
         owner = matrix.rpartition(".")[0]
         layer = owner if owner and owners[owner] == 1 else matrix  # a module that holds several does not name one
-        yield from _of_layer(member, layer, matrix, meters)
+        yield from of_layer(member, layer, matrix, meters)
 
 
-def _of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:
+def of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:
+    """The numbers of a layer; ``name`` is its own, or that of one of its tensors."""
     blocks = member.blocks
     block = name if name in blocks else block_of(name, blocks)
     depth = None if block is None else (blocks.index(block) + 1) / len(blocks)

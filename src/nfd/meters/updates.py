@@ -33,7 +33,8 @@ from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_no
 from nfd.meters.passes import Pass, pass_of, quiet
 from nfd.scaling.calls import outputs_of
 from nfd.scaling.rules import INPUT_LIKE
-from nfd.scaling.tensors import TensorInfo, tensors
+from nfd.scaling.shards import fill_
+from nfd.scaling.tensors import TensorInfo, tensors, whole
 
 UPDATES = (
     "activation",
@@ -90,16 +91,21 @@ class Baseline:
         self._start_norms: dict[str, Tensor] = {}
         before = self.seen()
         self.unread = self._unread(before)
-        self.before = replace(before, inputs={})
+        self.begin_at(before)
 
     @torch.no_grad()
     def updates(self) -> dict[str, float]:
         """Every meter of this module that the network has, but ``alignment``; see there for what they are."""
         now, infos = self.seen(), tensors(self.member.module)
         responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
-        moved = spectral_norms([infos[n].parameter - self.start[n] for n in self.hidden])
+        moved = spectral_norms([whole(infos[n].parameter) - self.start[n] for n in self.hidden])
         ratios = moved / spectral_norms([self.start[n] for n in self.hidden])
         return self._of_network(now, infos, responses, ratios)
+
+    def begin_at(self, before: Pass) -> None:
+        """Compare with this pass."""
+        self.before = replace(before, inputs={})
+        self._start_norms.clear()
 
     def seen(self) -> Pass:
         """A pass over the sample, as ``look`` needs it."""
@@ -140,7 +146,7 @@ class Baseline:
 
     def _of_matrix(self, t: TensorInfo, now: Pass, before: Tensor | None) -> tuple[dict[str, float], _Squares | None]:
         """The meters of a matrix, and the squares of what its training changed in its output."""
-        weight, start = t.parameter, self.start[t.name]
+        weight, start = whole(t.parameter), self.start[t.name]
         changed, size, meters = weight - start, norm(start), dict[str, float]()
         if size != 0:
             meters |= {"change": norm(changed) / size, "weight": norm(weight) / size}
@@ -153,7 +159,7 @@ class Baseline:
             return meters, None
         meters["update"] = rms(response)
         z = now.inputs[t.name]
-        if before is not None and norm(update := weight - before) != 0 and norm(z) != 0:
+        if before is not None and norm(update := weight - whole(before)) != 0 and norm(z) != 0:
             meters[ALIGNMENT] = alignment(t, update, z, self.member.plan.law_for(t.name))
         return meters, _squares(response)
 
@@ -194,7 +200,7 @@ class Baseline:
         z = seen.inputs.get(t.name)
         if z is None or not is_linear(t, z):
             return None
-        changed = t.parameter - self.start[t.name] if changed is None else changed
+        changed = whole(t.parameter) - self.start[t.name] if changed is None else changed
         return self.member.multiplier(t.name) * applied(t, changed, z)
 
     def _reset(self, infos: Mapping[str, TensorInfo]) -> Tensor:
@@ -202,7 +208,7 @@ class Baseline:
         trained = {name: infos[name].parameter.detach().clone() for name in self.inner}
         try:
             for name in self.inner:
-                infos[name].parameter.copy_(self.start[name])
+                fill_(infos[name].parameter, self.start[name])
             with quiet(self.member.module):
                 return outputs_of(self.member(self.sample))
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,19 @@ def tensors(model: nn.Module) -> dict[str, TensorInfo]:
         readers = tuple(name for name, module, _ in own if not isinstance(module, _TABLES))
         named[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
     return named
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor; of one that is sharded by FSDP2 all of them, on each of the processes, which must all
+    ask."""
+    return cast(Tensor, tensor.full_tensor()) if hasattr(tensor, "full_tensor") else tensor
+
+
+def give_back(model: nn.Module) -> None:
+    """Modules that FSDP2 shards forget what they gathered for a pass, which the next pass would take otherwise."""
+    for module in model.modules():
+        if "FSDPModule" in _kinds(type(module)):
+            cast(Any, module).reshard()
 
 
 def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:

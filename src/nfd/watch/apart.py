@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nfd.core.ambient import gradients
 from nfd.core.random import global_streams
@@ -14,14 +15,15 @@ from nfd.scaling.calls import as_written, attention_by_parts
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
-    """Within it a model runs outside of autocast, as it was written where it is compiled, from random streams of its
-    own; afterwards its buffers and the global streams are what they were."""
+    """Within it a model runs outside of autocast, as it was written where it is compiled, attention by its parts, from
+    random streams of its own; afterwards its buffers and the global streams are what they were."""
     places = {p.device for p in model.parameters() if p.device.type != "cpu"}
     with ExitStack() as stack:
         stack.enter_context(gradients())
         stack.enter_context(global_streams(0, sorted(places, key=str)))
         stack.enter_context(as_written())
         stack.enter_context(attention_by_parts())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_same_buffers(model))
         yield
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nfd.scaling.initialising import start_of
 from nfd.scaling.plan import Plan
-from nfd.scaling.tensors import TensorInfo
+from nfd.scaling.tensors import TensorInfo, whole
 
 
 class Starts(Mapping[str, Tensor]):
@@ -27,13 +27,8 @@ class Starts(Mapping[str, Tensor]):
     def __init__(self, plan: Plan, seed: int, infos: Mapping[str, TensorInfo]) -> None:
         self.plan, self.seed, self.infos = plan, seed, infos
         self.kept = {
-            name: t.parameter.detach().to("cpu", copy=True) for name, t in infos.items() if not self._is_drawn(t)
+            name: whole(t.parameter.detach()).to("cpu", copy=True) for name, t in infos.items() if not self._is_drawn(t)
         }
-
-    @property
-    def bytes(self) -> int:
-        """Of what is kept."""
-        return sum(values.nbytes for values in self.kept.values())
 
     def __getitem__(self, name: str) -> Tensor:
         parameter = self.infos[name].parameter
@@ -51,4 +46,5 @@ class Starts(Mapping[str, Tensor]):
 
     def _is_drawn(self, t: TensorInfo) -> bool:
         start = start_of(self.plan, t, self.seed)
-        return start is not None and torch.equal(start.to(t.parameter), t.parameter.detach())
+        now = whole(t.parameter.detach())
+        return start is not None and torch.equal(start.to(now), now)

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from nfd.core.errors import InputTypeError, check_count, check_seed
-from nfd.families.constructed import member_of
+from nfd.core.errors import InputError, InputTypeError, check_count, check_seed
 from nfd.meters.noise import GradientNoise
 from nfd.meters.outcome import Check
-from nfd.meters.readings import readings
-from nfd.meters.updates import Baseline
-from nfd.scaling.calls import blaming_the_sample, check_input
+from nfd.scaling.calls import check_input
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.plan import Plan
-from nfd.scaling.tensors import check_stored, modules
-from nfd.watch.apart import apart
+from nfd.scaling.tensors import check_stored
 from nfd.watch.bands import Band
 from nfd.watch.expected import expectation
+from nfd.watch.reader import NO_GRADIENTS, Reader
 from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
-from nfd.watch.starts import Starts
 from nfd.watch.summary import line_of_watch, table_of_watch
 
 
 class Watch:
     """Meters of a model while somebody's loop trains it, per layer and in all.
 
-    Call ``step()`` after every step of the optimizer. After every ``every`` steps it looks: it runs the sample through
-    the model and adds rows. Training goes on as if there were no watch: parameters, gradients, buffers, modes and
-    random streams are what they were, to the last bit. Printing a watch shows the latest look beside the first one.
+    Call ``step()`` after every step of the optimizer, before ``zero_grad()``. After every ``every`` steps it looks: it
+    runs the sample through the model and adds rows. Training goes on as if there were no watch: parameters, gradients,
+    buffers, modes and random streams are what they were, to the last bit. Printing a watch shows the latest look beside
+    the first one.
 
     With ``W`` the effective weights, ``z`` what a matrix is applied to, ``h`` the stream behind a block, ``f`` the
     outputs, all on the sample, and (0) marking the start:
@@ -48,10 +43,13 @@ class Watch:
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.matrices``); of inner ones ``update_to_weight``,
-      ``|W - W(0)|_2 / |W(0)|_2``.
+      ``|W - W(0)|_2 / |W(0)|_2``;
+    - of every block and of the network ``gradient_ratio`` (``nfd.watch.gradients``), from the gradients that are there;
+    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.activity``).
 
     Args:
-        model: before its first step; compiled or wrapped by DDP as it is.
+        model: before its first step; compiled, wrapped by DDP or sharded by FSDP2 as it is. Under FSDP2 every process
+            calls ``step()``; under DDP one suffices.
         plan: of this model.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
         every: after how many steps to look.
@@ -89,6 +87,7 @@ class Watch:
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
         if not isinstance(plan, Plan):
             raise InputTypeError(f"plan must be an nfd.Plan, as nfd.plan makes it; got {type(plan).__name__}.")
+        _check_unflattened(model)
         check_stored(model)
         held_as_planned(model, plan.entries)
         check_input("sample", sample)
@@ -100,10 +99,7 @@ class Watch:
         self.steps = 0
         self.noise = None if samples is None else GradientNoise(samples)
         self._lacks_gradients = False
-        self._member = member_of(modules(model)[""], plan)
-        with apart(self._member.module), blaming_the_sample(sample):
-            self._baseline = Baseline(self._member, sample, partial(Starts, plan, check_seed(seed)))
-        self._previous: Mapping[str, Tensor] | None = None
+        self._reader = Reader(model, plan, sample, check_seed(seed))
         self._prepare()
 
     def step(self) -> Sequence[WatchRow]:
@@ -112,24 +108,42 @@ class Watch:
         self._add_gradients()
         rows: list[WatchRow] = []
         if self.steps % self.every == 0:
-            rows = self._look()
-            self.rows += rows
-            if self.expected is not None:
-                self.alerts += self.expected.alerts(rows)
+            rows = self._reader.rows(self.steps)
+            self._add(rows)
             for listener in self.listeners:
                 listener(self)
         self._prepare()
         return rows
 
-    def state_dict(self) -> dict[str, Any]:
-        """Steps and rows as plain numbers and texts, for a checkpoint."""
-        return {"steps": self.steps, "rows": self.table}
+    def state_dict(self, *, start: bool = True) -> dict[str, Any]:
+        """Steps, rows and what is known of the start, for a checkpoint: numbers, texts and tensors.
+
+        Without ``start`` no tensors, for JSON: the watch that loads it has to be made from the model before training.
+        """
+        known = {"start": self._reader.state()} if start else {}
+        return {"steps": self.steps, "rows": self.table} | known
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken: of a watch that was made at the start, once the weights are loaded."""
-        self.steps, self.rows = state["steps"], [WatchRow(**row) for row in state["rows"]]
-        looks = [list(look) for _, look in groupby(self.rows, attrgetter("step"))]
-        self.alerts = [alert for look in looks for alert in (self.expected.alerts(look) if self.expected else ())]
+        """Go on where a watch of the same model and sample was, so that rows follow as without a stop.
+
+        Load the weights of the model first. Alerts are raised again from the rows.
+
+        Raises:
+            ValueError: where it is not what ``state_dict`` returned, or of another model.
+        """
+        try:
+            rows = [WatchRow(**row) for row in state["rows"]]
+            steps = check_count("state['steps']", state["steps"], minimum=0)
+            if "start" in state:
+                self._reader.load(state["start"])
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
+                f"({type(error).__name__}: {error})."
+            ) from error
+        self.steps, self.rows, self.alerts = steps, [], []
+        for _, look in groupby(rows, key=lambda row: row.step):
+            self._add(list(look))
         self._prepare()
 
     @property
@@ -153,33 +167,35 @@ class Watch:
     @property
     def left_out(self) -> list[LeftOut]:
         """The meters that cannot be read from this model, and why."""
-        gone = {"noise": "gradients were set to zero before watch.step()"} if self._lacks_gradients else {}
-        return [LeftOut(meter, reason) for meter, reason in (self._baseline.unread | gone).items()]
+        lacking = [LeftOut("noise", NO_GRADIENTS)] if self._lacks_gradients else []
+        return self._reader.left_out + lacking
 
     @property
     def keeps(self) -> list[Kept]:
-        """What is stored of the start, where, and how many bytes."""
-        before, starts = self._baseline.before, self._baseline.start
-        seen = [before.outputs, *before.behind.values()]
-        kept = [Kept("outputs and stream of the sample", str(before.outputs.device), sum(h.nbytes for h in seen))]
-        if isinstance(starts, Starts) and starts.kept:
-            kept.append(Kept("starts of matrices", "cpu", starts.bytes))
-        return kept
+        """What is stored beside the model, where, and how many bytes."""
+        return self._reader.keeps
 
     def _add_gradients(self) -> None:
         """Take in the gradients of a step, if it is one of the last before a look."""
         if self.noise is None or -self.steps % self.every >= self.noise.group:
             return
-        gradients = [p.grad for p in self._member.module.parameters() if p.requires_grad]
+        gradients = [p.grad for p in self._reader.member.module.parameters() if p.requires_grad]
         self._lacks_gradients = all(g is None for g in gradients)
         if not self._lacks_gradients:
             self.noise.add(gradients)
 
     def _prepare(self) -> None:
-        """Before a step that will be looked at, the matrices that it changes are copied, for their alignment."""
-        self._previous = self._baseline.weights() if (self.steps + 1) % self.every == 0 else None
+        self._reader.before_step(looked_at=(self.steps + 1) % self.every == 0)
 
-    def _look(self) -> list[WatchRow]:
-        with apart(self._member.module):
-            look = self._baseline.look(self._previous)
-        return [WatchRow(self.steps, *reading) for reading in readings(self._member, look)]
+    def _add(self, rows: list[WatchRow]) -> None:
+        self.rows += rows
+        if self.expected is not None:
+            self.alerts += self.expected.alerts(rows)
+
+
+def _check_unflattened(model: nn.Module) -> None:
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise InputError(
+            "model must not be flattened: FullyShardedDataParallel (FSDP1) hides which numbers are which matrix. Shard "
+            "it by torch.distributed.fsdp.fully_shard (FSDP2), or wrap it by DistributedDataParallel."
+        )
