@@ -120,6 +120,12 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     assert notes.read_text() == "<p>mine</p>"
     with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch; got list"):
         nfd.run_page(watch.rows, notes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="title must be a text; got 3 of int"):
+        nfd.run_page(watch, notes, title=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a path must be a text or a Path; got 3 of int"):
+        nfd.run_page(watch, 3)  # type: ignore[arg-type]
+    with pytest.raises(FileError, match="no page of a run"):
+        nfd.run_page(watch, tmp_path)
 
 
 def test_before_the_first_look_there_is_no_number(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
     """
     if not isinstance(watch, Watch):
         raise InputTypeError(f"watch must be an nfd.Watch; got {type(watch).__name__}.")
+    if not isinstance(title, str):
+        raise InputTypeError(f"title must be a text; got {title!r} of {type(title).__name__}.")
     place = expanded(path)
     if place.exists() and not _is_ours(place):
         raise FileError(f"{path} is no page of a run and would be replaced. Nothing was changed. Choose another path.")
