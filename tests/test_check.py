@@ -709,9 +709,9 @@ def test_the_shell_reads_the_first_steps_of_a_loader_and_the_same_batches_every_
         assert len(first) == count
         assert torch.equal(torch.cat([x for x, _ in first]), torch.cat([x for x, _ in again]))
         assert torch.equal(torch.get_rng_state(), state)
-    lines = plan_lines("m:make", CheckConfig(batches="myloaders:shuffled"), "mup", 0.1)
+    lines = plan_lines("m:make", CheckConfig(batches="myloaders:shuffled"), "mup", 0.1, (8, 2))
     assert "sample=next(iter(shuffled))[0]," in lines
-    lines = plan_lines("m:make", CheckConfig(batches="myloaders:endless"), "mup", 0.1)
+    lines = plan_lines("m:make", CheckConfig(batches="myloaders:endless"), "mup", 0.1, (8, 2))
     assert "sample=next(iter(endless()))[0]," in lines
 
 

@@ -59,15 +59,16 @@ class TrainerCallback(transformers.TrainerCallback):
             ValueError: where the optimizer is not the plan's.
         """
         if self.plan is not None:
-            optimizer = given["optimizer"]
-            inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+            stepped = given["optimizer"]
+            inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
             check_optimizers(self.plan, given["model"], [inner], _REMEDY)
         if self.watch is not None and (stored := state.stateful_callbacks.get(_STATE)):
             self.watch.load_state_dict(stored)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Step the watch, while gradients are there."""
-        if self.watch is not None and not getattr(given["optimizer"], "step_was_skipped", False):
+        stepped = given["optimizer"]
+        if self.watch is not None and not getattr(stepped, "step_was_skipped", False):
             self._looked = self.watch.step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:

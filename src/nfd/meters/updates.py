@@ -133,7 +133,8 @@ class Baseline:
         now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
         changes = {name: self._of_matrix(infos[name], now, before.get(name)) for name in self.matrices}
         matrices = {name: meters for name, (meters, _) in changes.items()}
-        ratios = torch.tensor([matrices[name]["update_to_weight"] for name in self.hidden], dtype=torch.float64)
+        of_hidden = [matrices[name]["update_to_weight"] for name in self.hidden]
+        ratios = torch.tensor(of_hidden, dtype=torch.float64, device="cpu")
         network = self._of_network(now, infos, {name: squares for name, (_, squares) in changes.items()}, ratios)
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
