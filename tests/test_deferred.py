@@ -128,7 +128,7 @@ def test_completed_weights_are_iid_standard_normal(feedback: str) -> None:
     assert stats.ks_2samp(norms, reference).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("feedback", ["shared", "independent"])
+@pytest.mark.parametrize("feedback", ["shared", pytest.param("independent", marks=pytest.mark.slow)])
 def test_law_of_a_training_run_is_that_of_dense_networks(feedback: str) -> None:
     """A check on the check: the output after three large steps, over many seeds, in distribution."""
 

@@ -114,6 +114,7 @@ def test_notebooks_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert len(drawn) == (1 if name in ("million_wide", "transfer_learning_rate") else 0)
 
 
+@pytest.mark.slow
 def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = ["two_limits.py", "--depths", "2", "--samples", "2", "--scale", "0.01", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -133,6 +134,7 @@ def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
     assert abs(ratio - 1.2222) < 4 * error < 0.2  # 1 + (T/4) / (1 + T/(2L)); 1 by Theorem 1
 
 
+@pytest.mark.slow
 def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", ["checks.py", "--size", "small", "--out", str(tmp_path)])
@@ -183,9 +185,8 @@ def test_plans_ride_in_trainers(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("shard", "processes"), [("fsdp2", 1), *(pytest.param(s, 2, marks=pytest.mark.slow) for s in ("ddp", "fsdp2"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("shard", "processes"), [("fsdp2", 1), ("ddp", 2), ("fsdp2", 2)])
 def test_a_plan_rides_in_torchrun(shard: str, processes: int) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
     script = [str(EXAMPLES / "plan_with_torchrun.py"), "--shard", shard]
@@ -261,6 +262,7 @@ def small_study(example: ModuleType) -> Any:
     return example.Setting(**sizes | {"structured_from": 24, "limit": 32, "adamw_lr": 1e-3, "lr": (("muon", 0.5),)})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
 def test_muon_in_the_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Cases of every kind are measured once, and are on the page; what is not measured is not."""

@@ -148,7 +148,7 @@ class TestConformance:
         assert len(outcome.value) == 200_000_000
 
 
-@pytest.mark.parametrize("name", REMOTE)
+@pytest.mark.parametrize("name", [REMOTE[0], pytest.param("ray", marks=[*RAY_MARKS, pytest.mark.slow])])
 class TestLostWorkers:
     """What executors with workers do when those are killed, or cannot send."""
 

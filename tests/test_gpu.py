@@ -408,7 +408,7 @@ def test_networks_of_a_sweep_are_trained_where_the_batches_lie_or_as_asked(devic
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")
-@pytest.mark.parametrize("weights", ["dense", "structured"])
+@pytest.mark.parametrize("weights", ["dense", pytest.param("structured", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["batches", pytest.param("device", marks=pytest.mark.slow)])
 def test_limits_of_anyones_networks_are_found_where_the_batches_lie_or_as_asked(
     device: str, where: str, weights: str

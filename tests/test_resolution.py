@@ -53,7 +53,7 @@ def of_covariance(draws: Tensor, expected: Tensor) -> None:
     assert bool((later.abs() < 5 / math.sqrt((calls - 1) * entries)).all()), "two calls share their draw"
 
 
-@pytest.mark.parametrize("feedback", ["shared", "independent"])
+@pytest.mark.parametrize("feedback", ["shared", pytest.param("independent", marks=pytest.mark.slow)])
 def test_short_remainders_are_answered_by_their_law_given_all_that_is_recorded(feedback: Feedback) -> None:
     """In coordinates: of a matrix with known entries, those that nobody asked for are new normal numbers every time."""
     layer, columns, row = recorded(feedback)

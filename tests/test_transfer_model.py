@@ -313,9 +313,8 @@ def spread(out: Tensor, y: Tensor) -> Tensor:
     return out.square().mean() + 0.1
 
 
-@pytest.mark.parametrize(
-    "point", ["written", *(pytest.param(point, marks=pytest.mark.slow) for point in ("handed", "trained"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["written", "handed", "trained"])
 def test_a_transfer_that_is_killed_goes_on_with_workers_and_gives_the_same_bits(point: str, tmp_path: Path) -> None:
     """kill -9 of the driver of a worker; then to the end, against one that was not killed."""
     driver = start(point, 2, *the_line(tmp_path / "killed", "--executor", "processes", "--workers", "1"))

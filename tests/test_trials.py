@@ -320,7 +320,9 @@ class Faulty(Residual):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("executor", [None, Processes(2)], ids=["inline", "processes"])
+@pytest.mark.parametrize(
+    "executor", [None, pytest.param(Processes(2), marks=pytest.mark.slow)], ids=["inline", "processes"]
+)
 def test_an_error_in_the_users_code_shows_its_line_once_and_ends_the_sweep(executor: Any, tmp_path: Path) -> None:
     given = recipe(family(Faulty, version="1"))
     trials = [trial(given, depth=depth, seed=seed) for depth in (4, 2) for seed in range(4)]
