@@ -28,10 +28,9 @@ from nfd.core.names import Feedback
 from nfd.core.random import Increment, generator
 from nfd.nets.guarded import Guarded
 from nfd.nets.matrix import Matrix
-from nfd.nets.query import Query
+from nfd.nets.query import Kept, Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 
-Kept = tuple[Tensor, Tensor | None]  # of a forward pass, for the backward pass of the same rows
 FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 

@@ -14,6 +14,8 @@ from nfd.nets.refusals import STORED, refuse_second_derivatives, refuse_tracing
 if TYPE_CHECKING:
     from nfd.nets.factored import FactoredLinear
 
+Kept = tuple[Tensor, Tensor | None]  # of a forward pass, for the backward pass of the same rows
+
 
 class Query(torch.autograd.Function):
     """``W x`` for the rows of ``x``; the gradient of D is accumulated by hand.
