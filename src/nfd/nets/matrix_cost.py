@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from nfd.nets.frame import LEAST_ROOM, predicted_bytes
 from nfd.nets.hadamard import padded_size
 
-PRODUCT_RATE = 5e10  # multiply-adds of thin products, flop/s
-MATRIX_RATE = 1.2e10  # bytes/s of passes over a dense matrix and its gradient
-DRAW_RATE = 2.5e8  # normal numbers/s
+PRODUCT_RATE = 1.3e11  # multiply-adds of thin products, flop/s
+MATRIX_RATE = 5.3e10  # bytes/s of passes over a dense matrix and its gradient
+DRAW_RATE = 3e8  # normal numbers/s
 SPARE = 9 / 8  # room that bases grow by
 _FULL_RATE = 3 * PRODUCT_RATE  # of products of square matrices
-_QUERY_SECONDS = 3e-4  # one query of a deferred layer, apart from its products
+_QUERY_SECONDS = 7.5e-4  # one query of a deferred layer, apart from its products
 _PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
-_TRANSFORM_SECONDS = 5e-9  # of a number in one Hadamard transform
-_TERM_SECONDS = 4e-5  # of a structured matrix and step, apart from its transforms
-_LAYER_SECONDS = 4e-4  # of a structured layer and step, apart from its products
-_ROW_SECONDS = 6e-6  # the same of every row
+_TRANSFORM_SECONDS = 1.6e-9  # of a number in one Hadamard transform
+_TERM_SECONDS = 9.5e-5  # of a structured matrix and step, apart from its transforms
+_LAYER_SECONDS = 9.5e-4  # of a structured layer and step, apart from its products
+_ROW_SECONDS = 1.5e-6  # the same of every row
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 
 
