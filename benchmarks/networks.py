@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import torch
 
 import nfd
-from benchmarks.dense import DenseBaseline
+from benchmarks.jobs import dense_run, revealed, unstored_run
 from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
 from benchmarks.ratio import Ratio
-from nfd.core.machine import peak_memory
 from nfd.core.names import NetworkWeights
-from nfd.core.random import Increment
-from nfd.data.digits import digits
-from nfd.nets.revealed import RevealedMatrix
 
-ETA_C = 0.1
 SHARE = "share of the bound"
-
-
-def unstored_run(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred") -> float:
-    """Seconds to build and train a network without stored weights."""
-    x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
-    net = nfd.ResNet(64, 10, width, depth, weights=weights)
-    net.reserve(steps * batch)
-    optimizer = nfd.SGD(net.param_groups(ETA_C))
-    for inputs, targets in zip(x, y, strict=True):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return time.perf_counter() - start
-
-
-def dense_run(width: int, depth: int, steps: int, batch: int) -> float:
-    """Seconds to build and train the plain dense network on the same batches."""
-    x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
-    net = DenseBaseline.random(64, 10, width, depth, ETA_C)
-    for inputs, targets in zip(x, y, strict=True):
-        net.step(inputs, targets)
-    return time.perf_counter() - start
-
-
-def large_run(
-    width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred"
-) -> tuple[float, float]:
-    """Seconds and peak memory in bytes, of a process that does nothing else."""
-    return unstored_run(width, depth, steps, batch, weights), peak_memory()
 
 
 def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, float]:
@@ -95,18 +58,6 @@ def queries(turn: Round) -> list[Row]:
     return [_query(width, rank, batch) for width, rank, batch in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))]
 
 
-def revealed(width: int, rank: int, batch: int) -> RevealedMatrix:
-    """A matrix of which this many directions are known on each side."""
-    matrix = RevealedMatrix(
-        width, width, shared=True, source=Increment(0), tolerance=1e-5, dtype=torch.float32, device=torch.device("cpu")
-    )
-    matrix.reserve(rank + batch)
-    while min(matrix.ranks) < rank:
-        for side in (matrix.forward, matrix.backward):
-            matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
-    return matrix
-
-
 def _query(width: int, rank: int, batch: int) -> Row:
     matrix, x = revealed(width, rank, batch), torch.randn(batch, width)
     now = limits()
@@ -133,7 +84,7 @@ def large(turn: Round) -> list[Row]:
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
     now = limits()
-    took, peak = apart(f"benchmarks.networks:large_run({width}, {depth}, {steps}, {batch})")
+    took, peak = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch})")
     factors = 4 * 4 * width * depth * steps * batch  # four vectors per layer and sample
     return {
         "width": width,

@@ -37,6 +37,14 @@ class Section:
 
 SECTIONS = (
     Section(
+        "Against an earlier version",
+        ("against",),
+        "`python -m benchmarks.run --against COMMIT` checks the commit out beside this one and runs every job on both, "
+        "in turn, each time in a process of its own with an empty cache. The goal of a cost is the most that new over "
+        "old should be; the goal of `dense / ours` is how often our time should fit into that of the plain dense "
+        "network (16 layers, 25 steps of 8). A goal is met or missed where the whole interval is on one side of it.",
+    ),
+    Section(
         "Deferred against dense",
         ("dense",),
         "Initialisation included, float32. The opponent is `benchmarks/dense.py`: fused `addmm` forward and "
@@ -213,7 +221,8 @@ def _opening(result: Result) -> list[str]:
         "rounds (Student's t on logarithms). Shares of the bound compare with bandwidth and product rate measured "
         "at the same moment.",
         "`make bench-check` measures again and compares ratios, not seconds: it fails where one is worse beyond "
-        f"the scatter of both runs (5 % for all together) and by more than {cell('', LEAST)} times.",
+        f"the scatter of both runs (5 % for all together) and by more than {cell('', LEAST)} times. "
+        "`python -m benchmarks.run --against COMMIT` runs an earlier commit and this one in turn.",
     ]
     missing = [f"{name} ({reason})" for name, reason in result.missing.items()]
     if result.quick:

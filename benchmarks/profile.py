@@ -18,8 +18,8 @@ import torch
 
 import nfd
 from benchmarks.accounting import account
+from benchmarks.jobs import revealed
 from benchmarks.measure import Round, Row
-from benchmarks.networks import revealed
 from benchmarks.show import terminal
 from benchmarks.stacks import stacked_step
 from nfd.core.machine import threads

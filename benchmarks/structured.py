@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import networks
+from benchmarks.jobs import unstored_run
 from benchmarks.measure import Round, Row, apart
 from benchmarks.ratio import Ratio
 
@@ -15,7 +15,7 @@ def large(turn: Round) -> list[Row]:
 
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
-    took, peak = apart(f"{networks.__name__}:large_run({width}, {depth}, {steps}, {batch}, 'structured')")
+    took, peak = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'structured')")
     row: Row = {
         "width": width,
         "depth": depth,
@@ -25,16 +25,14 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
     }
     if width > 2**16:  # deferred weights are measured at this size among the large networks, once
         return row
-    deferred, _ = apart(f"{networks.__name__}:large_run({width}, {depth}, {steps}, {batch}, 'deferred')")
+    deferred, _ = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'deferred')")
     return row | {"deferred / structured": Ratio.of(deferred / took)}
 
 
 def growth(turn: Round) -> list[Row]:
     """Time at twice the samples over that at the first: linear while the transforms outweigh the directions."""
     width, steps = (16384, 5) if turn.quick else (65536, 6)
-    small, large = (
-        min(networks.unstored_run(width, 2, k, 8, "structured") for _ in range(2)) for k in (steps, 2 * steps)
-    )
+    small, large = (min(unstored_run(width, 2, k, 8, "structured") for _ in range(2)) for k in (steps, 2 * steps))
     return [
         {
             "width": width,
