@@ -18,6 +18,7 @@ from typing import Any
 
 import jupytext
 import nbformat
+import numpy as np
 import pytest
 import torch
 from nbclient import NotebookClient
@@ -442,3 +443,32 @@ def test_the_laws_of_a_recipe_are_measured_and_resumed(
     example.main(tmp_path, train=True)
     assert capsys.readouterr().out == told
     assert {run.betas for run in runs} == {(0.9 ** (1 / 8), 0.99 ** (1 / 8))}
+
+
+def test_published_numbers_are_fitted_and_the_toy_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rates and losses of others by our fitters; the toy's exponents are those of theory, and the page holds them."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("against_others")
+    monkeypatch.setattr(example, "TOY_DEPTHS", (2, 16))
+    monkeypatch.setattr(example, "TOY_SEEDS", 2)
+    monkeypatch.setattr(example, "TOY_WIDTH", 32)
+    monkeypatch.setattr(example, "TOY_EPSILONS", (1e-8,))
+    uniform, cured = example.toy()
+    assert abs(uniform["value"] + 0.5) < 0.05
+    assert abs(cured["value"]) < 0.05
+    assert all(abs(row["ours"] / row["theirs"] - 1) < 0.05 for row in example.optima())
+    assert [round(row["slope"], 1) for row in example.drifts()] == [-1.0, 0.2]
+    assert all(row["low"] < row["theirs"] < row["high"] for row in example.laws())
+    example.main(tmp_path, {"optima": example.optima})
+    page = (tmp_path / "against-others.md").read_text()
+    assert "| marin #7381 | GQA, width 1,024 | 0.97 | 0.96 | -1% |" in page
+    assert "{" not in page
+
+
+def test_published_arrays_are_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("against_others")
+    depths = 2.0 ** np.arange(1, 13)
+    for name, power in (("param_diff_05", -0.5), ("param_diff_1", 0.0)):
+        np.save(tmp_path / f"{name}.npy", np.exp(0.1 * np.arange(3))[:, None] * depths**power)
+    assert [round(row["value"], 6) for row in example.completep(tmp_path)] == [-0.5, -0.5, 0.0, 0.0]
