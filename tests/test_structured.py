@@ -389,6 +389,28 @@ def test_an_elementwise_optimizer_and_edited_gradients_are_refused() -> None:
         torch.vmap(nfd.StructuredLinear(40, 30))(x)
 
 
+@pytest.mark.parametrize("basis", ["inputs", "gradients"])
+@pytest.mark.parametrize("options", [{}, {"maximize": True}, {"momentum": 0.5}, {"weight_decay": 0.1}])
+def test_a_step_is_the_same_whether_or_not_the_gradient_is_read(basis: Any, options: dict[str, Any]) -> None:
+    """Unread, a gradient stays in factors; what was read is a tensor, which may be scaled."""
+    x, weights = torch.randn(2, 4, 3, 50, dtype=F64, generator=torch.Generator().manual_seed(0)).unbind()
+    answers = []
+    for read in (False, True):
+        layer = nfd.StructuredLinear(50, 50, basis=basis, seed=0, dtype=F64)
+        optimizer = nfd.SGD(layer.parameters(), lr=0.1, **options)
+        for k in (0, 2):
+            optimizer.zero_grad()
+            for batch, cotangent in zip(x[k : k + 2].clone(), weights[k : k + 2], strict=True):
+                (layer(batch) * cotangent).sum().backward()
+                if read:
+                    assert layer.update.grad is not None
+                    layer.update.grad.mul_(2).mul_(0.5)
+                batch.zero_()  # as where batches are read into the same memory
+            optimizer.step()
+        answers.append(layer(x[0]))
+    assert torch.allclose(*answers, rtol=1e-12)
+
+
 def test_gradients_of_large_factors_which_are_not_kept_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nfd.nets.fingerprint._LARGE", 0)
     layer, x = nfd.StructuredLinear(40, 30, seed=0), torch.randn(3, 40, generator=torch.Generator().manual_seed(0))

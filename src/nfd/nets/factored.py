@@ -165,7 +165,9 @@ class FactoredLinear(nn.Module):
     @property
     def nbytes(self) -> int:
         """Bytes held now, by vectors of the width and by the parameters and their gradients."""
-        held = [tensor for p in self.parameters() for tensor in (p, p.grad) if tensor is not None]
+        held = [*self.update.held, *self.scale.held]
+        if self.bias is not None:
+            held += [self.bias] if self.bias.grad is None else [self.bias, self.bias.grad]
         return self.matrix.nbytes + sum(tensor.nbytes for tensor in held)
 
     def extra_repr(self) -> str:

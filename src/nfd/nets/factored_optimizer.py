@@ -78,6 +78,8 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
+        for p in self._guarded() if set_to_none else ():
+            p.grad = None  # without making one of its factors
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -86,7 +88,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        guarded = {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
+        guarded = self._guarded()
         for p in guarded:
             p.check()
             p.check_gradient()
@@ -96,7 +98,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             self.apply_rule()
         for p in guarded:
-            if p.grad is not None:
+            if p.has_gradient:
                 p.accept()
             self.state[p]["generation"] = p.generation
         return loss
@@ -114,6 +116,10 @@ class FactoredOptimizer(torch.optim.Optimizer):
         for p, state in self.state.items():
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
+
+    def _guarded(self) -> dict[Guarded, dict[str, Any]]:
+        """The parameters of layers, and the group of each."""
+        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
 
     def _sizes(self, name: str, p: Tensor) -> tuple[int, ...]:
         """Of a state of this parameter."""
@@ -150,12 +156,12 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
-        alone = {p for p in guarded if p.dim() == 0 and p.grad is not None}
+        alone = {p for p in guarded if p.dim() == 0 and p.has_gradient}
         for update, group in guarded.items():
-            if update.dim() == 0 or update.grad is None:
+            if update.dim() == 0 or not update.has_gradient:
                 continue
             scale = update.scale
-            if scale is not None and scale in guarded and scale.grad is not None:
+            if scale is not None and scale in guarded and scale.has_gradient:
                 alone.discard(scale)
                 settings = [[g[name] for name in self.of_one_matrix] for g in (group, guarded[scale])]
                 if settings[0] != settings[1] and any(map(self.moves_scale, (group, guarded[scale]))):

@@ -28,7 +28,7 @@ from nfd.core.random import generator
 
 Array = NDArray[Any]
 
-_KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
+KEPT = 8  # pairs of factors: as many as a step of ordinary training adds up
 _LARGE = 1 << 22  # numbers of a factor that is not kept on a CPU, whose memory it would hold until the next step
 _BLOCK = 512  # entries of the fixed vectors that are drawn at a time
 _SLACK = 64.0  # roundings of a sum of few terms; its root more for many
@@ -138,7 +138,7 @@ class Ledger:
 
     def add(self, left: Tensor, right: Tensor) -> None:
         """Note that ``left' right``, of factors ``[b, s]`` and ``[b, r]``, was added."""
-        if len(self._factors) == _KEPT:
+        if len(self._factors) == KEPT:
             self._fold()
         self._factors.append((left, right))
         if right.device.type == "cpu" and max(left.numel(), right.numel()) > _LARGE:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import StateError
-from nfd.nets.fingerprint import Ledger, Note, Watched
+from nfd.nets.fingerprint import KEPT, Ledger, Note, Watched
 from nfd.nets.frame import padded
 from nfd.nets.refusals import STORED
+
+_GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 
 
 class Guarded(Watched, nn.Parameter):
@@ -21,6 +23,9 @@ class Guarded(Watched, nn.Parameter):
     It is D or U (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of
     its last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the
     layer added to the gradient, and ``scale`` the other parameter of the same layer, both None before there is one.
+
+    A gradient is a sum of products ``left' right`` over the rows of a batch. As long as nobody reads it, it stays in
+    these ``factors``, which are smaller and which ``descend`` needs alone; None where there are none.
     """
 
     owner: str = "DeferredLinear"  # the kind of layer, for messages
@@ -30,7 +35,45 @@ class Guarded(Watched, nn.Parameter):
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     noted: Note | float | None = None
     ledger: Ledger | None = None
+    factors: list[tuple[Tensor, Tensor]] | None = None
     scale: Guarded | None = None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
+        if self.factors is not None:
+            self._multiply()
+        return self._stored
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        self.factors = None
+        _GRADIENT.__set__(self, value)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether there is a gradient; asking makes none of its factors."""
+        return self.factors is not None or self._stored is not None
+
+    @property
+    def in_factors(self) -> bool:
+        """Whether the whole gradient is in factors: autograd may have stored another one beside them."""
+        return self.factors is not None and self._stored is None
+
+    @property
+    def held(self) -> list[Tensor]:
+        """The tensors that it holds: its numbers, and its gradient or the factors of that."""
+        grad = self._stored
+        factors = [factor for pair in self.factors or [] for factor in pair]
+        return [self.numbers, *factors] if grad is None else [self.numbers, *factors, grad]
+
+    def descend(self, rate: float) -> bool:
+        """Subtract ``rate`` times the gradient if that is in factors still; whether it was."""
+        if not self.in_factors:
+            return False
+        for left, right in self.factors or []:
+            torch.Tensor.__getitem__(self, _block(left, right)).addmm_(left.T, right, alpha=-rate)
+        return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
@@ -105,7 +148,7 @@ class Guarded(Watched, nn.Parameter):
 
     def check_gradient(self) -> float:
         """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
-        factor = 1.0 if self.grad is None else self._factor(self.grad)
+        factor = 1.0 if self.in_factors or self.grad is None else self._factor(self.grad)
         if factor is not None:
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
@@ -118,17 +161,17 @@ class Guarded(Watched, nn.Parameter):
         )
 
     def begin_gradient(self) -> None:
-        """Have a gradient: zeros, if there is none."""
-        if self.grad is None:
-            self.ledger = Ledger()
-            self._put(torch.zeros_like(self.numbers), True)
+        """Have a gradient: zero, if there is none."""
+        if not self.has_gradient:
+            self.factors = []
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
-        """Add ``left' right`` to the gradient of D, and note it."""
-        if self.grad is None:
-            self.ledger = Ledger()
-            self._put(_padded_product(left.T, right, self.numbers), True)
-            self.ledger.add(left, right)
+        """Add ``left' right``, of factors that nobody writes to, to the gradient of D, and note it."""
+        self.begin_gradient()
+        if self.factors is not None:
+            self.factors.append((left, right))
+            if len(self.factors) > KEPT:
+                self._multiply()
             return
         grad, ledger = cast(Watched, self.grad), self.ledger or Ledger()
         if not ledger.is_signed(grad):
@@ -137,7 +180,7 @@ class Guarded(Watched, nn.Parameter):
             grad.exposed = handed_out  # whoever holds the memory can still write to it
             ledger.scale(factor)
             self.grad = grad
-        grad.numbers[: left.shape[1], : right.shape[1]].addmm_(left.T, right)
+        grad.numbers[_block(left, right)].addmm_(left.T, right)
         ledger.add(left, right)
         ledger.sign(grad)
 
@@ -148,12 +191,31 @@ class Guarded(Watched, nn.Parameter):
             return
         if self.exposed:
             self.check()
-        grad, self.grad = self.grad, None
+        grad = None if self.in_factors else self.grad
+        if grad is not None:
+            self.grad = None
         self.hold(padded(values, rows, columns))
         self.exposed = False  # what was handed out is memory of the past
         if grad is not None:
             intact = self.ledger is not None and self.ledger.is_signed(grad)
             self._put(padded(grad, rows, columns), intact)
+
+    def _multiply(self) -> None:
+        """Have the gradient that is in factors as a tensor."""
+        factors, beside = self.factors or [], self._stored
+        grad, self.ledger = _padded_product(factors[:1], self.numbers), Ledger()
+        for left, right in factors[1:]:
+            grad[_block(left, right)].addmm_(left.T, right)
+        for left, right in factors:
+            self.ledger.add(left, right)
+        self._put(grad, True)
+        if beside is not None:
+            cast(Tensor, self.grad).add_(beside)  # which a check will see
+
+    @property
+    def _stored(self) -> Tensor | None:
+        """The gradient where PyTorch keeps it, for ourselves."""
+        return cast("Tensor | None", _GRADIENT.__get__(self))
 
     def _put(self, grad: Tensor, intact: bool) -> None:
         """Have this gradient, in memory that nobody else has; intact if it holds what the layer added up."""
@@ -184,14 +246,22 @@ class Guarded(Watched, nn.Parameter):
         return now == then or (now != now and then != then)  # not-a-number both
 
 
-def _padded_product(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
-    """``a b`` among zeros, of the shape of another matrix."""
-    rows, columns = len(a), b.shape[1]
+def _padded_product(factors: list[tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
+    """``left' right`` among zeros, of the shape of another matrix; zeros of no factors."""
+    if not factors:
+        return torch.zeros_like(like)
+    left, right = factors[0]
+    rows, columns = left.shape[1], right.shape[1]
     product = torch.empty_like(like)
-    torch.mm(a, b, out=product[:rows, :columns])
+    torch.mm(left.T, right, out=product[:rows, :columns])
     product[rows:].zero_()
     product[:rows, columns:].zero_()
     return product
+
+
+def _block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
+    """Where ``left' right`` lies in a matrix that has grown since."""
+    return slice(left.shape[1]), slice(right.shape[1])
 
 
 def _rebuilt(

@@ -90,7 +90,7 @@ class LearnedMatrix:
             self._settle(x, g)
         if not self.settled:
             return x[:, :0], g[:, :0]
-        own, other = (x, g) if self.space == "inputs" else (g, x)
+        own, other = (x, g) if self.space == "inputs" else (g, x.clone())  # others may write to x before the step
         if products is None or products.shape[1] < self.basis.rank:  # B may have grown since
             products = self.basis.products(own)
         if not record:
