@@ -62,11 +62,15 @@ def test_rows_are_what_training_changed_on_the_sample() -> None:
         now, before = streams(model), streams(start)
         up: Any = model.get_submodule("blocks.1.up")
         delta = up.weight - start.get_parameter("blocks.1.up.weight")
+        reset = copy.deepcopy(model)
+        for of_reset, of_start in zip(reset.blocks, start.blocks, strict=True):
+            of_reset.up.weight.copy_(of_start.up.weight)
         expected = {
             ("activation", "blocks.1"): rms(now[2]),
             ("activation_update", "blocks.1"): rms(now[2] - before[2]),
             ("activation_update", None): rms(now[4] - before[4]),
             ("function_update", None): rms(model(X) - start(X)),
+            ("function_update_inner", None): rms(model(X) - reset(X)),
             ("update", "blocks.1.up"): rms(now[1] @ delta.T),
             ("change", "blocks.1.up"): float(delta.norm() / start.get_parameter("blocks.1.up.weight").norm()),
             ("weight", "embed"): float(model.embed.weight.norm() / start.embed.weight.norm()),

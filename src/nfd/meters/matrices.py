@@ -51,11 +51,11 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
     return cast(Tensor, torch.func.functional_call(t.owner, swapped, (z,)))
 
 
-def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float:
-    """``|dW z| / (|dW| |z|)`` of an update of a matrix with its inputs; not-a-number where one of them is zero."""
+def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float | None:
+    """``|dW z| / (|dW| |z|)`` of an update of a matrix with its inputs; None where one of them is zero."""
     size = float(spectral_norms([update])) if law.unit == WHOLE_MATRIX else norm(update)
     product = size * _norm_of_inputs(t, z)
-    return norm(applied(t, update, z)) / product if product > 0 else math.nan
+    return None if product == 0 else norm(applied(t, update, z)) / product
 
 
 def spectral_norms(matrices: list[Tensor]) -> Tensor:
@@ -68,10 +68,11 @@ def spectral_norms(matrices: list[Tensor]) -> Tensor:
         w = torch.stack([matrices[k].flatten(1) for k in own])
         v = torch.ones(len(own), shape[1], 1, dtype=w.dtype, device=w.device)
         v[:, ::2] -= 0.5
+        least = torch.finfo(w.dtype).tiny
         for _ in range(_POWER_ITERATIONS):
-            v = w.mT @ (w @ v)
-            v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
-        norms[own] = (w @ v).norm(dim=1).flatten().double().cpu()
+            v = torch.bmm(w.mT, torch.bmm(w, v))
+            v /= torch.linalg.vector_norm(v, dim=1, keepdim=True).clamp_min_(least)
+        norms[own] = torch.linalg.vector_norm(torch.bmm(w, v), dim=1).flatten().double().cpu()
     return norms
 
 

@@ -20,9 +20,10 @@ normalisation uses the batch's statistics. All meters are Theta(1) in width wher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +55,13 @@ NO_BLOCKS = (
     "least 2."
 )
 HIDDEN = "the blocks are not called as modules, so that the stream between them cannot be seen."
+
+
+class _Size(NamedTuple):
+    """Of a matrix: the norm of its entries, and its largest singular value where a meter asks for it."""
+
+    entries: float
+    spectral: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Baseline:
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
         self.start = (keep or copies)({name: infos[name] for name in self.matrices})
-        self._start_norms: dict[str, Tensor] = {}
+        self._start_sizes: dict[str, _Size] = {}
         before = self.seen()
         self.unread = self._unread(before)
         self.begin_at(before)
@@ -100,12 +108,15 @@ class Baseline:
         responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
         moved = spectral_norms([whole(infos[n].parameter) - self.start[n] for n in self.hidden])
         ratios = moved / spectral_norms([self.start[n] for n in self.hidden])
-        return self._of_network(now, infos, responses, ratios)
+        with _resetting(infos) as reset:
+            for name in self.inner:
+                reset(name, self.start[name])
+            return self._of_network(now, responses, ratios)
 
     def begin_at(self, before: Pass) -> None:
         """Compare with this pass."""
         self.before = replace(before, inputs={})
-        self._start_norms.clear()
+        self._start_sizes.clear()
 
     def seen(self) -> Pass:
         """A pass over the sample, as ``look`` needs it."""
@@ -131,11 +142,16 @@ class Baseline:
             seen: the pass, where it was made already.
         """
         now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
-        changes = {name: self._of_matrix(infos[name], now, before.get(name)) for name in self.matrices}
-        matrices = {name: meters for name, (meters, _) in changes.items()}
-        of_hidden = [matrices[name]["update_to_weight"] for name in self.hidden]
-        ratios = torch.tensor(of_hidden, dtype=torch.float64, device="cpu")
-        network = self._of_network(now, infos, {name: squares for name, (_, squares) in changes.items()}, ratios)
+        matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()
+        with _resetting(infos) as reset:
+            for name in self.matrices:
+                start = self.start[name]
+                matrices[name], responses[name] = self._of_matrix(infos[name], start, now, before.get(name))
+                if name in self.inner:
+                    reset(name, start)
+            of_hidden = [matrices[name]["update_to_weight"] for name in self.hidden]
+            ratios = torch.tensor(of_hidden, dtype=torch.float64, device="cpu")
+            network = self._of_network(now, responses, ratios)
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
             network[ALIGNMENT] = rms(torch.tensor(aligned, dtype=torch.float64))
@@ -145,29 +161,34 @@ class Baseline:
             blocks.setdefault(name, {})["added"] = added / self.member.time_step
         return Look(network, matrices, blocks)
 
-    def _of_matrix(self, t: TensorInfo, now: Pass, before: Tensor | None) -> tuple[dict[str, float], _Squares | None]:
+    def _of_matrix(
+        self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
+    ) -> tuple[dict[str, float], _Squares | None]:
         """The meters of a matrix, and the squares of what its training changed in its output."""
-        weight, start = whole(t.parameter), self.start[t.name]
-        changed, size, meters = weight - start, norm(start), dict[str, float]()
-        if size != 0:
-            meters |= {"change": norm(changed) / size, "weight": norm(weight) / size}
-        if t.name in self.hidden:
-            if t.name not in self._start_norms:
-                self._start_norms[t.name] = spectral_norms([start])
-            meters["update_to_weight"] = float(spectral_norms([changed]) / self._start_norms[t.name])
+        weight = whole(t.parameter)
+        changed, size, meters = weight - start, self._start_size(t.name, start), dict[str, float]()
+        if size.entries != 0:
+            meters |= {"change": norm(changed) / size.entries, "weight": norm(weight) / size.entries}
+        if size.spectral is not None:
+            meters["update_to_weight"] = float(spectral_norms([changed]) / size.spectral)
         response = self._response(t, now, changed)
         if response is None:
             return meters, None
         meters["update"] = rms(response)
-        z = now.inputs[t.name]
-        if before is not None and norm(update := weight - whole(before)) != 0 and norm(z) != 0:
-            meters[ALIGNMENT] = alignment(t, update, z, self.member.plan.law_for(t.name))
+        if before is not None:
+            aligned = alignment(t, weight - whole(before), now.inputs[t.name], self.member.plan.law_for(t.name))
+            meters |= {} if aligned is None else {ALIGNMENT: aligned}
         return meters, _squares(response)
 
-    def _of_network(
-        self, now: Pass, infos: Mapping[str, TensorInfo], responses: Mapping[str, _Squares | None], ratios: Tensor
-    ) -> dict[str, float]:
-        """The meters of the network, from the responses of its matrices and what ``update_to_weight`` is of each."""
+    def _start_size(self, name: str, start: Tensor) -> _Size:
+        """How large a matrix was at the start, computed once."""
+        if name not in self._start_sizes:
+            self._start_sizes[name] = _Size(norm(start), spectral_norms([start]) if name in self.hidden else None)
+        return self._start_sizes[name]
+
+    def _of_network(self, now: Pass, responses: Mapping[str, _Squares | None], ratios: Tensor) -> dict[str, float]:
+        """The meters of the network, from the responses of its matrices and what ``update_to_weight`` is of each, while
+        the inner matrices are at their start."""
         meters = _of_stream(now.features, self.before.features)
         meters["function_update"] = rms(now.outputs - self.before.outputs)
         meters = {meter: value for meter, value in meters.items() if meter not in self.unread}
@@ -175,7 +196,7 @@ class Baseline:
         if inner:
             meters["inner_update"] = _pooled(inner)
         if self.inner:
-            meters["function_update_inner"] = rms(now.outputs - self._reset(infos))
+            meters["function_update_inner"] = rms(now.outputs - self._outputs())
         if outer:
             meters["stream_update"] = _pooled(outer) / self.member.time_step
         if self.hidden:
@@ -204,17 +225,26 @@ class Baseline:
         changed = whole(t.parameter) - self.start[t.name] if changed is None else changed
         return self.member.multiplier(t.name) * applied(t, changed, z)
 
-    def _reset(self, infos: Mapping[str, TensorInfo]) -> Tensor:
-        """The outputs with the inner matrices at their start."""
-        trained = {name: infos[name].parameter.detach().clone() for name in self.inner}
-        try:
-            for name in self.inner:
-                fill_(infos[name].parameter, self.start[name])
-            with quiet(self.member.module):
-                return outputs_of(self.member(self.sample))
-        finally:
-            for name, weight in trained.items():
-                infos[name].parameter.copy_(weight)
+    def _outputs(self) -> Tensor:
+        """The outputs of the network as it is."""
+        with quiet(self.member.module):
+            return outputs_of(self.member(self.sample))
+
+
+@contextmanager
+def _resetting(infos: Mapping[str, TensorInfo]) -> Iterator[Callable[[str, Tensor], None]]:
+    """Within it the function that it yields puts a tensor to its start; behind it tensors are as they were."""
+    trained: dict[str, Tensor] = {}
+
+    def reset(name: str, start: Tensor) -> None:
+        trained[name] = infos[name].parameter.detach().clone()
+        fill_(infos[name].parameter, start)
+
+    try:
+        yield reset
+    finally:
+        for name, weight in trained.items():
+            infos[name].parameter.copy_(weight)
 
 
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:

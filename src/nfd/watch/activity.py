@@ -65,12 +65,12 @@ def activity(model: nn.Module) -> Iterator[Activity]:
         seen.add(DEAD, layer, share)
 
 
-class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches every softmax that is attention's."""
+class _Watching:
+    """What ``_Softmaxes`` does at every operation. In the class of the mode itself PyTorch would wrap this method for
+    its compiler, which takes as long as a small operation."""
 
-    def __init__(self, path: ModulePath, seen: Activity) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.path, self.seen = path, seen
+    path: ModulePath
+    seen: Activity
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -87,6 +87,14 @@ class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _attends(self, logits: Tensor, dim: int) -> bool:
         several = logits.dim() > 3 or isinstance(self.path.module, nn.MultiheadAttention)
         return several and dim % logits.dim() == logits.dim() - 1
+
+
+class _Softmaxes(_Watching, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches every softmax that is attention's."""
+
+    def __init__(self, path: ModulePath, seen: Activity) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.path, self.seen = path, seen
 
 
 def _mean(values: list[float]) -> float:
