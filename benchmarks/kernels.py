@@ -27,6 +27,7 @@ from nfd.limits.table import table
 DEPTH = 256
 SOME = 64  # layers of the recursion that are timed: each costs the same
 KINDS = ("nngp", "ntk")
+OTHERS = {1000: 3, 4000: 1}  # inputs, and how often others are timed on so many
 ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 
 
@@ -34,15 +35,19 @@ def gram_run(
     name: str, kind: str, count: int, low: float = 0.3, high: float = 1.3, horizon: float = 1.0
 ) -> list[float]:
     """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of different norms."""
-    stream = torch.Generator().manual_seed(0)
-    x = torch.randn(count, 64, generator=stream, dtype=torch.float64)
-    x *= low + (high - low) * torch.rand(count, 1, generator=stream, dtype=torch.float64)
+    x = _inputs(count, low, high)
     nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
     before, found = peak_memory(), list[float]()
     took = seconds(
         lambda: found.append(nfd.kernel(x, activation=name, kind=kind, horizon=horizon, return_error=True)[1])
     )
     return [took, peak_memory() - before, found[0]]
+
+
+def _inputs(count: int, low: float = 0.3, high: float = 1.3) -> Tensor:
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 64, generator=stream, dtype=torch.float64)
+    return x * (low + (high - low) * torch.rand(count, 1, generator=stream, dtype=torch.float64))
 
 
 def grams(turn: Round) -> list[Row]:
@@ -110,41 +115,47 @@ def _against_recursion(kind: str, count: int) -> Row:
     }
 
 
-def _timed_kernel(x: Tensor, kind: str) -> tuple[float, Tensor, float]:
+def _timed_kernel(x: Tensor, kind: str, depth: float = math.inf) -> tuple[float, Tensor, float]:
     """Seconds, Gram matrix and stated error, the table made anew."""
     table.cache_clear()
     found = list[Any]()
-    took = seconds(lambda: found.extend(nfd.kernel(x, kind=kind, return_error=True)))
+    took = seconds(lambda: found.extend(nfd.kernel(x, kind=kind, depth=depth, return_error=True)))
     return took, found[0], found[1]
 
 
 def against_neural_tangents(turn: Round) -> list[Row]:
-    """Infinite depth here against L = 256 there, float64, on digits; also both at L = 256, which must agree.
+    """Infinite depth here against L = 256 there, float64; also both at L = 256, which must agree.
 
-    They are compiled once and then timed in a row, as we are: compiling takes longer than all that is measured.
+    They are compiled once and then timed in a row, as we are: compiling takes longer than all that is measured. Inputs
+    are of digits, where there are enough, or Gaussian of different norms.
     """
     if turn.quick:
         raise UnavailableError("compiling it takes longer than a quick run should")
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         raise UnavailableError("neural-tangents has no environment; make bench-neural-tangents makes it")
-    x = digits().inputs[:1000].double()
-    with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder) / "inputs.npy", x.numpy())
-        return [_against_neural_tangents(python, Path(folder), x, kind) for kind in KINDS]
+    rows = list[Row]()
+    for count, repeats in OTHERS.items():
+        known = digits().inputs[:count].double()
+        x = known if len(known) == count else _inputs(count)
+        with tempfile.TemporaryDirectory() as folder:
+            np.save(Path(folder) / "inputs.npy", x.numpy())
+            rows += [_against_neural_tangents(python, Path(folder), x, kind, repeats) for kind in KINDS]
+    return rows
 
 
-def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str) -> Row:
-    theirs, took = _theirs(python, folder, kind)
+def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str, repeats: int) -> Row:
+    theirs, took = _theirs(python, folder, kind, repeats)
     timed = [_timed_kernel(x, kind) for _ in took]
     _, limit, bound = timed[0]
     scale = (limit.diagonal()[:, None] * limit.diagonal()).sqrt()
-    finite = nfd.kernel(x, kind=kind, depth=DEPTH)
+    at_depth, finite, _ = _timed_kernel(x, kind, DEPTH)
     return {
         "kind": kind,
         "inputs": len(x),
         f"neural-tangents, L = {DEPTH}, s": median(took),
         "nfd, infinite depth, s": median(ours for ours, _, _ in timed),
+        f"nfd, L = {DEPTH}, s": at_depth,
         "neural-tangents / ours": Ratio(tuple(one / other for one, (other, _, _) in zip(took, timed, strict=True))),
         "its error to infinite depth": float(((torch.from_numpy(theirs) - limit).abs() / scale).max()),
         "our stated error": float(bound),
@@ -152,9 +163,9 @@ def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str) -
     }
 
 
-def _theirs(python: Path, folder: Path, kind: str) -> tuple[NDArray[np.float64], list[float]]:
+def _theirs(python: Path, folder: Path, kind: str, repeats: int) -> tuple[NDArray[np.float64], list[float]]:
     out = folder / f"{kind}.npz"
-    call = [str(python), tangents.__file__, str(folder / "inputs.npy"), str(DEPTH), kind, str(out)]
+    call = [str(python), tangents.__file__, str(folder / "inputs.npy"), str(DEPTH), kind, str(repeats), str(out)]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(call, capture_output=True, text=True, env=clean, check=False)
     if done.returncode:

@@ -19,6 +19,7 @@ from sklearn.svm import SVC
 import nfd
 from nfd.core.activations import ACTIVATIONS, activation
 from nfd.limits.flow import KINDS, Pairs, kernel_of_pairs
+from nfd.limits.table import evaluated, table
 
 every_activation = pytest.mark.parametrize(
     "name", [name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow) for name in ACTIVATIONS]
@@ -85,6 +86,31 @@ def test_long_horizons_and_wide_norms(name: str, kind: str) -> None:
         assert (
             abs(K[i, j] - adaptive(name, kind, a, b, c, 16.0)) <= min(bound, 1e-7 if name == "gelu" else 1e-9) * scale
         )
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4, 5, 6])
+def test_sums_of_chebyshev_polynomials(terms: int) -> None:
+    coefficients, x = np.random.default_rng(terms).normal(size=terms), np.linspace(-1, 1, 7)
+    expected = np.polynomial.chebyshev.chebval(x, coefficients)
+    np.testing.assert_allclose(evaluated(torch.from_numpy(coefficients), torch.from_numpy(x)), expected, atol=1e-14)
+
+
+def test_what_is_left_out_of_a_table_is_rounding() -> None:
+    made = table("relu", "ntk", 1.0, math.inf, 1.0, 1.0)
+    assert made.error < 1.5e-10  # of which 1e-10 is the integration's
+    assert made.values.shape[-1] < 33  # of as many nodes
+
+
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
+def test_nearly_opposite_inputs_are_as_accurate(kind: str) -> None:
+    """Where the kernel of relu begins to change as a broken power of depth."""
+    angles = np.array([0.0, 3.0, 3.14, math.pi])
+    X = math.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], 1)
+    K, bound = nfd.kernel(X, kind=kind, return_error=True)
+    for j in (1, 2, 3):
+        expected = adaptive("relu", kind, 1.0, 1.0, math.cos(angles[j]), 1.0)
+        assert abs(K[0, j] - expected) <= bound * K[0, 0] < 1e-9
+    assert bound > 0
 
 
 def test_small_norms_keep_their_digits() -> None:

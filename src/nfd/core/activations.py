@@ -71,25 +71,24 @@ class Activation:
 
     @staticmethod
     def _product_mean(closed: _Moment | None, f: _Map, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        a, b, c = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c))
-        a, b, c = (v + torch.zeros_like(a + b + c) for v in (a, b, c))
+        given = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c))
+        a, b, c = torch.broadcast_tensors(*given)  # type: ignore[no-untyped-call]
         return closed(a, b, c) if closed else gaussian_product_mean(f, a, b, c)
 
 
-def _angle(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The angle between two vectors with squared norms ``a, b`` and product ``c``."""
-    cross = (a * b - c * c).clamp_min(0).sqrt()
-    return torch.atan2(cross, c)
+def _cross(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The area between two vectors with squared norms ``a, b`` and product ``c``; their angle is ``atan2(area, c)``."""
+    return (a * b - c * c).clamp_min(0).sqrt()
 
 
 def _relu_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    angle = _angle(a, b, c)
-    cross = (a * b - c * c).clamp_min(0).sqrt()
+    cross = _cross(a, b, c)
+    angle = torch.atan2(cross, c)
     return (cross + (math.pi - angle) * c) / (2 * math.pi)
 
 
 def _relu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    both_positive = (math.pi - _angle(a, b, c)) / (2 * math.pi)
+    both_positive = (math.pi - torch.atan2(_cross(a, b, c), c)) / (2 * math.pi)
     return torch.where(a * b > 0, both_positive, 0.0)
 
 

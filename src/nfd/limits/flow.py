@@ -52,7 +52,7 @@ def kernel_of_pairs(act: Activation, kind: str, pairs: Pairs, horizon: float, de
     """The kernel of the pairs, [P, R], and its derivative in T (not-a-number for a finite depth)."""
     system = _System(act, pairs, backward=kind == "ntk")
     if depth == math.inf:
-        state = torch.from_numpy(_solved(system.rate, system.start().numpy(), system.scale().numpy(), horizon))
+        state = torch.from_numpy(_solved(system, horizon))
         change = system.rate(state)
     else:
         state = system.start()
@@ -62,12 +62,18 @@ def kernel_of_pairs(act: Activation, kind: str, pairs: Pairs, horizon: float, de
     return system.value(state, kind), system.value(change, kind)
 
 
-def _solved(rate: Callable[[Tensor], Tensor], start: Array, scale: Array, horizon: float) -> Array:
-    def f(_: float, y: Array) -> Array:
-        return rate(torch.from_numpy(y)).numpy()
+def _solved(system: _System, horizon: float) -> Array:
+    """The state at T. Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``."""
+    kinked = system.act.name == "relu"
+    end = math.sqrt(horizon) if kinked else horizon
 
+    def f(u: float, y: Array) -> Array:
+        rate = system.rate(torch.from_numpy(y)).numpy()
+        return 2 * u * rate if kinked else rate
+
+    start, tolerance = system.start().numpy(), _ATOL * system.scale().numpy()
     with np.errstate(over="ignore", invalid="ignore"):
-        orbit = solve_ivp(f, (0.0, horizon), start, method="DOP853", rtol=_RTOL, atol=_ATOL * scale, t_eval=[horizon])
+        orbit = solve_ivp(f, (0.0, end), start, method="DOP853", rtol=_RTOL, atol=tolerance, t_eval=[end])
     if not orbit.success or not np.isfinite(orbit.y).all():
         raise RangeError(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
@@ -77,49 +83,51 @@ def _solved(rate: Callable[[Tensor], Tensor], start: Array, scale: Array, horizo
 
 
 class _System:
-    """The equations of all pairs at once; a state is ``[a of every norm, C of every pair, D of every pair]``."""
+    """The equations of all pairs at once; a state is ``[a of every norm, C of every pair, D of every pair]``.
+
+    The variance of an input is its covariance with itself: the first pairs, ``left`` and ``right``, are those.
+    """
 
     def __init__(self, act: Activation, pairs: Pairs, *, backward: bool) -> None:
         self.act, self.pairs, self.backward = act, pairs, backward
+        self.count, self.own = len(pairs.norms) + pairs.cosine.numel(), len(pairs.norms)
+        of_pairs = (index[:, None].expand_as(pairs.cosine).flatten() for index in (pairs.first, pairs.second))
+        self.left, self.right = (torch.cat([torch.arange(self.own), index]) for index in of_pairs)
         self.nodes = _HermiteNodes() if act.name == "tanh" else None
 
     def start(self) -> Tensor:
-        p, s = self.pairs, self.pairs.norms
-        covariance = ((s[p.first] * s[p.second])[:, None] * p.cosine).flatten()
-        return torch.cat([s * s, covariance, *([covariance] if self.backward else [])])
+        own = torch.ones(self.own, dtype=torch.float64)
+        return self._state(self._sizes() * torch.cat([own, self.pairs.cosine.flatten()]))
 
     def scale(self) -> Tensor:
         """The size of every entry of a state at the start, ``sqrt(a b)`` for a pair."""
-        p, s = self.pairs, self.pairs.norms
-        pair = (s[p.first] * s[p.second])[:, None].expand_as(p.cosine).flatten()
-        return torch.cat([s * s, pair, *([pair] if self.backward else [])])
+        return self._state(self._sizes())
 
     def value(self, state: Tensor, kind: str) -> Tensor:
-        _, C, D = self._parts(state)
-        return C + D if kind == "ntk" else C
+        C, D = state[self.own : self.count], state[self.count :]
+        return (C + D if kind == "ntk" else C).view(self.pairs.cosine.shape)
 
     def rate(self, state: Tensor) -> Tensor:
-        a, C, D = self._parts(state)
-        own, m, s = self._moments(a, C)
-        return torch.cat([own, m.flatten(), *([(m + s * D).flatten()] if self.backward else [])])
-
-    def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        A, shape = len(self.pairs.norms), self.pairs.cosine.shape
-        C = state[A : A + shape.numel()].view(shape)
-        return state[:A], C, state[A + shape.numel() :].view(shape) if self.backward else torch.zeros(())
-
-    def _moments(self, a: Tensor, C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E phi^2 [A], and the moments m, s of every pair [P, R]."""
-        first, second = a[self.pairs.first, None], a[self.pairs.second, None]
-        bound = (first * second).sqrt()
+        a, C, D = state[: self.own], state[: self.count], state[self.count :]
+        left, right = a[self.left], a[self.right]
+        bound = (left * right).sqrt()
         C = torch.minimum(torch.maximum(C, -bound), bound)  # rounding must not leave the cone of covariances
         if self.nodes is not None:
-            return self._series(self.nodes.coefficients(self.act, a), a, C / bound.clamp_min(1e-300))
-        slope = self.act.slope_moment(first, second, C) if self.backward else torch.zeros(())
-        return self.act.moment(a, a, a), self.act.moment(first, second, C), slope
+            m, s = self._series(self.nodes.coefficients(self.act, a), a, C / bound.clamp_min(1e-300))
+        else:
+            m = self.act.moment(left, right, C)
+            s = self.act.slope_moment(*(x[self.own :] for x in (left, right, C))) if self.backward else D
+        return torch.cat([m, m[self.own :] + s * D]) if self.backward else m
 
-    def _series(self, h: Tensor, a: Tensor, rho: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _sizes(self) -> Tensor:
+        return self.pairs.norms[self.left] * self.pairs.norms[self.right]
+
+    def _state(self, covariance: Tensor) -> Tensor:
+        return torch.cat([covariance, covariance[self.own :]]) if self.backward else covariance
+
+    def _series(self, h: Tensor, a: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Mehler: m = sum_k h_k(a) h_k(b) rho^k, s = sum_k k h_k(a) h_k(b) rho^(k-1) / sqrt(a b)."""
+        rho = rho[self.own :].view(self.pairs.cosine.shape)
         products = (h[self.pairs.first] * h[self.pairs.second]).T.contiguous()[:, :, None]
         m, s = torch.zeros_like(rho), torch.zeros_like(rho)
         for k in range(len(products) - 1, -1, -1):  # Horner, and its derivative
@@ -127,7 +135,7 @@ class _System:
                 s = s.mul_(rho).add_(m)
             m = m.mul_(rho).add_(products[k])
         scale = (a[self.pairs.first] * a[self.pairs.second]).sqrt().clamp_min(1e-300)[:, None]
-        return h.square().sum(1), m, s / scale
+        return torch.cat([h.square().sum(1), m.flatten()]), (s / scale).flatten()
 
 
 class _HermiteNodes:

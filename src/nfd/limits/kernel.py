@@ -16,7 +16,7 @@ from nfd.core.errors import InputError, RangeError, check_choice, check_depth, c
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
 
-_BLOCK = 2**17  # entries worked on at a time
+_BLOCK = 2**16  # entries worked on at a time
 _ROUNDING = 2e-15  # of a cosine, in few dimensions
 _ROUNDING_GROWS = 2e-16  # with the root of the dimension
 _TABLED: dict[str, tuple[str, float]] = {
@@ -61,7 +61,7 @@ def kernel(
 
     Returns:
         ``[N, M]`` float64, of the kind that came in (NumPy array, or tensor on that device), and the error if asked
-        for. Inputs of zero norm have kernel 0 with everything. Rows are worked on 131,072 entries at a time, so that
+        for. Inputs of zero norm have kernel 0 with everything. Rows are worked on 65,536 entries at a time, so that
         memory beyond the matrix stays at some MiB. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
 
     Raises:

@@ -27,6 +27,7 @@ _TOLERANCE = 2e-11  # relative to the largest coefficient, 1 for kernels over th
 _WIDER = {"tanh": 3e-9, "gelu": 3e-9}  # where more digits cost many more nodes
 ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
 _COSINES = (17, 33, 65, 129, 257)
+_SOLVED = (65, 257, 513)  # at once, for the same price as fewer: the nodes of fewer are among those of more
 _NORMS = (5, 9, 17, 33, 65, 129)
 _FEW_COSINES = 9  # at which the norms are resolved: parallel inputs of unequal norm need the most nodes
 _TAIL = 2  # coefficients that must be small for an axis to be resolved
@@ -34,6 +35,7 @@ _TESTED = 6  # norms between the nodes at which the error is measured, the small
 _INTEGRATION = 1e-10  # of the integration itself, at its tolerance
 _LONGEST = 1000.0  # horizon
 _SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
+_LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold together
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
         scales = name in ("relu", "identity")
         ends = (1.0, 1.0) if scales else (low, high)
         made = _Tabulated(activation(name), kind, horizon, depth, *ends).table(scales)
+    _at_nodes.cache_clear()  # solutions are held while a table is made of them
     if made.error > ACCURACY[name]:
         warnings.warn(
             f"The {kind} kernel of {name} at horizon {horizon:g} for norms from {low:.2g} to {high:.2g} is known to "
@@ -118,12 +121,15 @@ class _Tabulated:
 
     def table(self, scales: bool) -> Table:
         """With as many nodes as resolve the kernel."""
-        cosines = max(replace(self, low=norm, high=norm)._resolved_cosines() for norm in {self.low, self.high})
+        ends = {norm: replace(self, low=norm, high=norm) for norm in (self.low, self.high)}
+        cosines = max(end._resolved_cosines() for end in ends.values())
         count = 1 if self.low == self.high else self._resolved_norms()
-        values, slopes, sizes = _at_nodes(self, count, cosines)
+        values, slopes, sizes = _of_one_norm(self, cosines) if count == 1 else _at_nodes(self, count, cosines)
         norms = _between(self.low, self.high, _chebyshev_nodes(count))
-        made = Table(_coefficients(values), _coefficients(slopes), sizes.log(), norms, scales, self.angular, 0.0)
-        return replace(made, error=self._measured_error(made))
+        parts = _shortened(_coefficients(values)), _shortened(_coefficients(slopes))
+        made = Table(*parts, sizes.log(), norms, scales, self.angular, 0.0)
+        error = self._error_of_one_norm(made, cosines) if count == 1 else self._measured_error(made, cosines)
+        return replace(made, error=_SAFETY * error + _INTEGRATION)
 
     def pairs(self, norms: Tensor, cosines: Tensor) -> tuple[Pairs, tuple[Tensor, Tensor]]:
         """Every pair of these norms at these cosines, with the kernel and its derivative there."""
@@ -133,7 +139,7 @@ class _Tabulated:
 
     def _resolved_cosines(self) -> int:
         for count in _COSINES:
-            values, _, _ = _at_nodes(self, 1, count)
+            values, _, _ = _of_one_norm(self, count)
             if _is_small(self.act, _coefficients(values)):
                 break
         return count
@@ -146,13 +152,18 @@ class _Tabulated:
                 break
         return count
 
-    def _measured_error(self, made: Table) -> float:
-        """Largest error between the nodes, relative to the kernel's diagonal, with a margin."""
-        A, R = made.norms.numel(), made.values.shape[2]
-        between = torch.cat([torch.tensor([1.0], dtype=torch.float64), _cosine(_halfway(R), self.angular)])
-        norms = made.norms
-        if A > 1:
-            norms = _between(self.low, self.high, _halfway(A)[torch.linspace(0, A - 2, min(A - 1, _TESTED)).long()])
+    def _error_of_one_norm(self, made: Table, cosines: int) -> float:
+        """Largest error at the nodes and between them, relative to the kernel's diagonal."""
+        exact, _, _ = _of_one_norm(self, 2 * cosines - 1)
+        return float((evaluated(made.values[0, 0], _chebyshev_nodes(2 * cosines - 1)) - exact).abs().max())
+
+    def _measured_error(self, made: Table, cosines: int) -> float:
+        """The same between the nodes of several norms."""
+        nodes = len(made.norms)
+        between = torch.cat([torch.tensor([1.0], dtype=torch.float64), _cosine(_halfway(cosines), self.angular)])
+        norms = _between(
+            self.low, self.high, _halfway(nodes)[torch.linspace(0, nodes - 2, min(nodes - 1, _TESTED)).long()]
+        )
         pairs, (exact, _) = self.pairs(norms, between)
         first, second = pairs.first, pairs.second
         weights, sizes = made.weights(norms), made.sizes(norms)
@@ -161,10 +172,18 @@ class _Tabulated:
         seen = seen * (sizes[first] * sizes[second])[:, None]
         own = exact[first == second, 0]
         scale = (own[first] * own[second]).sqrt()[:, None].clamp_min(1e-300)
-        return float(_SAFETY * ((seen - exact).abs() / scale).max()) + _INTEGRATION
+        return float(((seen - exact).abs() / scale).max())
 
 
-@lru_cache(maxsize=2)  # of one norm, the nodes that resolve the cosines are those of the table
+def _of_one_norm(kernel: _Tabulated, cosines: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Kernel and derivative ``[1, 1, R]`` at the nodes of the cosine, and ``sqrt(K(x, x))``, as below."""
+    solved = next(count for count in _SOLVED if count >= cosines)
+    values, slopes, sizes = _at_nodes(kernel, 1, solved)
+    step = (solved - 1) // (cosines - 1)
+    return values[..., ::step], slopes[..., ::step], sizes
+
+
+@lru_cache(maxsize=4)  # what resolves the cosines is the table of one norm, and its error
 def _at_nodes(kernel: _Tabulated, count: int, cosines: int) -> tuple[Tensor, Tensor, Tensor]:
     """Kernel and derivative ``[A, A, R]`` at all nodes over ``sqrt(K(x, x) K(xbar, xbar))``, and ``sqrt(K(x, x))``.
 
@@ -184,13 +203,18 @@ def _at_nodes(kernel: _Tabulated, count: int, cosines: int) -> tuple[Tensor, Ten
 
 
 def evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
-    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...] broadcast against ``x``."""
+    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...] broadcast against ``x``.
+
+    ``b_r = c_r + 2 x b_{r+1} - b_{r+2}`` in place: with signs ``s_r = -s_{r+2}`` every ``s_r b_r`` adds to the last but
+    one.
+    """
     twice = 2 * x
     older, newer = torch.zeros_like(x), torch.zeros_like(x)
-    for c in coefficients.flip(0)[:-1]:
-        older = torch.addcmul(older.neg_(), twice, newer).add_(c)
+    signs = [(1.0, 1.0, -1.0, -1.0)[r % 4] for r in range(len(coefficients) + 1)]
+    for r in range(len(coefficients) - 1, 0, -1):
+        older.addcmul_(twice, newer, value=signs[r] * signs[r + 1]).add_(coefficients[r], alpha=signs[r])
         older, newer = newer, older
-    return torch.addcmul(older.neg_(), x, newer).add_(coefficients[0])
+    return older.addcmul_(x, newer).add_(coefficients[0])
 
 
 def _interpolation(nodes: Tensor, points: Tensor) -> Tensor:
@@ -237,6 +261,13 @@ def _coefficients(values: Tensor) -> Tensor:
     coefficients[..., 0] /= 2
     coefficients[..., -1] /= 2
     return coefficients
+
+
+def _shortened(coefficients: Tensor) -> Tensor:
+    """Without the last coefficients, as long as what these hold together is below rounding of a kernel."""
+    size = coefficients.abs().amax(dim=(0, 1))
+    held = size.flip(0).cumsum(0).flip(0)
+    return coefficients[..., : max(1, int((held > _LEFT_OUT * held[0]).sum()))]
 
 
 def _is_small(act: Activation, coefficients: Tensor) -> bool:
