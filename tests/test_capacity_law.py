@@ -327,7 +327,7 @@ def test_an_axis_that_does_not_pay_stays_small() -> None:
     flat = best_size(exact(b=0.0), costs, "parameters", "1M")
     assert flat.depth == 2
     assert parameters(flat.width, 2) <= 10**6 < parameters(flat.width + 1, 2)
-    assert "More depth is not seen to pay" in flat.note
+    assert "More depth does not pay significantly" in flat.note
     worse = best_size(exact(a=-1.0), costs, "parameters", "1M")
     assert worse.width == 64
     assert parameters(64, worse.depth) <= 10**6 < parameters(64, worse.depth + 1)

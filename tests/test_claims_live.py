@@ -90,7 +90,7 @@ def test_sums_are_said_to_differ_where_their_intervals_do() -> None:
 
     assert "do differ" in said(1.0, 0.5)
     assert "do differ" in said(0.5, 1.0)
-    assert "are not told apart" in said(0.5, 0.505)
+    assert "do not differ significantly" in said(0.5, 0.505)
 
 
 def test_the_bound_and_the_debate_are_judged_both_ways() -> None:

@@ -114,7 +114,7 @@ def test_a_mistake_of_ours_is_70_and_its_traceback_is_kept(
     given = line(name, places, tmp_path / "out")
     assert main(given) == 70
     shown = capsys.readouterr().err
-    assert "nfd: this is a mistake in nfd, not in what you asked for: " in shown
+    assert "nfd: this is a bug in nfd, not a mistake of yours: " in shown
     assert said in shown
     assert "Traceback" not in shown
     (kept,) = own_temporary_files.iterdir()

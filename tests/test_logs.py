@@ -538,7 +538,7 @@ REFUSED: list[tuple[Rows, str]] = [
     ([{"width": 64, "loss": 1.0}] * 3, "none of them varies"),
     ([{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)], "independently of each other"),
     ([row | {"lr": k % 2 + 1} for k, row in enumerate(sizes(2))], "differ in lr"),
-    ([{"tokens": k, "loss": 1 + 1 / k} for k in (1, 2, 3)], "needs more rungs"),
+    ([{"tokens": k, "loss": 1 + 1 / k} for k in (1, 2, 3)], "needs more sizes"),
 ]
 
 
@@ -652,7 +652,7 @@ def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
     alike = [{"width": n, "lr": lr, "seed": s, "loss": 1 + math.log2(lr) ** 2 / 20 + s / 99} for n, lr, s in places]
     mixed = [{**row, "config/weight_decay": 0.1 * row["seed"]} for row in alike]
     (note,) = {*nfd.fit_transfer(mixed).notes} - {*nfd.fit_transfer(alike).notes}
-    assert "'config/weight_decay' varies and is not read" in note
+    assert "'config/weight_decay' varies but is not read" in note
     constant = [{**row, "config/weight_decay": 0.1} for row in alike]
     assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(alike).notes
 

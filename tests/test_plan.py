@@ -363,7 +363,7 @@ def test_what_cannot_be_decided_is_asked() -> None:
         nfd.plan(model, base_width=16, base_depth=2)
     roles = {"blocks.*.up.*": "inner", "blocks.*.down.*": "outer"}
     assert nfd.plan(model, base_width=16, base_depth=2, roles=roles).roles["embed.weight"] == "input"
-    with pytest.raises(ValueError, match="mend this guess") as raised:
+    with pytest.raises(ValueError, match="correct this guess") as raised:
         nfd.plan(model, base_width=16, base_depth=2)
     pasted = ast.literal_eval(str(raised.value).partition("roles=")[2])
     assert pasted["blocks.*.down.*"] == "outer"
@@ -391,8 +391,8 @@ def test_what_cannot_be_decided_is_asked() -> None:
         ({"optimizer": "adamx", "base_width": 4}, "optimizer must be one of"),
         ({"decay": "none", "base_width": 4}, "decay must be one of"),
         ({"base_width": 0}, "base_width must be at least 1"),
-        ({"base_width": 4, "base_depth": 2, "blocks": "layers.*"}, r"nothing fits 'layers.\*'.*blocks.\*"),
-        ({"base_width": 4, "base_depth": 2, "roles": {"up.*": "inner"}}, r"nothing fits 'up.\*'. Names look like"),
+        ({"base_width": 4, "base_depth": 2, "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
+        ({"base_width": 4, "base_depth": 2, "roles": {"up.*": "inner"}}, r"no match for 'up.\*'. Names look like"),
         ({"base_width": 4, "base_depth": 2, "roles": {"head.*": "output"}}, "must be one of"),
         ({"make_model": Residual}, "make_model needs base_width"),
         ({"make_model": lambda w, d: 3, "base_width": 4}, "must return a torch.nn.Module; got int"),

@@ -224,7 +224,7 @@ def test_exact_layers_are_used_where_no_resolution_saves() -> None:
     assert choice.exact is choice.chosen
     assert choice.resolved is not None
     assert choice.resolved.seconds > choice.exact.seconds  # type: ignore[union-attr]
-    assert f"No resolution saves. Predicted for {choice.exact}; the best with one, {choice.resolved}." in str(p)
+    assert f"No resolution saves time. Predicted for {choice.exact}; the best with one, {choice.resolved}." in str(p)
 
 
 def test_a_resolution_whose_bias_is_beyond_the_error_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

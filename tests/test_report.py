@@ -334,7 +334,7 @@ def test_a_pipe_among_the_results_is_not_waited_for(results: Path, capsys: pytes
     (results / "pipe").mkdir()
     os.mkfifo(results / "pipe/result.json")
     assert main(["report", str(results), "--out", str(results / "report")]) == 0
-    assert "pipe/result.json: is no regular file." in capsys.readouterr().err
+    assert "pipe/result.json: is not a regular file." in capsys.readouterr().err
 
 
 def test_a_report_replaces_no_result(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -359,7 +359,7 @@ def test_a_mistake_that_a_loss_makes_is_shown_before_anything_is_trained(
 ) -> None:
     assert main(the_line(tmp_path, "--loss", f"{__name__}:mistaken", "--executor", "inline")) == 2
     said = capsys.readouterr().err
-    assert "Mend it" in said
+    assert "Fix it" in said
     assert "in mistaken" in said
     assert not stored(tmp_path)
 

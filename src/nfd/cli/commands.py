@@ -36,9 +36,9 @@ Neural Feature Dynamics: deep networks at any width and depth, and their limits.
 """
 
 _CODES = """
-Exit codes: 0 done; 1 a verdict against you (a check, a law or runs that failed);
-2 your input; 70 a mistake of ours, whose traceback is kept in a file that is named
-(--traceback, beside any command, prints it); 130 interrupted by Ctrl-C or SIGTERM."""
+Exit codes: 0 done; 1 a check failed, a law does not hold, or runs failed; 2 an error
+in your input; 70 a bug in nfd, whose traceback is kept in a file that the message names
+(--traceback prints it); 130 interrupted by Ctrl-C or SIGTERM."""
 
 
 def overview() -> str:

@@ -27,7 +27,7 @@ class LogOptions(Options):
     log: Annotated[str, tyro.conf.arg(name="from")] = ""
     """CSV of runs, of any framework, to answer from; nothing is trained"""
     columns: tuple[str, ...] = ()
-    """which column of it holds what, where its names do not tell: lr=config/learning_rate; seed= leaves one aside"""
+    """which column holds what, where its name is not recognised: lr=config/learning_rate; seed= ignores one"""
 
     def named_columns(self) -> dict[str, str | None]:
         """The columns by field."""

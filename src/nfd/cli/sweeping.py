@@ -26,13 +26,13 @@ class ExecutorOptions(DeviceOptions):
     executor: ExecutorName = "processes"
     """where networks are trained: processes of this machine, inline (this process), or ray (a cluster)"""
     workers: Count | None = None
-    """how many processes; by default as many as there are cores for"""
+    """number of processes; by default as many as the cores allow"""
     threads: Count = 1
     """threads of each"""
     address: str | None = None
     """address of a Ray cluster; by default one is started here"""
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
-    """what a task takes of a GPU, for Ray's placement"""
+    """GPUs that a task takes, for Ray's placement"""
 
     def chosen_executor(self) -> Executor:
         """The executor that the options describe."""
@@ -69,7 +69,7 @@ class SweepOptions(ExecutorOptions):
     """Options that change no number: executors and trackers."""
 
     track: tuple[TrackerName, ...] = ()
-    """trackers that are told of every run: tensorboard, wandb (offline)"""
+    """trackers to log every run to: tensorboard, wandb (offline)"""
 
     def trackers(self) -> Sequence[str]:
         return self.track

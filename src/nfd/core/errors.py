@@ -233,7 +233,7 @@ def check_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             raise InputError(
-                f"device={str(device)!r} was asked for, but PyTorch sees no CUDA device; use device='cpu', or a "
+                f"device={str(device)!r} is not available: PyTorch sees no CUDA device. Use device='cpu', or a "
                 "machine with one and a build of PyTorch for its driver."
             ) from None
         raise InputError(

@@ -47,13 +47,12 @@ def fingerprint_of(name: str, trace: Callable[[], str]) -> str:
     except Exception as error:  # whatever the user's code raises, perhaps in double precision alone
         raise InputError(
             f"{name} raised {type(error).__name__}, tried in double precision on the first batch: {first_line(error)}. "
-            "Mend it; if it only takes no double precision, pass version=, a text that you change with the code."
+            "Fix it; if only double precision fails, pass version=, a text that you change with the code."
         ) from error
     if first != second:
         raise InputError(
-            f"{name} computes otherwise each time, from the same seed, so that one version of its code cannot be told "
-            "from another and a stored result could be a stale one. Pass version=, a text that you change with the "
-            "code."
+            f"{name} gives different results from the same seed, so changes of its code cannot be detected and a "
+            "stored result could be stale. Pass version=, a text that you change with the code."
         )
     return blake2b(first.encode(), digest_size=10).hexdigest()
 

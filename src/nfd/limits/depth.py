@@ -144,7 +144,7 @@ def _without_limit(ensembles: list[Ensemble], changes: list[Magnitude], words: W
     depths = ", ".join(str(e.depth) for e in ensembles)
     steps = ", ".join(f"{change.value:.3g}" for change in changes)
     note = (
-        f"No limit in depth was seen: doubling it through {depths} changed the {words.values} by {steps} (RMS), "
+        f"No limit in depth was found: doubling it through {depths} changed the {words.values} by {steps} (RMS), "
         f"growing as L^{_growth(changes) or 0.0:.2f} where a limit would shrink as 1/L. Nothing was extrapolated; "
         f"these are the {words.values} at depth {ensembles[-1].depth}."
     )
@@ -159,7 +159,7 @@ def _stopped(ensembles: list[Ensemble], changes: list[Magnitude], note: str) -> 
 
 def _unresolved(change: Magnitude) -> str:
     return (
-        f"Whether the limit in depth was reached is not resolved: the last doubling moved the extrapolation by less "
+        f"Noise hides whether the limit in depth was reached: the last doubling moved the extrapolation by less "
         f"than its noise, {change.noise:.2g} (RMS), which is above rtol. Raise replicates, width or rtol."
     )
 

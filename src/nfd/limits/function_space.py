@@ -90,7 +90,7 @@ def _universal(opposite: bool, polynomial: bool) -> str:
         return "no: phi is linear, and so is every function of the space"
     if opposite:
         return "no: phi is odd, so every function of the space has f(-x) = -f(x), though phi is not polynomial"
-    return "not ruled out: phi is not polynomial, and x and -x are told apart"
+    return "not ruled out: phi is not polynomial, and its functions separate x from -x"
 
 
 def _shown(pair: Tensor) -> str:

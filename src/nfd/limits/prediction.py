@@ -108,7 +108,7 @@ class LossPrediction:
         depth = f"infinite depth, from {', '.join(map(str, self.depths))}" if self.extrapolated else (
             f"depth {self.depths[-1]}"
         )  # fmt: skip
-        table = table_of("", "loss [95 % interval]", f"what width {self.width:,} had added, +- its error")
+        table = table_of("", "loss [95 % interval]", f"bias of width {self.width:,}, taken out, +- its error")
         for row in self._shown():
             table.add_row(*row)
         made = (
@@ -185,7 +185,7 @@ class Prediction(LossPrediction):
         if math.isnan(self.bias):
             return "Their bias of width is not known"
         if not self.bias > 0:
-            return f"No bias of width is seen in their outputs (noise {self.bias_stderr:.1e})"
+            return f"Their outputs have no significant bias of width (noise {self.bias_stderr:.1e})"
         return f"The bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
 
 

@@ -103,7 +103,7 @@ class Weighing:
             other = (
                 "no resolution reaches the error" if self.resolved is None else f"the best with one, {self.resolved}"
             )
-            return f"No resolution saves. Predicted for {self.exact}; {other}."
+            return f"No resolution saves time. Predicted for {self.exact}; {other}."
         if self.exact is None:
             return f"Predicted for {self.chosen}; exact layers do not reach the error, or were excluded."
         saved = 1 - self.chosen.seconds / self.exact.seconds

@@ -195,4 +195,4 @@ class _Measurement:
         elif sizes is None:
             self.unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
         else:
-            self.unread["gradient"] = "the readout begins at zero and sends nothing back."
+            self.unread["gradient"] = "the readout starts at zero, so that no gradient flows back."

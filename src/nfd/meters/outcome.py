@@ -17,19 +17,19 @@ from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.verdict import LIMITS, THRESHOLDS
 
 MEANINGS = {
-    "activation": "RMS of what the last block holds",
-    "activation_update": "RMS of how much training changed that",
-    "inner_update": "RMS of what training the inner matrices changed in what they make, Eq. 27",
+    "activation": "RMS of the stream after the last block",
+    "activation_update": "RMS of its change by training",
+    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
     "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
-    "function_update": "RMS of how much training changed the outputs",
-    "function_update_inner": "RMS of how much resetting the inner matrices to their start changes the outputs",
+    "function_update": "RMS of the change of the outputs by training",
+    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
     "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
-    "alignment": "how far the last update of a matrix acts on its inputs as one direction, of the most that it could: "
+    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
     "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
     "gradient": "RMS of the gradient entering the first block over that leaving the last, at the start, or where the "
     "check looks at several steps before each of their updates",
     "loss": "loss of the last batch before its update",
-    "gia_gap": "how far apart standard and decoupled training end, over the progress of the standard one",
+    "gia_gap": "difference of the final losses of standard and decoupled training, over the progress of the former",
 }
 
 _NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"

@@ -110,9 +110,9 @@ class _Starts:
         other = self._seeds.setdefault((width, depth, print_), seed)
         if other != seed:
             raise InputError(
-                f"make_model({width}, {depth}) gives the same network for seeds {other} and {seed}, so that no "
-                "interval can be had: intervals come from how seeds differ. Does it set a seed of its own, or load "
-                "weights? Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."
+                f"make_model({width}, {depth}) gives the same network for seeds {other} and {seed}, but intervals "
+                "come from differences between seeds. Does it set a seed of its own, or load weights? Draw from the "
+                "global streams of PyTorch, NumPy or Python, which are seeded here."
             )
 
 

@@ -126,13 +126,14 @@ def _trend(points: _Points) -> Trend:
 def _in_words(reason: Reason, axis: Axis, sizes: Sequence[int], now: Trend, seeds: int | None) -> str:
     """What a verdict that has no advice means."""
     texts: dict[Reason, str] = {
-        "flat": f"does not depend on {axis}.",
+        "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {change(now.slope, axis, sizes)}.",
-        "limit": f"{change(now.slope, axis, sizes)}, and comes to a limit: {_limit(now, axis, sizes)}.",
+        "limit": f"{change(now.slope, axis, sizes)} and tends to a limit: {_limit(now, axis, sizes)}.",
         "noise": f"about {seeds} seeds would settle it.",
-        "edge": "near the edge of a verdict: add sizes to settle it.",
-        "sizes": f"{change(now.slope, axis, sizes)}, to a limit or as a power: more steps, sizes or seeds would tell.",
-        "steps": "came to a limit after the first step, and falls no faster since: too few steps to tell.",
+        "edge": "close to the threshold of a verdict: add sizes to settle it.",
+        "sizes": f"{change(now.slope, axis, sizes)}; a limit and a power law both fit: "
+        "take more steps, sizes or seeds.",
+        "steps": "tended to a limit after the first step, and falls no faster since: take more steps.",
         "broken": "zero or not finite in some networks.",
     }
     return texts[reason]
@@ -142,7 +143,7 @@ def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) 
     """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range of sizes that was tested."""
     change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
     if not max(abs(change_of_log.low), abs(change_of_log.high)) < _MOST:  # not-a-number too
-        return f"changes by an amount that is not known from {axis} {sizes[0]} to {sizes[-1]}"
+        return f"changes by an unknown amount from {axis} {sizes[0]} to {sizes[-1]}"
     factor = change_of_log.exp()
     ends = sorted(100 * (v - 1) * (1 if factor.value >= 1 else -1) for v in (factor.low, factor.high))
     verb, size = ("rises", factor.value - 1) if factor.value >= 1 else ("falls", 1 - factor.value)

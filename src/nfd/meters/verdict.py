@@ -17,8 +17,8 @@ THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
 )
 LIMITS = (
-    "What comes to a limit, v^2 = a^2 + b^2/size, does not collapse: STABLE where the data show the limit, UNCERTAIN "
-    "where they cannot tell it from a power."
+    "A meter that tends to a limit, v^2 = a^2 + b^2/size, does not collapse: STABLE where the limit is significant, "
+    "UNCERTAIN where a power law fits as well."
 )
 _MANY = 100  # seeds: beyond it more sizes help sooner
 

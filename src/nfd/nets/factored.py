@@ -203,7 +203,7 @@ class FactoredLinear(nn.Module):
         example = fn(self.update.new_empty(0))
         if example.is_meta:
             raise InputTypeError(
-                f"A {self.kind} holds what it was asked and cannot go to the meta device. Make it anew."
+                f"A {self.kind} holds answered products and cannot go to the meta device. Build a new one."
             )
         if example.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(f"{self.kind} needs torch.float32 or torch.float64; got {example.dtype}.")

@@ -140,7 +140,7 @@ class Guarded(Watched, nn.Parameter):
             return
         raise StateError(
             f"The weights of a {self.owner} were changed by something other than nfd.SGD, nfd.Muon and their kin. Its "
-            "matrix exists only through the products it was asked for, so only rules that act on the matrix as a whole "
+            "matrix is known only through its products so far, so only rules that act on the matrix as a whole "
             "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
             "nfd.SGD, nfd.Muon, nfd.Shampoo or a rule of your own (nfd.EquivariantOptimizer), which know how the layer "
             f"grows, and load_state_dict to set a state; or {STORED}."

@@ -38,7 +38,7 @@ def refuse_tracing(layer: FactoredLinear) -> None:
     if torch._C._are_functorch_transforms_active():
         raise StateError(
             f"{layer.kind} does not support the transforms of torch.func (vmap, grad, jvp, vectorised Jacobians): "
-            f"what it answers depends on what it was asked before. Use backward(), batches for vmap, or {STORED}."
+            f"its answers depend on earlier products. Use backward(), batches for vmap, or {STORED}."
         )
     if torch._C._get_tracing_state() is not None:
         raise StateError(
@@ -60,7 +60,7 @@ def refuse_checkpointing(layer: FactoredLinear) -> None:
     """Raise where a forward pass is repeated inside of a backward pass."""
     if torch._C._current_graph_task_id() != -1:
         raise StateError(
-            f"{layer.kind} does not support activation checkpointing: recomputing a forward pass would ask the "
+            f"{layer.kind} does not support activation checkpointing: recomputing a forward pass would query the "
             "matrix a second time. It stores no activations of its own to save; remove the checkpoint."
         )
 

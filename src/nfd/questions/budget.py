@@ -165,13 +165,10 @@ def _about(law: SizeLaw, n: int, L: int) -> str:
             notes.append(f"More {name} raises the loss ({symbol} = {term}): the smallest fitted, {start:g}, was kept.")
         elif not pays(term):
             notes.append(
-                f"More {name} is not seen to pay ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
+                f"More {name} does not pay significantly ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
             )
         elif not term.low > 0:
-            notes.append(
-                f"What {name} buys does not differ significantly from nothing ({symbol} = {term}): take more seeds to "
-                "be sure."
-            )
+            notes.append(f"What {name} buys is not significant ({symbol} = {term}): take more seeds to be sure.")
     for name, size, least, most in zip(("Width", "Depth"), (n, L), law.smallest, law.largest, strict=False):
         if not least <= size <= most:
             notes.append(f"{name} {size} lies outside what was fitted, {least:g}..{most:g}.")

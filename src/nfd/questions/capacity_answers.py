@@ -109,7 +109,7 @@ class Answers:
             return []
         outcome = "holds" if h.inside else "fails, as their mean lies outside of its interval"
         return [
-            f"Held out: for the mean of {h.networks} networks of {self.capacity.named(h.size)} the law said "
+            f"Held out: for the mean of {h.networks} networks of {self.capacity.named(h.size)} the law predicted "
             f"{h.predicted.unsigned}; trained, they reach {h.measured.unsigned}: the prediction {outcome}."
         ]
 

@@ -133,7 +133,7 @@ def _stability(horizons: Horizons) -> Finding:
             for s in known
         ],
         Axes("horizon", "eta_c", "horizon T", "largest stable eta_c", "logarithmic"),
-        "Stable: of two networks none diverges, nor doubles its first loss on the way. Bars reach to the next rate, at "
+        "Stable: neither of two networks diverges or doubles its first loss. Bars reach to the next rate, at "
         f"which one does. Width {n}, depth {L}; {horizons.data}; {b.block} blocks, {b.activation}, rule {b.rule}, "
         f"{b.optimizer}, {b.steps} steps of {b.batch} samples.",
     )

@@ -50,7 +50,7 @@ class Floor:
         if self.loss is None:
             return f"No floor by nfd.predict: {self.note}"
         return (
-            f"nfd.predict ({self.replicates} networks of width {self.width}, what the width had added taken out) puts "
+            f"nfd.predict ({self.replicates} networks of width {self.width}, bias of width taken out) puts "
             f"the floor at {self.loss.unsigned}. {self.note}"
         ).strip()
 

@@ -255,7 +255,11 @@ def _reason(test: Tested, widths: tuple[int, ...], depths: tuple[int, ...]) -> s
         why = "terms of second order are too large" if test.bent else "the misfit is beyond the noise of the seeds"
         return f"The law does not hold on this grid: {why} (p = {test.p_value:.1g})."
     few = [f"{len(v)} {name}" for name, v in (("widths", widths), ("depths", depths)) if len(v) < _FEWEST]
-    return f"{' and '.join(few)} cannot tell 1/n or 1/L from other powers; take {_FEWEST} or more." if few else None
+    return (
+        f"{' and '.join(few)} are too few to distinguish 1/n or 1/L from other powers; take {_FEWEST} or more."
+        if few
+        else None
+    )
 
 
 def _trimmed(sizes: Grid, paired: bool) -> Law | None:

@@ -75,7 +75,7 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
         raise FileError(f"the log {path!r} cannot be read: {error.strerror}.") from None
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
-            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Mend the file.")
+            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
     return lines  # type: ignore[return-value]
 
 

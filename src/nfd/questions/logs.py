@@ -111,7 +111,7 @@ def read_log(
     more = {field: _column(field, names, given) for field in (*others, *_ABOUT_RUNS)}
     chosen |= {field: candidates[0] for field, candidates in more.items() if candidates}
     notes = [
-        f"Column {name!r} varies and is not read: runs that differ in it count as alike. Give the rows of one setting."
+        f"Column {name!r} varies but is not read: runs that differ in it count as equal. Give the rows of one setting."
         for name in _unread(table, names, chosen)
     ]
     logged = [_run(line, number, chosen) for number, line in enumerate(table, 1)]

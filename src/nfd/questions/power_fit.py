@@ -95,13 +95,13 @@ def without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | Non
 def _require(form: Form, sizes: Array, note: str) -> None:
     if len(sizes) <= form.terms:
         raise InputError(
-            f"a law in {' and '.join(form.variables)} has {form.terms} numbers and needs more rungs than that; got "
+            f"a law in {' and '.join(form.variables)} has {form.terms} numbers and needs more sizes than that; got "
             f"{len(sizes)}. Add sizes. {note}".rstrip()
         )
     columns = np.hstack([np.ones((len(sizes), 1)), np.array(form.smallest) / sizes])
     if np.linalg.matrix_rank(columns, tol=1e-6) < columns.shape[1]:
         raise InputError(
-            f"{' and '.join(form.variables)} must vary independently of each other; the rungs do not tell them apart. "
+            f"{' and '.join(form.variables)} must vary independently of each other; in these sizes they do not. "
             "Add sizes."
         )
 
@@ -230,11 +230,11 @@ def _lack_of_fit(misfit: float, freedom: float, within: float, seeds: int) -> fl
 def _reason(form: Form, sizes: Array, p_value: float) -> str | None:
     """Why the law may not be extrapolated; None where it may."""
     if p_value < GOOD:
-        return f"The law does not hold on these rungs: its misfit is no noise (p = {p_value:.1g})."
+        return f"The law does not hold on these sizes: its misfit exceeds the noise (p = {p_value:.1g})."
     fewest = [_FEWEST_FREE if k in form.free else _FEWEST for k in range(len(form.variables))]
     counts = [len(set(column)) for column in sizes.T.tolist()]
     few = [
-        f"{count} sizes of {name} are too few to tell its law ({least} or more are needed)"
+        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed)"
         for name, count, least in zip(form.variables, counts, fewest, strict=True)
         if count < least
     ]

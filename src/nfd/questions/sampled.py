@@ -127,8 +127,8 @@ def _accuracy(sampler: Sampler, limit: Limit) -> str:
     reached = noise / signal
     return (
         f"The standard error is {reached:.2g} of the RMS of the {sampler.networks.words.values}, above "
-        f"rtol={sampler.rtol:g}: width {sampler.width} and {sampler.replicates} replicates are what was asked for, or "
-        "what memory allows."
+        f"rtol={sampler.rtol:g}: width {sampler.width} and {sampler.replicates} replicates are your setting, or all "
+        "that memory allows."
     )
 
 

@@ -206,8 +206,9 @@ def _check_seeds(records: Sequence[Record]) -> None:
         if other != seed and any(record.status == "done" for record in records):
             width, depth = (records[0].config[name] for name in ("width", "depth"))
             raise InputError(
-                f"make_model({width}, {depth}) gives the same losses for seeds {other} and {seed}, so that no interval "
-                "can be had. Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."
+                f"make_model({width}, {depth}) gives the same losses for seeds {other} and {seed}, but intervals come "
+                "from differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
+                "seeded here."
             )
 
 

@@ -82,9 +82,9 @@ def _content(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is damaged: no JSON ({str(error).splitlines()[0]}). Make it anew.") from None
+        raise InputError(f"is damaged: not JSON ({str(error).splitlines()[0]}). Run its command again.") from None
     if not regular:
-        raise InputError("is no regular file.")
+        raise InputError("is not a regular file.")
     if not isinstance(content, dict) or not isinstance(content.get("command"), str):
         raise InputError("was not written by nfd: it names no command.")
     return content

@@ -92,8 +92,8 @@ class ModelNetworks:
         ranks = sorted(self.costs.reached.items())
         reached = ", ".join(f"{rank.mean:,.0f} at width {width:,}" for width, rank in ranks)
         return (
-            "Memory was foreseen from the directions that updates of trained networks have, by matrix: "
-            f"{reached}; {MARGIN - 1:.0%} is added. rank= decides it otherwise."
+            "Memory was predicted from the mean rank of the updates of trained networks: "
+            f"{reached}; {MARGIN - 1:.0%} is added. Set rank= to override it."
         )
 
     def train(
@@ -118,8 +118,9 @@ class ModelNetworks:
         curves = [self.sweep.store.curves(record.key)["loss"] for record in records]
         if len(curves) > 1 and all(torch.equal(curve, curves[0]) for curve in curves[1:]):
             raise InputError(
-                f"make_model({width}, {depth}) gives the same losses from every seed, so that no interval can be had. "
-                "Leave the drawing to PyTorch's, NumPy's or Python's global streams, which are seeded here."
+                f"make_model({width}, {depth}) gives the same losses from every seed, but intervals come from "
+                "differences between seeds. Draw from the global streams of PyTorch, NumPy or Python, which are "
+                "seeded here."
             )
         steps = self.recipe.task.steps
         ranks = [record.metrics[DIRECTIONS] for record in records if DIRECTIONS in record.metrics]

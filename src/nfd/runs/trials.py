@@ -170,7 +170,7 @@ class Trial(Run):
                 raise InputError(
                     f"a network of width {self.width} and depth {self.depth} has outgrown its memory: after step "
                     f"{row.step} of {self.task.steps} its updates have {_ranks(member)[DIRECTIONS]:,.0f} directions a "
-                    "matrix, more than was foreseen. Raise memory, or lower width, batch or steps"
+                    "matrix, more than predicted. Raise memory, or lower width, batch or steps"
                 )
             yield row
 

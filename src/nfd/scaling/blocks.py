@@ -37,7 +37,7 @@ def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> list[str]:
     if missing or not patterns:
         there = sorted({f"{name.rpartition('.')[0]}.*".lstrip(".") for name in blocks_found(model)})
         hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
-        raise InputError(f"blocks must name modules of the model; nothing fits {', '.join(missing)!r}. {hint}".strip())
+        raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
     return fitting
 
 

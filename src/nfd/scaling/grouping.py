@@ -37,7 +37,7 @@ def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Seq
     """Groups of the parameters that train; ValueError when a pattern of ``no_decay`` fits no tensor."""
     spare_vectors, no_decay = VECTORS in no_decay, [pattern for pattern in no_decay if pattern != VECTORS]
     if unfit := [pattern for pattern in no_decay if not any(matches(name, pattern) for name in named)]:
-        raise InputError(f"no_decay must name tensors of the model; nothing fits {', '.join(map(repr, unfit))}.")
+        raise InputError(f"no_decay must name tensors of the model; no match for {', '.join(map(repr, unfit))}.")
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, held in named.items():
         if not held.is_trained:

@@ -175,7 +175,7 @@ def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) ->
         fitting = [name for name, t in all_tensors.items() if any(matches(n, pattern) for n in t.names)]
         if not fitting:
             raise InputError(
-                f"roles must name tensors of the model; nothing fits {pattern!r}. Names look like "
+                f"roles must name tensors of the model; no match for {pattern!r}. Names look like "
                 f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )
         for name in fitting:

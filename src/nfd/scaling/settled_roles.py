@@ -70,7 +70,7 @@ def _question(undecided: Mapping[str, Decision], structure: Anatomy) -> str:
         lines = [*lines[:12], f"  and {len(lines) - 12} more"]
     reasons = {decision.reason for decision in undecided.values()}
     ways = [way for reason, way in _WAYS.items() if reason in reasons]
-    ways.append(f"the roles yourself, such as (mend this guess)\n  roles={_guessed_roles(undecided, structure)}")
+    ways.append(f"the roles yourself, such as (correct this guess)\n  roles={_guessed_roles(undecided, structure)}")
     count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
     return "\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}"])
 

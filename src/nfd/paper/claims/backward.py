@@ -163,8 +163,8 @@ def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: 
     differ = shared.low > decoupled.high or shared.high < decoupled.low
     reading = (
         f"Means of five functions of (h, g) differ by {listed(apart)}. Sums of order sqrt(n) "
-        f"{'do differ' if differ else 'are not told apart'}: h_0.g_0 and h_L.g_L correlate with {_hundredths(shared)} "
-        f"for shared weights, {_hundredths(decoupled)} for a copy."
+        f"{'do differ' if differ else 'do not differ significantly'}: h_0.g_0 and h_L.g_L correlate "
+        f"with {_hundredths(shared)} for shared weights, {_hundredths(decoupled)} for a copy."
     )
     verdict = together(near(value) for value in apart.values())
     return Judged(max(apart.values(), key=lambda value: value.high), verdict, reading, tuple(apart))

@@ -26,7 +26,9 @@ def gap(study: Study) -> Finding | None:
     rows = [_row(L, gaps[L], shares[L] if progressing[L] else None) for L in pairs]
     last = max(pairs)
     side = "above" if gaps[last].value > 0 else "below"
-    headline = f"At {depth_name(last)} the two cannot be told apart: {gaps[last]} nats on average over the steps."
+    headline = (
+        f"At {depth_name(last)} the two do not differ significantly: {gaps[last]} nats on average over the steps."
+    )
     if gaps[last].resolved:
         headline = (
             f"No: at {depth_name(last)} the decoupled network's loss lies {side} the standard one's by {gaps[last]} "
@@ -66,8 +68,10 @@ def _trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
         return []
     both = torch.stack([pairs[first], pairs[last]], 1)
     change = interval(lambda r: _gap(study, r[:, 1]).abs() - _gap(study, r[:, 0]).abs(), both)
-    word = "not seen to change" if not change.resolved else "wider" if change.value > 0 else "narrower"
-    return [f"From {depth_name(first)} to {depth_name(last)} the gap gets {word}: {change}."]
+    verb = "does not change significantly"
+    if change.resolved:
+        verb = "widens" if change.value > 0 else "narrows"
+    return [f"From {depth_name(first)} to {depth_name(last)} the gap {verb}: {change}."]
 
 
 def _width(study: Study) -> list[str]:

@@ -141,7 +141,7 @@ def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
         for n, outputs in real(study, depth).items()
     }
     resolved = [str(n) for n, difference in apart.items() if difference.resolved]
-    which = f"told from zero: width {', '.join(resolved)}" if resolved else "none can be told from zero"
+    which = f"significant: width {', '.join(resolved)}" if resolved else "none is significant"
     shown = "; ".join(f"{n}: {difference}" for n, difference in apart.items())
     return [f"The loss of real networks of depth {depth} minus the prediction for it, by width: {shown} ({which})."]
 
