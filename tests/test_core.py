@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -179,3 +182,29 @@ def test_flags_are_true_or_false() -> None:
     for wrong in (1, "True", None, np.array([True, False]), np.array([True])):
         with pytest.raises(TypeError, match="gia must be True or False"):
             check_flag("gia", wrong)
+
+
+# ---- the process ------------------------------------------------------------------------------------------------
+
+FAULTS = """
+import resource
+from nfd.core.machine import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        b"x" * 2**26
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+given_back = faults()
+print(keep_freed_memory())
+faults()
+print(given_back > 10 * faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators decide for themselves")
+def test_memory_that_is_freed_is_kept_and_used_again() -> None:
+    """Its pages are not given back to the system, and so need not come back one by one."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
