@@ -27,7 +27,6 @@ from benchmarks.result import Result, merged
 ROOT = Path(__file__).parents[1]
 PART = "against"
 SECONDS, MEMORY = "seconds", "peak memory, GiB"
-_SHOWN_ERROR = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def cost_at(root: Path, job: str) -> Cost:
         call = [sys.executable, "-m", "benchmarks.jobs", job]
         done = subprocess.run(call, capture_output=True, text=True, env=os.environ | places, cwd=folder, check=False)
     if done.returncode:
-        raise UnavailableError(f"{job} failed: {done.stderr.strip()[-_SHOWN_ERROR:]}")
+        raise UnavailableError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"{job} failed")
     told = json.loads(done.stdout.splitlines()[-1])
     if not Path(told["source"]).is_relative_to(source):
         raise RuntimeError(f"{job} should have run on {source}; it ran on {told['source']}.")

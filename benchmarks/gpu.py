@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import nfd
+from benchmarks.counted import query_work
 from benchmarks.measure import Row, apart, best
 from benchmarks.show import terminal
 from nfd.core.errors import check_device
@@ -89,9 +90,9 @@ def _trained(width: int, x: torch.Tensor, y: torch.Tensor, device: str, wait: Ca
 
 def _bytes_moved(width: int) -> dict[str, float]:
     """What each phase reads and writes at least, over all steps: rank k BATCH before step k."""
-    factors = sum(DEPTH * 6 * width * k * BATCH for k in range(STEPS))
-    ends = STEPS * width * (_D + _C)  # read forward, their gradients written backward; both read and one written
-    return {"forward": _FLOAT * (factors + ends), "backward": _FLOAT * (factors + ends), "step": _FLOAT * 3 * ends}
+    factors = DEPTH * sum(query_work(width, k * BATCH, BATCH).traffic for k in range(STEPS))
+    ends = _FLOAT * STEPS * width * (_D + _C)  # read forward, their gradients written; both read and one written
+    return {"forward": factors + ends, "backward": factors + ends, "step": 3 * ends}
 
 
 def _bandwidth(device: str, wait: Callable[[], None]) -> float:

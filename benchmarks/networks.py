@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import nfd
+from benchmarks.counted import query_work
 from benchmarks.jobs import dense_run, revealed, unstored_run
 from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
 from benchmarks.ratio import Ratio
@@ -17,11 +18,9 @@ SHARE = "share of the bound"
 
 
 def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, float]:
-    """Seconds that the bytes, and the operations, of one query take at least.
-
-    It passes six times over factors of ``4 n r`` bytes, ``2 n r b`` operations each, the first with twice the rows.
-    """
-    return 6 * 4 * width * rank / now.read, 7 * 2 * width * rank * batch / now.products[torch.float32]
+    """Seconds that the bytes, and the operations, of one query take at least."""
+    work = query_work(width, rank, batch)
+    return work.traffic / now.read, work.operations / now.products[torch.float32]
 
 
 def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.show import markdown
-from nfd.core.files import write_text
+from benchmarks.show import fill_page, markdown
 from nfd.core.statistics import Interval, log_slope, mean, pooled_slope
 
 PAGE = Path(__file__).parents[1] / "docs" / "mathematics" / "resolution.md"
@@ -254,11 +253,5 @@ TABLES: dict[str, Callable[[Trainings], str]] = {
 
 def filled(rows: Sequence[Row], page: Path = PAGE) -> None:
     """Write every table between its marks on the page."""
-    text, trainings = page.read_text(encoding="utf-8"), Trainings(rows)
-    for name, table in TABLES.items():
-        begin, end = f"<!-- made: {name} -->\n", "\n<!-- end -->"
-        if text.count(begin) != 1:
-            raise ValueError(f"{page} has {text.count(begin)} places for {name!r}; one is expected.")
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{table(trainings)}\n{end}{rest.partition(end)[2]}"
-    write_text(page, text)
+    trainings = Trainings(rows)
+    fill_page(page, {name: table(trainings) for name, table in TABLES.items()})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.measure import Row
 from benchmarks.ratio import Ratio
+from nfd.core.files import write_text
 
 
 def cell(column: str, value: Any) -> str:
@@ -57,3 +59,15 @@ def markdown(rows: Sequence[Row]) -> str:
     names = columns(rows)
     lines = [names, ["---"] * len(names), *([cell(name, row.get(name)) for name in names] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def fill_page(page: Path, made: Mapping[str, str]) -> None:
+    """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end -->``."""
+    text = page.read_text(encoding="utf-8")
+    for name, content in made.items():
+        begin, end = f"<!-- made: {name} -->\n", "\n<!-- end -->"
+        if text.count(begin) != 1:
+            raise ValueError(f"{page} has {text.count(begin)} places for {name!r}; one is expected.")
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
+    write_text(page, text)

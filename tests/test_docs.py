@@ -310,7 +310,8 @@ def test_commands_of_images_are_ones_that_programs_take(name: str, tmp_path: Pat
         assert Path(chart["file"]).parent == Path(command.out)
     else:
         takes_script(rest)
-        assert re.search(rf'(?m)^OUT = "{Path(chart["file"]).parent}"$', (ROOT / rest[0]).read_text())
+        script = Path(*rest[1].split(".")).with_suffix(".py") if rest[0] == "-m" else Path(rest[0])
+        assert re.search(rf'(?m)^OUT = "{Path(chart["file"]).parent}"$', (ROOT / script).read_text())
 
 
 def test_charts_are_remade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

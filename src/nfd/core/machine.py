@@ -36,12 +36,12 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and bool(mallopt(_MAP, _WHOLE) and mallopt(_TRIM, _KEPT))
 
 
-def peak_memory() -> float:
-    """Largest resident size of this process so far, in bytes.
+def peak_memory(process: int | None = None) -> float:
+    """Largest resident size of this process so far, or of the one with this number on Linux, in bytes.
 
     On Linux from /proc, because there getrusage also counts what the parent held before it started this process.
     """
-    status = Path("/proc/self/status")
+    status = Path("/proc", "self" if process is None else str(process), "status")
     if status.exists():
         peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
         if peak:

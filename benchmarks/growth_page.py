@@ -1,0 +1,192 @@
+"""The figures and the page of how costs grow, from what ``benchmarks.growth`` measured.
+
+python -m benchmarks.growth_page       # docs/growth.md; the figures to out/growth, `make charts` copies them
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import altair as alt
+import torch
+
+from benchmarks.growth import Axis, Growth, axes, cases, kinds, studies
+from benchmarks.measure import Row
+from benchmarks.show import cell, fill_page, markdown
+from nfd.core.files import prepare_directory
+from nfd.core.statistics import Interval, combined, log_slope, pooled_slope
+from nfd.report.series import COLOURS
+
+PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
+OUT = "out/growth"
+_COLOURS = dict(zip(kinds(), COLOURS, strict=False))
+_FORESEEN = 16  # cores
+_IDLE = 0.5  # processes that ran before the first measurement
+_PANEL = {"width": 300, "height": 240}
+
+
+def points(growth: Growth, axis: Axis) -> list[Row]:
+    """A row for every size and kind of weights: its seconds in all repeats, and its bytes."""
+    most = int(growth.machine["cores"])
+    measured = [(kind, case, growth.row(case)) for kind in kinds() for case in cases(axis, kind, most)]
+    return [
+        {"weights": kind, "size": getattr(case, axis), "seconds": row["seconds"], "bytes": [row["bytes"]]}
+        for kind, case, row in measured
+        if row
+    ]
+
+
+def exponent(rows: Sequence[Row], measure: str) -> Interval:
+    """The power p of ``cost ~ size^p`` with its 95 % interval, in which what is no power counts as noise."""
+    pairs = [(row["size"], value) for row in rows for value in row[measure] if value > 0]
+    across, up = torch.tensor(pairs, dtype=torch.float64).log().unbind(1)
+    slope = pooled_slope(across, up, torch.zeros(len(pairs)))
+    if math.isfinite(slope.value):
+        return slope
+    return replace(slope, value=float(log_slope([size for size, _ in pairs], up.exp())))  # two sizes, measured once
+
+
+def exponents(rows: Sequence[Row], axis: Axis) -> Iterator[Row]:
+    """A row of the table for every kind of weights: all sizes, and the largest two alone."""
+    for kind in kinds():
+        own = [row for row in rows if row["weights"] == kind]
+        if len(own) < 2:
+            continue
+        yield {
+            "against": axis,
+            "weights": kind,
+            "from": own[0]["size"],
+            "to": own[-1]["size"],
+            "time": _text(exponent(own, "seconds")),
+            "time, largest two": _text(exponent(own[-2:], "seconds")),
+            "memory": _text(exponent(own, "bytes")),
+            "seconds at most": min(own[-1]["seconds"]),
+            "GiB at most": own[-1]["bytes"][0] / 2**30,
+        }
+
+
+def _text(power: Interval) -> str:
+    limits = f" [{power.low:.2f}, {power.high:.2f}]" if math.isfinite(power.low) else ""
+    return f"{power.value:.2f}{limits}"
+
+
+def by_cores(growth: Growth) -> Iterator[Row]:
+    """Predictions by replicates and the study on one core and on all, and what more cores would give."""
+    most = int(growth.machine["cores"])
+    work = {f"16 replicates, {kind}": cases("cores", kind, most) for kind in kinds()}
+    for name, own in (work | {"`nfd study` at its defaults": studies(most)}).items():
+        rows = [row for case in (own[0], own[-1]) if (row := growth.row(case))]
+        if len(own) < 2 or len(rows) < 2:
+            continue
+        one, several = (torch.tensor(row["seconds"]).double() for row in rows)
+        yield {
+            "work": name,
+            "1 core, s": float(one.mean()),
+            f"{most} cores, s": float(several.mean()),
+            f"{_FORESEEN} cores, s, foreseen": amdahl(one, several, most, _FORESEEN).unsigned,
+        }
+
+
+def amdahl(one: torch.Tensor, several: torch.Tensor, count: int, wanted: int) -> Interval:
+    """``t(k) = s + p / k`` through the means of two numbers of cores, at a third, and its error from the repeats'.
+
+    With ``a = (1 / wanted - 1) / (1 / count - 1)`` it is ``(1 - a) t(1) + a t(count)``.
+    """
+    a = (1 / wanted - 1) / (1 / count - 1)
+    value = (1 - a) * one.mean() + a * several.mean()
+    parts = [
+        (float(weight**2 * times.var() / len(times)), len(times) - 1) for weight, times in ((1 - a, one), (a, several))
+    ]
+    return combined(float(value), parts)
+
+
+# ---- figures --------------------------------------------------------------------------------------------------
+
+
+def figure(rows: Sequence[Row], axis: Axis) -> alt.HConcatChart:
+    """Seconds and memory, on logarithmic axes, with the fitted powers."""
+    panels = [("seconds", "seconds", 1.0), ("bytes", "memory, GiB", 2.0**30)]
+    beside: alt.HConcatChart = alt.hconcat(*(_panel(rows, axis, *panel) for panel in panels))
+    return beside
+
+
+def _panel(rows: Sequence[Row], axis: Axis, measure: str, title: str, unit: float) -> alt.LayerChart:
+    dots, lines = list[dict[str, Any]](), list[dict[str, Any]]()
+    for kind in dict.fromkeys(row["weights"] for row in rows):
+        own = [row for row in rows if row["weights"] == kind]
+        cost = [math.exp(sum(map(math.log, row[measure])) / len(row[measure])) / unit for row in own]
+        dots += [{"weights": kind, "size": row["size"], "cost": c} for row, c in zip(own, cost, strict=True)]
+        lines += _fitted(kind, [row["size"] for row in own], cost, exponent(own, measure).value)
+    sizes = sorted({dot["size"] for dot in dots})
+    across = alt.X(
+        "size:Q", title=axis, scale=alt.Scale(type="log", base=2, domain=[sizes[0] / 1.2, sizes[-1] * 1.2]),
+        axis=alt.Axis(values=sizes, format=",d", grid=False, labelOverlap=True),
+    )  # fmt: skip
+    decades = _decades([*(dot["cost"] for dot in dots), *(line["cost"] for line in lines)])
+    up = alt.Y(
+        "cost:Q", title=title, scale=alt.Scale(type="log", domain=[decades[0], decades[-1]], nice=False),
+        axis=alt.Axis(values=decades, format="~g"),
+    )  # fmt: skip
+    colour = alt.Color(
+        "weights:N", title="weights", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+    )
+    line = _chart(lines).mark_line(strokeDash=[5, 4]).encode(x=across, y=up, color=colour)
+    dot = _chart(dots).mark_point(filled=True, size=60, opacity=1)
+    return cast(alt.LayerChart, alt.layer(line, dot.encode(x=across, y=up, color=colour)).properties(**_PANEL))
+
+
+def _decades(costs: Sequence[float]) -> list[float]:
+    """Powers of ten around all costs; 1, 2 and 5 times these where there are few."""
+    first, last = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
+    steps = (1, 2, 5) if last - first < 3 else (1,)
+    marks = [step * 10.0**power for power in range(first - 1, last + 2) for step in steps]
+    low = max(mark for mark in marks if mark <= min(costs))
+    high = min(mark for mark in marks if mark >= max(costs))
+    return [mark for mark in marks if low <= mark <= high]
+
+
+def _chart(rows: Sequence[Row]) -> alt.Chart:
+    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
+
+
+def _fitted(kind: str, sizes: Sequence[int], cost: Sequence[float], power: float) -> list[dict[str, Any]]:
+    """The ends of the fitted line, which passes through the geometric means."""
+    middle, height = (sum(map(math.log, values)) / len(values) for values in (sizes, cost))
+    ends = (sizes[0], sizes[-1])
+    return [{"weights": kind, "size": x, "cost": math.exp(height + power * (math.log(x) - middle))} for x in ends]
+
+
+# ---- the page -------------------------------------------------------------------------------------------------
+
+
+def made(growth: Growth) -> dict[str, str]:
+    """What stands between the marks of the page."""
+    about = {name: cell(name, value) for name, value in growth.machine.items()}
+    machine = (
+        f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores, PyTorch {about['torch']}."
+    )
+    if growth.machine["load"] > _IDLE:
+        machine += f" **The machine was busy (load {about['load']}): seconds and their exponents mean little.**"
+    powers = [row for axis in axes() for row in exponents(points(growth, axis), axis)]
+    return {"machine": machine, "exponents": markdown(powers), "cores": markdown([*by_cores(growth)])}
+
+
+def main() -> None:
+    """Write the page, and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=OUT, help="folder of the figures")
+    folder, growth = prepare_directory(parser.parse_args().out), Growth.read()
+    fill_page(PAGE, made(growth))
+    for axis in axes():
+        rows = points(growth, axis)
+        if len({row["size"] for row in rows}) > 1:
+            figure(rows, axis).save(folder / f"growth-{axis}.png", scale_factor=2)
+
+
+if __name__ == "__main__":
+    main()
