@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import math
@@ -299,6 +300,32 @@ def test_every_image_is_made_by_a_command() -> None:
     }
     listed = {ROOT / "docs/images" / name for name in CHARTS}
     assert used == listed == set((ROOT / "docs/images").glob("*.png"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_image_has_a_text_in_its_place(page: str) -> None:
+    for text in re.findall(r"!\[([^\]]*)\]\(", (ROOT / page).read_text()):
+        assert len(text.split()) >= 4, text
+
+
+def called(names: tuple[str, ...]) -> Iterator[tuple[str, ast.Call]]:
+    """Calls of functions with these last names in the library and in the examples, with where they stand."""
+    for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(names):
+                yield f"{path.name}:{node.lineno}", node
+
+
+def test_every_axis_has_a_title() -> None:
+    axes = list(called(("Axes",)))
+    assert len(axes) > 30
+    for place, call in axes:
+        titles = [*call.args[2:4], *(k.value for k in call.keywords if k.arg in ("x_title", "y_title"))]
+        assert len(titles) == 2, place
+        assert not any(isinstance(title, ast.Constant) and not str(title.value).strip() for title in titles), place
+    channels = [(place, call) for place, call in called(("alt.X", "alt.Y"))]
+    for place, call in channels:
+        assert any(keyword.arg == "title" for keyword in call.keywords), place
 
 
 @pytest.mark.parametrize("name", CHARTS)

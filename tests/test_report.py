@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from nfd.paper.pages import write_claims
 from nfd.questions.findings.finding import Axes, Finding, plain
 from nfd.report.charts import chart_of, still
 from nfd.report.figure import figure_section, finding_section
+from nfd.report.labels import apart
 from nfd.report.page import Section, _vega, page
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, SHADES, styled
 from nfd.report.tidy import linear_span, log_span, tidy
@@ -229,6 +232,38 @@ def test_colours_can_be_seen_on_light_and_on_dark(light: str) -> None:
     """A ratio of 2 and of 3: lines are thick, named in the legend, and the brightest of a set is not alone."""
     assert 1.05 / (luminance(light) + 0.05) > 2
     assert (luminance(DARK.get(light, light)) + 0.05) / (luminance("#16181c") + 0.05) > 3
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(-60, 60).map(float), min_size=1, max_size=8, unique=True))
+def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance(heights: list[float]) -> None:
+    placed = apart(heights, 15.0)
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    steps = [placed[b] - placed[a] for a, b in itertools.pairwise(order)]
+    assert all(step >= 15 - 1e-9 for step in steps)
+    assert sum(placed) == pytest.approx(sum(heights), abs=1e-6)
+    if all(b - a >= 15 for a, b in itertools.pairwise(sorted(heights))):
+        assert placed == pytest.approx(heights)
+
+
+def test_few_lines_are_named_at_their_ends_and_many_in_a_legend() -> None:
+    few = chart_of(finding("curves")).to_dict()["usermeta"]["ends"]
+    assert [end["series"] for end in few] == ["depth 2", "depth 8", "depth 4", "slope -1"]
+    assert all(end["x"] == 8 for end in few)
+    many = chart_of(finding("curves", series=tuple(f"depth {k}" for k in range(9)))).to_dict()["usermeta"]["ends"]
+    assert many == []
+
+
+def test_an_axis_says_what_its_intervals_are_where_there_are_any() -> None:
+    found = finding("curves")
+    banded = layers(chart_of(found))[-1]["encoding"]["y"]["title"]
+    assert banded == ["up", "(95 % interval)"]
+    bare = replace(found, rows=[{k: v for k, v in row.items() if k not in ("low", "high")} for row in found.rows])
+    assert layers(chart_of(bare))[-1]["encoding"]["y"]["title"] == ["up"]
+
+
+def test_a_chart_says_in_words_what_it_shows() -> None:
+    assert chart_of(finding("map")).to_dict()["description"] == "Kind map It falls."
 
 
 # ---- pages -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from nfd.core.files import write_bytes, write_csv
 from nfd.core.tables import Row
 from nfd.core.text import visible
 from nfd.questions.findings.finding import Axes, Finding
+from nfd.report.labels import end_labels
 from nfd.report.series import Series, references, styled
 from nfd.report.thinning import thinned
 from nfd.report.tidy import LOG_X, LOG_Y, Point, across_span, linear_span, log_span, series_of, tidy
@@ -29,13 +30,15 @@ _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
 _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
+_LABEL = "#1a1a1a"  # of names at the ends of lines
 
 
 def chart_of(finding: Finding) -> Chart:
     """The chart of a finding, its references behind its series."""
     rows, compared = (thinned(part, finding.axes) for part in (finding.rows, finding.references))
     draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
-    return draw(rows, styled(rows, finding.axes), finding.axes, compared)
+    drawn = draw(rows, styled(rows, finding.axes), finding.axes, compared)
+    return cast(Chart, drawn.properties(description=visible(f"{finding.title} {finding.headline}".strip())))
 
 
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
@@ -148,7 +151,13 @@ class _Drawing:
         """The y axis."""
         axis = alt.Axis(grid=False, tickCount=_TICKS) if self.axes.kind == "map" else alt.Undefined
         scale = _scale(self.spans, "log" if self._log else "linear")
-        return alt.Y(f"{column}:Q", title=_wrapped(self.axes.y_title), scale=alt.Scale(**scale), axis=axis)
+        return alt.Y(f"{column}:Q", title=self._up_title, scale=alt.Scale(**scale), axis=axis)
+
+    @property
+    def _up_title(self) -> list[str]:
+        """The title of the y axis, and below it what bands and bars reach over, where there are any."""
+        banded = self.axes.interval and any("low" in point for point in self.points)
+        return [*_wrapped(self.axes.y_title), *([f"({self.axes.interval})"] if banded else [])]
 
     def bars(self, chart: alt.Chart) -> alt.Chart:
         """What reaches from ``low`` to ``high``, of the rows that have them."""
@@ -175,17 +184,29 @@ class _Drawing:
             "series": [{**vars(s), "dash": list(s.dash)} for s in self.series],
             "scales": scales if len(scales) > 1 else {},
             "cut": self.cut,
+            "ends": self._ends(),
         }
         chart = alt.layer(*(behind if self.compared else []), *layers).add_params(alt.param(name="hidden", value=[]))
         return cast(Chart, chart.properties(width="container", height=_HEIGHT, usermeta=usermeta))
 
+    def _ends(self) -> list[dict[str, Any]]:
+        """Names for the ends of the lines; those cut off by the top of the axis end there."""
+        points = [p for p in [*self.points, *self.compared] if p["y"] <= self.top]
+        names = [s.name for s in self.series]
+        return end_labels(points, names, self.spans, log=self._log, height=_HEIGHT)
+
 
 def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
-    """The chart as PDF and PNG, under its title; clips and unseen points, slow to draw, only where they show."""
+    """The chart as PDF and PNG, under its title; clips and unseen points, slow to draw, only where they show.
+
+    Lines are named at their ends where they are few, and by a legend elsewhere.
+    """
     plain = chart.properties(width=_STILL_WIDTH).to_dict(validate=False)  # the tests check every kind
     spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
     for layer in spec["layer"]:
         layer["mark"]["clip"] = plain["usermeta"]["cut"]
+    if plain["usermeta"]["ends"]:
+        _name_ends(spec)
     if title:
         spec["title"] = {
             "text": textwrap.wrap(visible(title), _TITLE_WIDTH * 2),
@@ -195,6 +216,33 @@ def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
     text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
     drawn = vl_convert.vegalite_to_svg(text)
     return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
+
+
+def _name_ends(spec: dict[str, Any]) -> None:
+    """Put a stroke and the name of each series beside its last point, in place of the legend."""
+    shared = spec["layer"][-1]["encoding"]
+    strokes = {one["name"]: one for one in spec["usermeta"]["series"]}
+    for layer in spec["layer"]:
+        for channel in ("color", "strokeDash"):
+            if "field" in layer["encoding"].get(channel, {}):
+                layer["encoding"][channel]["legend"] = None
+    for end in spec["usermeta"]["ends"]:
+        stroke = strokes[end["series"]]
+        encoding = {"x": shared["x"], "y": {**shared["y"], "field": "y"}}
+        sign = "\u2501\u2501" if stroke["dash"] == [1, 0] else "\u2505\u2505"
+        for text, colour, dx in ((sign, stroke["colour"], 6), (end["series"], _LABEL, 34)):
+            mark = {
+                "type": "text",
+                "align": "left",
+                "baseline": "middle",
+                "dx": dx,
+                "dy": -end["shift"],
+                "fontSize": 12,
+            }
+            row = {"x": end["x"], "y": end["y"]}
+            spec["layer"].append(
+                {"data": {"values": [row]}, "mark": mark | {"text": text, "color": colour}, "encoding": encoding}
+            )
 
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
@@ -209,7 +257,7 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
 
 
 def _scale(spans: dict[str, tuple[float, float]], kind: str) -> dict[str, Any]:
-    return {"type": kind, "domain": list(spans[kind]), "nice": kind == "linear"}
+    return {"type": kind, "domain": list(spans[kind]), "nice": False}
 
 
 def _linear(axes: Axes) -> Axes:

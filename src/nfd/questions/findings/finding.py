@@ -37,7 +37,8 @@ class Axes:
     axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
     which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone.
     Nothing above ``top`` is drawn. Series differ in colour by the column ``colour``, whose numbers get colours that
-    grow, and in dash by the column ``dash``; a ``SeriesRole`` in the column ``role`` says more."""
+    grow, and in dash by the column ``dash``; a ``SeriesRole`` in the column ``role`` says more. ``interval`` says what
+    rows reach over from ``low`` to ``high``."""
 
     x: str
     y: str
@@ -48,6 +49,7 @@ class Axes:
     top: float | None = None
     colour: str = "series"
     dash: str | None = None
+    interval: str = "95 % interval"
 
 
 @dataclass(frozen=True)

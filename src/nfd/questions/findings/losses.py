@@ -15,7 +15,10 @@ from nfd.questions.findings.finding import INFINITE, Axes, Finding, SeriesRole, 
 from nfd.questions.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
 from nfd.questions.study import Study
 
-_AXES = Axes("step", "loss", "step", "training loss before the step (nats)", "curves")
+_AXES = Axes(
+    "step", "loss", "step", "training loss before the step (nats)", "curves",
+    interval="95 % interval; dashed: standard deviation",
+)  # fmt: skip
 _TITLES = {
     "shared": "How does it train when infinitely wide and deep?",
     "independent": "And with independent feedback, the paper's limit?",
