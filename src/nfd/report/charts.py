@@ -222,6 +222,7 @@ def _name_ends(spec: dict[str, Any]) -> None:
     """Put a stroke and the name of each series beside its last point, in place of the legend."""
     shared = spec["layer"][-1]["encoding"]
     strokes = {one["name"]: one for one in spec["usermeta"]["series"]}
+    spec["config"] = {**spec.get("config", {}), "view": {"stroke": None}}  # names stand across the frame
     for layer in spec["layer"]:
         for channel in ("color", "strokeDash"):
             if "field" in layer["encoding"].get(channel, {}):
