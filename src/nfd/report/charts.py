@@ -38,7 +38,7 @@ def chart_of(finding: Finding) -> Chart:
     rows, compared = (thinned(part, finding.axes) for part in (finding.rows, finding.references))
     draw = {"curves": curves, "logcurves": curves, "map": lines}.get(finding.axes.kind, points)
     drawn = draw(rows, styled(rows, finding.axes), finding.axes, compared)
-    return cast(Chart, drawn.properties(description=visible(f"{finding.title} {finding.headline}".strip())))
+    return drawn.properties(description=visible(f"{finding.title} {finding.headline}".strip()))
 
 
 def curves(rows: Sequence[Row], series: Sequence[Series], axes: Axes, compared: Sequence[Row] = ()) -> Chart:
