@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
-  wrong-edits browser clean
+  wrong-edits release-check browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -60,6 +60,10 @@ wrong-edits: .venv/installed
 	$(BIN)/python -m tests.wrong_edits --page --workers $(or $(WORKERS),1)
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
+# The wheel as users get it: away from the repository, with each extra. VERSIONS=oldest or newest tries others.
+release-check:
+	$(PYTHON) -m tests.release --versions $(or $(VERSIONS),tested)
+
 bench-neural-tangents: out/neural-tangents/installed
 
 out/neural-tangents/installed: benchmarks/neural-tangents.txt

@@ -6,12 +6,13 @@ import ctypes
 import os
 import platform
 import re
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from nfd.core.errors import InputError
 
@@ -43,9 +44,13 @@ def peak_memory(process: int | None = None) -> float:
     """
     status = Path("/proc", "self" if process is None else str(process), "status")
     if status.exists():
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))
         if peak:
             return 1024.0 * int(peak[1])
+    if platform.system() == "Windows":
+        return float(psutil.Process().memory_info().peak_wset)
+    import resource  # Windows has none
+
     unit = 1 if platform.system() == "Darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
@@ -67,8 +72,8 @@ def memory_of(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    allowed = _CONTAINER.read_text().strip() if _CONTAINER.exists() else ""
+    most = int(psutil.virtual_memory().total)
+    allowed = _CONTAINER.read_text(encoding="ascii").strip() if _CONTAINER.exists() else ""
     return min(most, int(allowed)) if allowed.isdigit() else most
 
 

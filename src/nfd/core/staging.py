@@ -2,13 +2,12 @@
 
 The folder is called ``.unfinished-*`` while it is written and ``.complete-*`` from the moment when all of it is on the
 disk. So a writer that is killed leaves the files as they were before it, or the rest of its moves to the next one.
-A writer locks its folder, and the system drops the lock when the writer dies. Where folders have no locks (some network
-file systems) nothing counts as abandoned.
+A writer locks its folder, and the system drops the lock when the writer dies. Where folders have no locks (Windows,
+some network file systems) nothing counts as abandoned.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -16,6 +15,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # Windows
+    flock = None  # type: ignore[assignment]
 
 from nfd.core.errors import FileError
 from nfd.core.interruptions import uninterrupted
@@ -113,12 +117,13 @@ def _locked(folder: Path, patience: float = 0.0) -> Iterator[bool]:
 
 
 def _lock(handle: int, deadline: float) -> bool:
-    while True:
+    while flock is not None:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(handle, LOCK_EX | LOCK_NB)
         except OSError as error:
             if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
                 return False
             time.sleep(_PAUSE)
         else:
             return True
+    return False

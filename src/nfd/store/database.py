@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from nfd.core.errors import InputError
@@ -48,11 +48,12 @@ def create(path: Path) -> None:
         os.replace(write_bytes(draft, content), path)
     finally:
         draft.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)  # the new name too must survive a power loss
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with suppress(PermissionError):  # Windows opens no directories
+        directory = os.open(path.parent, os.O_RDONLY)  # the new name too must survive a power loss
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def memory() -> sqlite3.Connection:

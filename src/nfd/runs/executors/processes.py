@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Self, TypeVar
 
 from nfd.core.errors import StateError, check_count, described
+from nfd.core.interruptions import blocked, unblock
 from nfd.core.machine import cores
 from nfd.runs.executors.attempts import Lost, outcomes
 from nfd.runs.executors.executor import Executor, Outcome, unnoticed
@@ -202,20 +203,21 @@ def _end(workers: list[_Worker]) -> None:
 @contextmanager
 def _inheriting_nothing() -> Iterator[None]:
     """A worker starts with SIGINT blocked, and without the driver's script, which ``spawn`` would run again."""
-    resource_tracker.getfd()  # started before, because starting it unblocks SIGINT
-    main, mask = sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if os.name != "nt":  # Windows has none
+        resource_tracker.getfd()  # started before, because starting it unblocks SIGINT
+    main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
-        yield
+        with blocked():
+            yield
     finally:
         sys.modules["__main__"] = main
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _serve(pipe: Connection, threads: int) -> None:
     """Receive the function, then tasks until the pipe ends; each is answered by its packed outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops its workers
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    unblock()
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     os.environ.update(dict.fromkeys(_POOLS, str(threads)))  # before the libraries are loaded that read it
     with suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone

@@ -1,0 +1,109 @@
+"""The wheel as its users get it: built, installed away from the repository, alone and with each extra.
+
+make release-check                            # with the versions of constraints.txt
+python -m tests.release --versions oldest     # with the lowest versions that pyproject.toml allows
+python -m tests.release --versions newest     # with the newest ones there are
+
+It takes minutes and some gigabytes, which it removes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GRID = "width = 8\ndepth = 1\nsteps = 1\nbatch = 2\nseed = [0, 1]\n"
+SWEEP = "nfd sweep grid.toml --workers 1 --out"
+ALONE = (
+    "nfd --version",
+    "nfd predict --depth 2 --width 32 --replicates 2 --steps 2 --out predict",
+    f"{SWEEP} sweep",
+    "python -c 'import nfd; [getattr(nfd, name) for name in nfd.__all__]'",
+)
+EXTRAS = {  # what runs with it, and fails without it
+    "gpytorch": "python -c 'import nfd.limits.gpytorch_kernel'",
+    "parquet": "python -c 'import nfd; nfd.fit_transfer(\"runs.parquet\")'",
+    "ray": "nfd sweep grid.toml --out ray --executor ray",
+    "tensorboard": f"{SWEEP} tensorboard --track tensorboard",
+    "wandb": f"{SWEEP} wandb --track wandb",
+}
+PARQUET = """
+import pyarrow, pyarrow.parquet
+rows = [{"width": 8, "lr": 2.0**k, "loss": 1.0 + (k - 2) ** 2} for k in range(5)]
+pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "runs.parquet")
+"""
+
+
+def requirements(versions: str) -> str:
+    """Constraints for pip."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    if versions == "tested":
+        return (ROOT / "constraints.txt").read_text()
+    if versions == "newest":
+        return ""
+    bounds = [*project["dependencies"], *(line for extra in EXTRAS for line in optional[extra])]
+    return "\n".join(bound.replace(">=", "==") for bound in bounds)
+
+
+class Place:
+    """A folder away from the repository with an environment of its own."""
+
+    def __init__(self, folder: Path, versions: str) -> None:
+        self.folder, self.bin = folder, folder / "venv" / "bin"
+        (folder / "constraints.txt").write_text(requirements(versions))
+        (folder / "grid.toml").write_text(GRID)
+        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+        subprocess.run(build, check=True)
+        (self.wheel,) = folder.glob("nfd-*.whl")
+
+    def install(self, extra: str = "") -> None:
+        """The wheel, with an extra."""
+        named = f"{self.wheel}[{extra}]" if extra else str(self.wheel)
+        pip = [self.bin / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--constraint", self.folder / "constraints.txt", named], check=True)
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """A command line in the folder, with this environment first on the path."""
+        path = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.folder)}
+        return subprocess.run(
+            command, shell=True, cwd=self.folder, env=path, capture_output=True, text=True, check=False
+        )
+
+
+def main(versions: str) -> list[str]:
+    """What failed."""
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder), versions)
+
+        def expect(command: str, *, works: bool) -> None:
+            ended = place.run(command)
+            good = (ended.returncode == 0) == works
+            print(f"{'ok' if good else 'FAILED'}: {'' if works else 'without its extra: '}{command}", flush=True)
+            if not good:
+                print(ended.stdout[-2000:], ended.stderr[-4000:])
+                failed.append(command)
+
+        place.install()
+        for command in ALONE:
+            expect(command, works=True)
+        for extra, command in EXTRAS.items():
+            expect(command, works=False)
+            place.install(extra)
+            if extra == "parquet":
+                place.run(f"python -c '{PARQUET}'")
+            expect(command, works=True)
+    return failed
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--versions", choices=("tested", "oldest", "newest"), default="tested")
+    sys.exit(bool(main(parser.parse_args().versions)))

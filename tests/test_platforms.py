@@ -1,0 +1,54 @@
+"""What Windows and macOS lack is not needed: a sweep runs without it, in workers and in the driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+GRID = "width = 8\ndepth = 1\nsteps = 1\nbatch = 2\nseed = [0, 1]\n"
+
+# Run by every process when it starts. Each of these is missing on Windows: modules, signal masks, what the system says
+# of itself, directories that open.
+CUSTOMIZE = """
+import os, signal, sys
+import psutil
+
+for module in ("fcntl", "resource"):
+    sys.modules[module] = None  # so that an import raises ImportError
+for owner, name in ((signal, "pthread_sigmask"), (os, "sysconf"), (os, "sched_getaffinity")):
+    delattr(owner, name)
+opened = os.open
+
+def no_directories(path, flags, *rest, **more):
+    if os.path.isdir(path):
+        raise PermissionError(13, "Permission denied", str(path))
+    return opened(path, flags, *rest, **more)
+
+os.open = no_directories
+"""
+
+SCRIPT = """
+if __name__ == "__main__":
+    import sys
+
+    from nfd.cli.main import main
+    from nfd.core.machine import cores, memory_of
+    from torch import device
+
+    assert cores() >= 1 and memory_of(device("cpu")) > 2**20
+    sys.exit(main(["sweep", "grid.toml", "--out", "out", "--workers", "1"]))
+"""
+
+
+def test_a_sweep_runs_without_what_only_posix_has(tmp_path: Path) -> None:
+    """No locks of folders, no signal masks, no sysconf, no directories that open: in the driver and in its workers."""
+    for name, text in (("grid.toml", GRID), ("run.py", SCRIPT), ("sitecustomize.py", CUSTOMIZE)):
+        (tmp_path / name).write_text(text)
+    paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    ended = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "out/runs.csv").read_text().count("\n") == 3
