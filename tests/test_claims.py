@@ -8,12 +8,22 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from scipy import stats
+from tests.handmade import made
 
 from nfd.cli.main import main
-from nfd.core.statistics import Interval
-from nfd.paper.claims.claim import Claim, Judged
+from nfd.core.statistics import Interval, mean
+from nfd.data.digits import digits
+from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
+from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.page import chance
 from nfd.paper.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
-from nfd.paper.claims.table import CLAIMS
+from nfd.paper.claims.significance import discovery_rates, level
+from nfd.paper.claims.table import CLAIMS, updated
+from nfd.paper.config import FigureConfig
+from nfd.paper.figures.selection import Runs
+from nfd.paper.pages import claims_page
 
 ROOT = Path(__file__).parents[1]
 VERDICTS = {"holds", "holds with a condition", "does not hold", "undecided", "not testable here"}
@@ -75,7 +85,66 @@ def test_a_row_is_the_claim_and_its_verdict() -> None:
     assert claim.row(None) == {  # type: ignore[arg-type]
         "id": "one", "source": "Eq. 0", "statement": "It is one.", "measurement": "The number.", "value": 1.0,
         "stderr": 0.1, "low": 0.8, "high": 1.2, "verdict": "holds", "reading": "So.", "tried": ["another rate"],
+        "p": None,
     }  # fmt: skip
+
+
+def test_the_level_of_a_verdict_is_that_of_students_test() -> None:
+    samples = torch.tensor([0.3, 0.5, 0.2, 0.9, 0.4], dtype=torch.float64)
+    measured = mean(samples)
+    above_zero = stats.ttest_1samp(samples.numpy(), 0.0).pvalue
+    assert level(measured, 0.0, math.inf) == pytest.approx(above_zero, rel=1e-6)
+    assert level(measured, -math.inf, 0.0) == pytest.approx(above_zero, rel=1e-6)  # as sure that it fails
+    sides = [stats.ttest_1samp(samples.numpy(), bound).pvalue for bound in (0.1, 1.0)]
+    assert level(measured, 0.1, 1.0) == pytest.approx(max(sides), rel=1e-6)  # both bounds have to be kept
+    assert level(measured, measured.low, math.inf) == pytest.approx(0.05)
+    assert level(Interval(1.0, 0.0, 1.0, 1.0), 0.5, math.inf) == 0.0
+
+
+@pytest.mark.parametrize(("value", "p"), [(2.0, 0.02), (-2.0, 0.04)])
+def test_a_failure_in_one_of_two_cases_is_as_likely_by_chance_twice(value: float, p: float) -> None:
+    bounds = Bounds(0.0, math.inf, 2)
+    measured = Interval(value, 1.0, value - 1.96, value + 1.96)
+    found = Judged(measured, ClaimVerdict.HOLDS if value > 0 else ClaimVerdict.FAILS, "", (), bounds)
+    assert found.p == pytest.approx(p * 2 * stats.norm.sf(2.0) / 0.02, rel=1e-3)
+    assert Judged(measured, ClaimVerdict.HOLDS, "").p is None
+
+
+def test_false_discoveries_are_as_rare_as_q_says() -> None:
+    """400 tables of 40 statements, of which half lie on their bound: of verdicts with q up to 0.1 few are wrong."""
+    draws = torch.randn(400, 40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    draws[:, 20:] += 2.0
+    p = stats.ttest_1samp(draws.numpy(), 0.0, axis=-1).pvalue
+    shares = []
+    for row in p:
+        given = torch.tensor(discovery_rates(row.tolist())) <= 0.1
+        shares.append(float(given[:20].sum()) / max(1, int(given.sum())))
+    assert sum(shares) / len(shares) == pytest.approx(0.05, abs=0.01)  # 0.1 times the share that lie on their bound
+    assert discovery_rates([None, 0.04, None]) == [None, 0.04, None]
+
+
+def test_the_page_says_how_many_verdicts_are_wrong_by_chance() -> None:
+    row = {"id": "one", "verdict": "holds", "p": 0.01}
+    text = chance([row, row | {"id": "two", "p": 0.04}, row | {"id": "three", "verdict": "undecided", "p": 0.5},
+                   row | {"p": None}])  # fmt: skip
+    assert "Of 2 verdicts" in text
+    assert "at most 0.1 are" in text
+    assert "among these 3 tests" in text
+    assert "q of a verdict is 0.06 (two)" in text
+
+
+def test_statements_judged_anew_take_the_place_of_their_rows() -> None:
+    first, second = (claim.id for claim in CLAIMS[:2])
+    rows = updated([{"id": second, "p": 1}, {"id": "gone"}], [{"id": first, "p": 2}, {"id": second, "p": 3}])
+    assert rows == [{"id": first, "p": 2}, {"id": second, "p": 3}]
+
+
+def test_more_runs_of_a_claim_stand_in_for_the_figures() -> None:
+    shown, more = Runs([]), made(lambda config: ({}, {}))
+    evidence = Evidence("smoke", digits(), runs={"4": {"dnn": shown, "mup": shown}, "claims": {"4-ends": more}})
+    assert evidence.part("4", "dnn", "ends") is more
+    assert evidence.part("4", "mup") is shown
+    assert Evidence("smoke", digits(), runs={"4": {"mup": shown}}).part("4", "mup", "ends") is shown
 
 
 def test_statements_are_many_short_and_different() -> None:
@@ -93,7 +162,20 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
     assert main(["claims", *arguments]) == 0
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
-    keys = {"id", "source", "statement", "measurement", "value", "low", "high", "verdict", "reading", "tried", "stderr"}
+    keys = {
+        "id",
+        "source",
+        "statement",
+        "measurement",
+        "value",
+        "low",
+        "high",
+        "verdict",
+        "reading",
+        "tried",
+        "stderr",
+        "p",
+    }
     for row in rows:
         assert row.keys() == keys
         assert row["verdict"] in VERDICTS
@@ -122,12 +204,15 @@ def test_the_table_is_complete_against_the_equations() -> None:
 def test_the_committed_table_is_of_these_claims() -> None:
     """docs/claims.md is what the command wrote of these statements, and says what was tried where one does not hold."""
     text = (ROOT / "docs/claims.md").read_text()
-    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 4][1:]
+    stored = json.loads((ROOT / "docs/claims.json").read_text())
+    config = FigureConfig(data="images", data_dir="cifar10-jpeg")
+    assert text == claims_page(config, stored["rows"], stored["data"], stored["command"])
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 5][1:]
     table = {line[0].removeprefix("| ").replace("\\", ""): line for line in lines if not line[0].startswith("| ---")}
     assert set(table) == {claim.id for claim in CLAIMS}
     details = dict(re.findall(r"^- \*\*([a-z0-9-]+)\*\*, (.*)$", text, flags=re.MULTILINE))
     for claim in CLAIMS:
         assert table[claim.id][2].replace("\\", "").replace("&lt;", "<") == claim.statement
-        verdict = table[claim.id][4].removesuffix(" |")
+        verdict = table[claim.id][5].removesuffix(" |")
         assert verdict in VERDICTS
         assert verdict != "does not hold" or "Tried:" in details[claim.id], claim.id

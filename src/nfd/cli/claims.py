@@ -21,13 +21,19 @@ class ClaimsCommand(PaperOptions):
     """directory for the results"""
     store: str | None = None
     """directory of the trained networks, such as nfd figure's OUT; by default OUT"""
+    only: tuple[str, ...] = ()
+    """judge these statements, by their ids, anew; the others keep their rows in OUT"""
 
     def files(self) -> list[str]:
         return [*PAGE, "claims.md"]
 
     def check_used(self, config: FigureConfig) -> None:
         from nfd.core.files import expanded
+        from nfd.paper.claims.table import CLAIMS
 
+        known = [claim.id for claim in CLAIMS]
+        if unknown := [name for name in self.only if name not in known]:
+            raise UsageError(f"--only takes ids of statements; got {', '.join(unknown)}. Ids: {', '.join(known)}.")
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
                 f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train anew."
@@ -35,14 +41,16 @@ class ClaimsCommand(PaperOptions):
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.core.machine import threads
-        from nfd.paper.claims.table import evidence_for, table
-        from nfd.paper.pages import write_claims
+        from nfd.paper.claims.table import CLAIMS, evidence_for, table, updated
+        from nfd.paper.pages import judged_before, write_claims
 
         with self.sweep(self.runs_in(directory)) as sweep:
             evidence = evidence_for(config, sweep, say=say)
         with threads(self.threads):  # what is computed here is small: threads would wait for each other
-            rows = table(evidence, progress=True)
-        for row in rows:
+            wanted = [claim for claim in CLAIMS if claim.id in self.only or not self.only]
+            judged = table(evidence, wanted, progress=True)
+        for row in judged:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
+        rows = updated(judged_before(directory), judged) if self.only else judged
         print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")
         return 0

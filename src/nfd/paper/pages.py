@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nfd.core import staged
-from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
+from nfd.paper.claims.page import are_claims, claims_markdown, claims_section, in_markdown
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
-from nfd.questions import Finding, plain
+from nfd.questions import Finding, Row, plain
 from nfd.report import Report, Section, figure_section, made_by, write_charts, write_page
 
 Drawn = Sequence[tuple[Sequence[Finding], Section]]
@@ -54,8 +55,20 @@ def write_claims(
         [],
         opening=[*_warning(config), Section("How", [intro]), claims_section(rows)],
         content={"data": data, "rows": list(rows)},
-        texts={"claims.md": claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(intro)}")},
+        texts={"claims.md": claims_page(config, rows, data, command)},
     ).write(directory)
+
+
+def claims_page(config: FigureConfig, rows: Sequence[Row], data: str, command: str) -> str:
+    """The table of claims as a page in Markdown."""
+    return claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(_intro(config, data, command))}")
+
+
+def judged_before(directory: Path) -> list[dict[str, Any]]:
+    """The rows that ``write_claims`` left in a directory; none where it holds no result."""
+    path = directory / "result.json"
+    rows = json.loads(path.read_text(encoding="utf-8")).get("rows") if path.exists() else None
+    return rows if are_claims(rows) else []
 
 
 def _warning(config: FigureConfig) -> list[Section]:
@@ -71,6 +84,5 @@ def _intro(config: FigureConfig, data: str, command: str) -> str:
         "that stands with each measurement makes the verdict: it holds, or does not, where the whole interval says so; "
         "it holds with a condition where it does in part of the cases or under what the reading names; it is undecided "
         "where the interval lies on both sides of the bound, or where networks diverged or the grid was too small to "
-        "tell, as the reading says. What was tried to make a statement hold stands with those that do not. Eighty "
-        "verdicts at 95 % are wrong a few times by chance."
+        "tell, as the reading says. What was tried to make a statement hold stands with those that do not."
     )

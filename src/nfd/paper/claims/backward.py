@@ -16,7 +16,7 @@ from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.forward import ACTIVATIONS, RATE, coordinate_errors, judge_rates, path_errors
 from nfd.paper.claims.measuring import exponent, listed, rows, seeds, unit
-from nfd.paper.claims.rules import FASTER, NEAR, near, together
+from nfd.paper.claims.rules import FASTER, NEAR, around, near, together
 from nfd.paper.config import Preset
 from nfd.paper.distances import relative
 from nfd.paper.untrained import flows
@@ -88,7 +88,8 @@ CASES: tuple[tuple[Activation, float], ...] = (("relu", 1.0), ("relu", 2.0), ("t
 def judge_variance(ratios: dict[str, Interval]) -> Judged:
     """Whether every measured variance is the predicted one within ``NEAR``; the value is the first."""
     verdict = together(near(value, 1.0) for value in ratios.values())
-    return Judged(next(iter(ratios.values())), verdict, f"Measured over predicted: {listed(ratios)}.", tuple(ratios))
+    reading = f"Measured over predicted: {listed(ratios)}."
+    return Judged(next(iter(ratios.values())), verdict, reading, tuple(ratios), around(1.0, NEAR, len(ratios)))
 
 
 def _variance(evidence: Evidence) -> Judged:
@@ -103,7 +104,8 @@ def judge_printed(nonlinear: dict[str, Interval], linear: Interval) -> Judged:
     reading = f"E g_0^2 over e^T: {listed(nonlinear)}; identity {linear}."
     if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
-    return Judged(next(iter(nonlinear.values())), verdict, reading, (*nonlinear, "identity"))
+    first = next(iter(nonlinear.values()))
+    return Judged(first, verdict, reading, (*nonlinear, "identity"), around(1.0, NEAR, len(nonlinear)))
 
 
 def _printed(evidence: Evidence) -> Judged:
@@ -167,7 +169,8 @@ def judge_independence(apart: dict[str, Interval], shared: Interval, decoupled: 
         f"with {_hundredths(shared)} for shared weights, {_hundredths(decoupled)} for a copy."
     )
     verdict = together(near(value) for value in apart.values())
-    return Judged(max(apart.values(), key=lambda value: value.high), verdict, reading, tuple(apart))
+    farthest = max(apart.values(), key=lambda value: value.high)
+    return Judged(farthest, verdict, reading, tuple(apart), around(0.0, NEAR, len(apart)))
 
 
 def _hundredths(r: Interval) -> str:

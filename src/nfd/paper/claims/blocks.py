@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope
-from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
+from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.rules import (
     EVEN,
@@ -31,7 +31,7 @@ _TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drif
 
 
 def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -> Judged:
-    collapse = evidence.runs["5"]["collapse"]
+    collapse = evidence.part("5", "collapse", "stream" if rule == _EQ8 else "")
     power, measured = _exponent_of(collapse, rule, meter)
     if not known(power):
         return no_number(collapse.where(rule=rule), "depth", "depth")
@@ -76,9 +76,9 @@ def _moves(evidence: Evidence) -> Judged:
     doublings, best_rates = drifted(_largest(evidence, _UNIFORM), "depth")
     if doublings is None:
         return undecided(best_rates)
-    return above(
-        doublings, _TRANSFERS, _with_cost(evidence, _UNIFORM, best_rates), "both widths of the figure (Fig. 5 d)"
-    )
+    steps = _trained(evidence, _UNIFORM).values("steps")[0]
+    reading = f"After {steps} steps: {_with_cost(evidence, _UNIFORM, best_rates)}"
+    return above(doublings, _TRANSFERS, reading, "both widths of the figure (Fig. 5 d)")
 
 
 def _stays(evidence: Evidence) -> Judged:
@@ -90,8 +90,13 @@ def _stays(evidence: Evidence) -> Judged:
 
 
 def _largest(evidence: Evidence, rule: str) -> dict[tuple[int, int], Scores]:
-    runs = evidence.runs["5"]["transfer"]
+    runs = _trained(evidence, rule)
     return cells(runs.where(width=max(runs.values("width"))), rule, evidence.classes)
+
+
+def _trained(evidence: Evidence, rule: str) -> Runs:
+    """The networks of row 2, with uniform rates those that are trained longest: the caption names no epochs."""
+    return evidence.part("5", "transfer", "longer" if rule == _UNIFORM else "")
 
 
 def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
@@ -105,9 +110,11 @@ def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
 
 def _better(evidence: Evidence, metric: str) -> Judged:
     """Eq. 8 minus uniform, each at its best rate, at every size; the value is the worst of them."""
-    transfer = evidence.runs["5"]["transfer"]
+    sizes = evidence.runs["5"]["transfer"].by("width", "depth") | evidence.part("5", "transfer", "tuned").by(
+        "width", "depth"
+    )
     gains, ends = {}, []
-    for (width, depth), some in sorted(transfer.by("width", "depth").items()):
+    for (width, depth), some in sorted(sizes.items()):
         gains[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
         ends += [rule for rule in figure5.RULES if figure5.best_rate(some, rule)[1]]
     gained = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in gains.items())
@@ -120,7 +127,7 @@ def _better(evidence: Evidence, metric: str) -> Judged:
     tried = (
         () if verdict == ClaimVerdict.HOLDS else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
     )
-    return Judged(worst, verdict, reading, tried)
+    return Judged(worst, verdict, reading, tried, Bounds(-math.inf, 0.0, len(gains)))
 
 
 def _deep(evidence: Evidence, metric: str) -> Judged:
@@ -160,7 +167,8 @@ def _one_layer(evidence: Evidence) -> Judged:
 
 
 def _mup_depth(evidence: Evidence) -> Judged:
-    doublings, best_rates = drifted(cells(evidence.runs["claims"]["one-layer"], "mup", evidence.classes), "depth")
+    runs = [r for part in ("one-layer", "mup-deep") for r in evidence.runs["claims"].get(part, ())]
+    doublings, best_rates = drifted(cells(Runs(runs), "mup", evidence.classes), "depth")
     if doublings is None:
         return undecided(best_rates)
     return below(doublings, -_TRANSFERS, best_rates, "two-layer blocks: nfd transfer")

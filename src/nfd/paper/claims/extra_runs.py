@@ -1,11 +1,16 @@
-"""The runs that claims need beside those of the figures."""
+"""The runs that claims need beside those of the figures.
+
+A part that is named ``4-ends`` has more seeds, or longer training, than the part of Figure 4 that the claim would be
+judged by otherwise (``Evidence.part``): what the panel shows leaves that claim undecided.
+"""
 
 from __future__ import annotations
 
 from nfd.paper.config import Preset
-from nfd.paper.figures.figure import Figure, Parts
+from nfd.paper.figures.figure import Figure, Parts, Settings
 
 _RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0, 5.657]
+_LOW_RATES = [0.0884, 0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0]
 
 _BOTH = ["shared", "independent"]
 _ONE_LAYER = {
@@ -14,8 +19,39 @@ _ONE_LAYER = {
 }  # fmt: skip
 _WIDTH = {"depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": _RATES}
 _GAP = {"feedback": _BOTH, "depth": [4, 8, 16, 32], "width": 128, "batch": 128, "eta_c": [0.02, 0.5]}
+_ENDS = {"feedback": _BOTH, "batch": 128, "eta_c": 0.1, "steps": 390}
+_UNSTEADY = {"rule": "mup", "depth": 16, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 8}
 _LONG = {"epochs": 30, "seeds": 5}
 _TOY = {"steps": 6, "seeds": 3}
+
+_MORE: dict[str, Settings] = {
+    "1-training": {
+        "order": ["pre", "post"], "depth": 64, "width": 128, "batch": 128, "eta_c": 0.01, "steps": 390, "seeds": 16,
+    },
+    "2-depth": {"depth": [5, 10], "width": 128, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 12},
+    "2-large": {
+        "horizon": [2.0, 16.0, 32.0], "depth": 5, "width": 128, "batch": 128, "eta_c": 0.1, "steps": 780, "seeds": 8,
+    },
+    "3-width": {
+        "depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": [1.414, 2.0], "steps": 390, "seeds": 12,
+    },
+    "4-ends": {**_ENDS, "depth": [4, 32], "width": 128, "seeds": 10},
+    "4-unsteady": {**_UNSTEADY, "width": 128},
+    "5-stream": {
+        "block": "two-layer", "rule": "depth-mup-inner", "depth": [4, 8, 16, 32, 64, 128], "width": 128, "batch": 128,
+        "eta_c": 0.1, "meter": "updates", "steps": 300, "every": 100, "seeds": 6,
+    },
+    "5-longer": {
+        "block": "two-layer", "rule": "depth-mup", "depth": [3, 9], "width": 128, "batch": 128,
+        "eta_c": [0.5, 0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 1170, "seeds": 3,
+    },
+    "5-tuned": {
+        "block": "two-layer", "rule": ["depth-mup", "depth-mup-inner"], "depth": [3, 6, 9], "width": 64, "batch": 128,
+        "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 10,
+    },
+    "7-ends": {**_ENDS, "depth": 32, "width": 256, "seeds": 10},
+    "7-unsteady": {**_UNSTEADY, "width": 256},
+}  # fmt: skip
 
 PARTS: dict[Preset, Parts] = {
     "smoke": {
@@ -25,10 +61,13 @@ PARTS: dict[Preset, Parts] = {
     },
     "cpu": {
         "one-layer": {**_ONE_LAYER, "steps": 390, "seeds": 4},
+        "mup-deep": {"rule": "mup", "depth": 12, "width": 128, "batch": 128, "eta_c": _LOW_RATES, "steps": 390,
+                     "seeds": 4},
         "width": {**_WIDTH, "steps": 390, "seeds": 4},
         "rates": {**_GAP, "steps": 390, "seeds": 3},
+        **_MORE,
     },
     "paper": {"one-layer": {**_ONE_LAYER, **_LONG}, "width": {**_WIDTH, **_LONG}, "rates": {**_GAP, **_LONG}},
-}
+}  # fmt: skip
 
 RUNS = Figure("claims", "What claims need beside the figures", PARTS, lambda runs, data: [])

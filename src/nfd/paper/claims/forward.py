@@ -13,10 +13,10 @@ from nfd import ResNet, kernel
 from nfd.core import Activation, Interval, derive, interval, log_slope
 from nfd.limits import extrapolated
 from nfd.meters import at_start
-from nfd.paper.claims.claim import Claim, Judged
+from nfd.paper.claims.claim import Bounds, Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit
-from nfd.paper.claims.rules import FASTER, NEAR, fast, inside, near, together
+from nfd.paper.claims.rules import FASTER, NEAR, around, fast, inside, near, together
 from nfd.paper.config import Preset
 from nfd.paper.distances import distance, relative
 from nfd.paper.untrained import covariances, errors_in_depth
@@ -76,7 +76,9 @@ def judge_rates(required: dict[str, Interval], besides: dict[str, Interval] | No
     reading = f"Exponents of the mean square: {listed(required)}."
     if besides:
         reading += f" Outside of the assumptions: {listed(besides)}."
-    return Judged(slowest, verdict, reading, (*required, *(besides or {})))
+    return Judged(
+        slowest, verdict, reading, (*required, *(besides or {})), Bounds(-math.inf, RATE + FASTER, len(required))
+    )
 
 
 def _rates(evidence: Evidence) -> Judged:
@@ -109,7 +111,7 @@ def off(moments: Tensor, expected: Tensor) -> Interval:
 def judge_covariance(infinite: Interval, same: Interval, L: int) -> Judged:
     """Whether second moments agree with the kernel of infinite depth."""
     reading = f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth {same}."
-    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",))
+    return Judged(infinite, near(infinite), reading, (f"the kernel of depth {L} in place of C_T",), around(0.0, NEAR))
 
 
 def _covariance(evidence: Evidence) -> Judged:
@@ -128,7 +130,8 @@ def judge_gaussian(fall: dict[str, Interval], last: dict[str, Interval], width: 
     """Whether the excess kurtosis falls with width to nothing."""
     verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
     reading = f"Excess kurtosis at width {width}: {listed(last)}; its exponents in n: {listed(fall)}."
-    return Judged(max(fall.values(), key=lambda power: power.high), verdict, reading, tuple(fall))
+    slowest = max(fall.values(), key=lambda power: power.high)
+    return Judged(slowest, verdict, reading, tuple(fall), Bounds(-math.inf, -0.5, len(fall)))
 
 
 def _gaussian(evidence: Evidence) -> Judged:
@@ -150,7 +153,8 @@ def judge_order(apart: dict[str, Interval]) -> Judged:
     """Whether the two orders of limits differ by less than ``NEAR``."""
     verdict = together(near(value) for value in apart.values())
     reading = f"Depth first against width first, relative difference of second moments: {listed(apart)}."
-    return Judged(max(apart.values(), key=lambda value: value.high), verdict, reading, tuple(apart))
+    farthest = max(apart.values(), key=lambda value: value.high)
+    return Judged(farthest, verdict, reading, tuple(apart), around(0.0, NEAR, len(apart)))
 
 
 def _order(evidence: Evidence) -> Judged:

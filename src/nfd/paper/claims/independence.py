@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from nfd.core import UNKNOWN, Interval, interval
+from nfd.core import UNKNOWN, Interval, interval, log_slope
 from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
-from nfd.paper.claims.rules import above, below, between, inside, known, no_number, undecided
+from nfd.paper.claims.limit import RATE
+from nfd.paper.claims.rules import (
+    FASTER,
+    above,
+    around,
+    as_fast_as,
+    below,
+    between,
+    conditional,
+    inside,
+    known,
+    no_number,
+    power_said,
+    undecided,
+)
 from nfd.paper.figures import figure4
 from nfd.paper.figures.panels import apart_said, difference, mean_of
 from nfd.paper.figures.selection import Runs
@@ -19,6 +34,7 @@ from nfd.paper.figures.selection import Runs
 ALIGNED = 0.05  # of the progress: a gap within is none
 _LEARNT = 0.05  # nats: a network that learns less learns nothing to compare
 _DEEP = 18  # the depth from which on the paper saw NaN
+_SHRINKS = f"holds below {RATE + FASTER:g}, with a condition below 0, does not where the whole interval is above"
 
 
 def _ends(runs: Runs) -> tuple[int, int]:
@@ -53,7 +69,7 @@ def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
         reading += f" {_none_learns(rest)}"
     verdict = inside(gap, -ALIGNED, ALIGNED).opposite
     tried = () if verdict == ClaimVerdict.HOLDS else ("every depth of the figure",)
-    return Judged(gap, verdict, reading, tried)
+    return Judged(gap, verdict, reading, tried, around(0.0, ALIGNED))
 
 
 def _none_learns(depths: Sequence[int]) -> str:
@@ -143,50 +159,75 @@ def _other_rates(evidence: Evidence) -> list[str]:
 
 def _closes(evidence: Evidence) -> Judged:
     """Whether the gap, over the progress, shrinks with depth."""
-    runs = evidence.runs["4"]["depth-mup"]
-    shallow, deep = _ends(runs)
-    if missing := _compared(runs, evidence.classes, shallow, deep):
+    runs = evidence.part("4", "depth-mup", "ends")
+    depths = _ends(runs)
+    if missing := _compared(runs, evidence.classes, *depths):
         return undecided(_none_learns(missing))
-    pairs = torch.cat([figure4.late(runs, L) for L in (shallow, deep)], 1)
-    change = interval(lambda p: _size(p[:, 2:], evidence) - _size(p[:, :2], evidence), pairs)
+    pairs = torch.stack([figure4.late(runs, L) for L in depths], 1)
+    power = interval(lambda p: _fall(depths, p.unbind(1), evidence), pairs)
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
-    return below(change, 0.0, f"Gap over progress: {_listed(gaps)}.", *_other_rates(evidence))
+    reading = f"Gap over progress: {_listed(gaps)}; it goes as {power_said('L', power)}."
+    return _shrinks(power, reading, *_other_rates(evidence))
 
 
-def _size(pair: Tensor, evidence: Evidence) -> Tensor:
-    return figure4.gap_over_progress(pair, evidence.classes).abs()
+def _fall(sizes: Sequence[int], pairs: Sequence[Tensor], evidence: Evidence) -> Tensor:
+    """The exponent in a size of the gap over the progress, from its pairs of losses at two sizes."""
+    return log_slope(sizes, torch.stack([figure4.gap_over_progress(p, evidence.classes).abs() for p in pairs]))
+
+
+def _shrinks(power: Interval, reading: str, *tried: str) -> Judged:
+    """Whether a gap goes to nothing as it should, or shrinks at all, by its exponent in a size.
+
+    Outputs are said to be within O(1/n + 1/L) in mean square, so a gap falls with the root, or ``FASTER`` slower.
+    """
+    judged = as_fast_as(power, RATE, reading, *tried)
+    if judged.verdict == ClaimVerdict.HOLDS or not power.high < 0:
+        return judged
+    return conditional(below(power, 0.0, reading, *tried), f"It shrinks, and is not seen to go as {RATE + FASTER:g}:")
 
 
 def _wide_steadies(evidence: Evidence) -> Judged:
-    """Whether wider muP networks rise less on the way, at the deepest that does not diverge in either figure."""
-    both = [evidence.runs[figure]["mup"].where(feedback="shared") for figure in ("4", "7")]
-    finite = [L for L in sorted(both[0].values("depth")) if all(_finite(r.where(depth=L)) for r in both)]
-    if not finite:
-        return undecided("Networks diverged at every depth.")
-    highest = [r.where(depth=finite[-1]).metric("highest_loss") for r in both]
-    change = interval(lambda a, b: b.mean(0) - a.mean(0), *highest)
-    widths = " to ".join(str(r.values("width")[0]) for r in both)
-    reading = f"The highest loss on the way changes by {change} nats from width {widths} at depth {finite[-1]}."
-    return below(change, 0.0, reading, f"depths {', '.join(map(str, finite))} do not diverge")
+    """Whether wider muP networks rise less on the way, at the depths where the narrower ones are unstable."""
+    both = [evidence.part(figure, "mup", "unsteady").where(feedback="shared") for figure in ("4", "7")]
+    narrow, wide = ({L: some.metric("highest_loss") for L, some in sorted(runs.by("depth").items())} for runs in both)
+    unstable = [L for L, highest in narrow.items() if float(highest.median()) > 2 * math.log(evidence.classes)]
+    told = [L for L in unstable if bool(torch.cat([narrow[L], wide[L]]).isfinite().any())]
+    if not told:
+        return undecided(
+            "There is no depth at which half of the narrower networks rise above 2 log C and some network ends."
+        )
+    groups = [torch.stack([highest[L] for L in told], 1) for highest in (narrow, wide)]
+    chance = interval(_lower, *groups)
+    (n, some), (m, others) = ((runs.values("width")[0], highest) for runs, highest in zip(both, groups, strict=True))
+    numbers = ", ".join(
+        f"{float(a.median()):.3g} at width {n} and {float(b.median()):.3g} at {m} (medians, depth {L})"
+        for L, a, b in zip(told, some.unbind(1), others.unbind(1), strict=True)
+    )
+    reading = f"A network of width {m} rises less than one of {n} with chance {chance.unsigned}: {numbers}."
+    return above(chance, 0.5, reading.replace("inf", "beyond any number"), f"depths {', '.join(map(str, told))}")
 
 
-def _finite(runs: Runs) -> bool:
-    return bool(runs.metric("highest_loss").isfinite().all())
+def _lower(narrow: Tensor, wide: Tensor) -> Tensor:
+    """The chance that a number of the second group is below one of the first [R, depths], mean over depths; equal
+    numbers, as of two networks that diverged, count half."""
+    first, second = narrow[:, None], wide[None]
+    return ((second < first).double() + (second == first).double() / 2).mean()
 
 
 def _wide_aligns(evidence: Evidence) -> Judged:
-    runs = [evidence.runs[figure]["depth-mup"] for figure in ("4", "7")]
+    runs = [evidence.part(figure, "depth-mup", "ends") for figure in ("4", "7")]
     _, deep = _ends(runs[0])
     if any(_compared(r, evidence.classes, deep) for r in runs):
         return undecided(_none_learns([deep]))
-    change = interval(lambda a, b: _size(b, evidence) - _size(a, evidence), *(figure4.late(r, deep) for r in runs))
     gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
+    power = interval(lambda *p: _fall(list(gaps), p, evidence), *(figure4.late(r, deep) for r in runs))
     numbers = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
-    return below(change, 0.0, f"Gap over progress at depth {deep}: {numbers}.", "infinite width: docs/two-limits.md")
+    reading = f"Gap over progress at depth {deep}: {numbers}; it goes as {power_said('n', power)}."
+    return _shrinks(power, reading, "infinite width: docs/two-limits.md")
 
 
 def _wide_gains(evidence: Evidence) -> Judged:
-    runs = [evidence.runs[figure]["depth-mup"].where(feedback="shared") for figure in ("4", "7")]
+    runs = [evidence.part(figure, "depth-mup", "ends").where(feedback="shared") for figure in ("4", "7")]
     _, deep = _ends(runs[0])
     change = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
     if not known(change):
@@ -236,12 +277,12 @@ CLAIMS = (
     ),
     Claim(
         "fig4-closes", "Fig. 4c; Section I.2", "Under depth-muP the two trainings come closer as depth grows.",
-        "Size of the gap over progress at the largest depth minus at the smallest: holds below 0.", _closes,
+        f"Exponent in L of the gap over progress, from the smallest to the largest depth: {_SHRINKS}.", _closes,
     ),
     Claim(
         "fig7-steadies", "Fig. 7b; Section I.2", "Width makes muP residual networks less unstable.",
-        "Highest loss on the way at width 256 minus 128, at the deepest that does not diverge: holds below 0.",
-        _wide_steadies,
+        "Chance that the highest loss on the way is lower at width 256 than at 128, at depths where half of width 128 "
+        "rise above 2 log C, twice the loss of equal guesses: holds above 1/2.", _wide_steadies,
     ),
     Claim(
         "fig7-mup-apart", "Fig. 7b; Section I.2", "Wider muP residual networks still train differently when decoupled.",
@@ -250,7 +291,7 @@ CLAIMS = (
     ),
     Claim(
         "fig7-aligns", "Fig. 7c; Section I.2", "Width brings decoupled and standard depth-muP training closer.",
-        "Size of the gap over progress at the largest depth, width 256 minus 128: holds below 0.", _wide_aligns,
+        f"Exponent in n of the gap over progress at the largest depth, width 128 to 256: {_SHRINKS}.", _wide_aligns,
     ),
     Claim(
         "fig7-gains", "Fig. 7c; Section I.2", "Width improves depth-muP networks.",

@@ -12,7 +12,7 @@ from nfd.core import UNKNOWN, Activation, Feedback, Interval, derive, interval, 
 from nfd.paper.claims.claim import Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import listed, signed
-from nfd.paper.claims.rules import FASTER, NEAR, as_fast_as, near, rescued, together
+from nfd.paper.claims.rules import FASTER, NEAR, around, as_fast_as, near, rescued, together
 from nfd.paper.config import Preset
 from nfd.paper.distances import distance, relative, squared_apart, systematic
 from nfd.paper.two_limits import ETA_C, networks, solutions
@@ -22,7 +22,8 @@ RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
 
 @dataclass(frozen=True)
 class Counts:
-    """Networks, their width, solutions, their particles, samples, and depths."""
+    """Networks, their width, solutions, their particles, samples, depths; ``same`` networks and solutions where the
+    two are to be the same, which takes more of them than to tell two apart."""
 
     networks: int
     width: int
@@ -30,36 +31,38 @@ class Counts:
     particles: int
     samples: int
     depths: tuple[int, ...]
+    same: int
 
 
 SIZES: dict[Preset, Counts] = {
-    "smoke": Counts(3, 32, 6, 32, 2, (2, 4)),
-    "cpu": Counts(12, 4096, 12, 4096, 8, (2, 8, 32)),
-    "paper": Counts(24, 4096, 24, 8192, 12, (2, 8, 32)),
+    "smoke": Counts(3, 32, 6, 32, 2, (2, 4), 6),
+    "cpu": Counts(12, 4096, 12, 4096, 8, (2, 8, 32), 36),
+    "paper": Counts(24, 4096, 24, 8192, 12, (2, 8, 32), 48),
 }
 
 
 @lru_cache(maxsize=64)
 def solved(
-    evidence: Evidence, L: int, *, eq5: bool, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1
-) -> Tensor:
+    evidence: Evidence, L: int, *, eq5: bool, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1,
+    same: bool = False,
+) -> Tensor:  # fmt: skip
     """Outputs [solutions / 2, K] of Definition 1 or of Eq. 5."""
     counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
     seed = derive(evidence.seed, "claim", "solutions", L) >> 1
-    return solutions(
-        x, y, L, more * counts.particles, counts.solutions, eq5=eq5, eta_c=eta_c, activation=name, seed=seed
-    )
+    count = counts.same if same else counts.solutions
+    return solutions(x, y, L, more * counts.particles, count, eq5=eq5, eta_c=eta_c, activation=name, seed=seed)
 
 
 @lru_cache(maxsize=64)
 def trained(
-    evidence: Evidence, L: int, feedback: Feedback, *, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1
-) -> Tensor:
+    evidence: Evidence, L: int, feedback: Feedback, *, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1,
+    same: bool = False,
+) -> Tensor:  # fmt: skip
     """Outputs [networks, K] of wide networks."""
     counts, (x, y) = SIZES[evidence.size], signed(evidence, SIZES[evidence.size].samples)
     seed = derive(evidence.seed, "claim", feedback, L)
-    width = more * counts.width
-    return networks(x, y, L, width, counts.networks, feedback, "deferred", seed=seed, eta_c=eta_c, activation=name)
+    width, count = more * counts.width, counts.same if same else counts.networks
+    return networks(x, y, L, width, count, feedback, "deferred", seed=seed, eta_c=eta_c, activation=name)
 
 
 def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> Judged:
@@ -68,7 +71,7 @@ def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> 
     verdict = together(near(apart) for apart in base.values())
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
     reading = f"Relative distance: {listed(base)}; with {listed(variants)}.{condition}"
-    return Judged(worst, verdict, reading, tuple(variants))
+    return Judged(worst, verdict, reading, tuple(variants), around(0.0, NEAR, len(base)))
 
 
 def _equation_5(evidence: Evidence) -> Judged:
@@ -105,13 +108,12 @@ def _vanishing(evidence: Evidence) -> Judged:
 
 
 def _decoupled(evidence: Evidence) -> Judged:
-    return judge_at_depth(
-        {
-            f"L = {L}": distance(solved(evidence, L, eq5=False), trained(evidence, L, "independent"))
-            for L in SIZES[evidence.size].depths
-        },
-        {"tanh at the largest": distance(*_both(evidence, "independent", "tanh"))},
-    )
+    def apart(L: int, name: Activation = "relu") -> Interval:
+        prediction = solved(evidence, L, eq5=False, name=name, same=True)
+        return distance(prediction, trained(evidence, L, "independent", name=name, same=True))
+
+    depths = SIZES[evidence.size].depths
+    return judge_at_depth({f"L = {L}": apart(L) for L in depths}, {"tanh at the largest": apart(depths[-1], "tanh")})
 
 
 def _both(evidence: Evidence, feedback: Feedback, name: Activation, eta_c: float = ETA_C) -> tuple[Tensor, Tensor]:
@@ -133,7 +135,8 @@ def judge_convergence(
     if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
         verdict = ClaimVerdict.UNDECIDED
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})
-    return Judged(last, verdict, reading + condition, (*variants, "larger networks: docs/two-limits.md"))
+    tried = (*variants, "larger networks: docs/two-limits.md")
+    return Judged(last, verdict, reading + condition, tried, around(0.0, NEAR))
 
 
 def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:

@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeGuard
 
 from nfd.core import visible
 from nfd.paper.claims.claim import ClaimVerdict
+from nfd.paper.claims.significance import ONE_SIDE, discovery_rates, expected_wrong
 from nfd.questions import Row
 from nfd.report import Label, Result, Section
 
+_LEAST_Q = 1e-4  # smaller ones are not told apart
 _KEYS = {"id", "source", "statement", "verdict"}
 _TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
     ClaimVerdict.HOLDS: "good",
@@ -40,26 +42,54 @@ def claims_section(rows: Sequence[Row], title: str = "Statements and verdicts", 
             "source": _plain(row["source"]),
             "statement": [f"{row['id']}: {row['statement']}"],
             "measured": _measured(row),
+            "q": _q(q),
             "verdict": Label(_plain(row["verdict"]), _TONES.get(str(row["verdict"]), "open")),
             "how, and what it says": _details(row),
         }
-        for row in rows
+        for row, q in zip(rows, _rates(rows), strict=True)
     ]
-    return Section(title, [_count(rows)] if rows else ["There are none."], table=table, level=level, cards=True)
+    return Section(
+        title, [_count(rows), chance(rows)] if rows else ["There are none."], table=table, level=level, cards=True
+    )
 
 
 def claims_markdown(rows: Sequence[Row], intro: str) -> str:
     """``intro``, a table of the statements in Markdown, and below it what was measured, read and tried for each."""
-    head = ["| id | source | statement | measured | verdict |", "| --- | --- | --- | --- | --- |"]
-    lines = [
-        f"| {' | '.join(in_markdown(v) for v in (r['id'], r['source'], r['statement'], _measured(r), r['verdict']))} |"
-        for r in rows
+    head = ["| id | source | statement | measured | q | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    cells = [
+        (r["id"], r["source"], r["statement"], _measured(r), _q(q), r["verdict"])
+        for r, q in zip(rows, _rates(rows), strict=True)
     ]
+    lines = [f"| {' | '.join(map(in_markdown, row))} |" for row in cells]
     below = [
         f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
     ]
-    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), ""] if rows else [])
+    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), "", in_markdown(chance(rows)), ""] if rows else [])
     return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
+
+
+def chance(rows: Sequence[Row]) -> str:
+    """How many verdicts chance is expected to have made wrong, and by which rate of false discoveries they stand."""
+    tests = [(row, q) for row, q in zip(rows, _rates(rows), strict=True) if q is not None]
+    given = [(row, q) for row, q in tests if row["verdict"] != ClaimVerdict.UNDECIDED]
+    if not given:
+        return "Chance could make none of these verdicts wrong."
+    last, highest = max(given, key=lambda pair: pair[1])
+    return (
+        f"Of {len(given)} verdicts by an interval, at most {expected_wrong(len(given)):.1f} are expected to be wrong "
+        f"by chance ({ONE_SIDE:.1%} each, reached where the truth lies on a bound). q is the rate of false discoveries "
+        f"at which a verdict stands among these {len(tests)} tests (Benjamini and Hochberg, over the smallest levels "
+        f"at which each would be given); the highest q of a verdict is {highest:.2g} ({last['id']}). The other "
+        f"{len(rows) - len(tests)} have no q: they are exact, not testable here, or without a number."
+    )
+
+
+def _rates(rows: Sequence[Row]) -> list[float | None]:
+    return discovery_rates([_number(row.get("p")) for row in rows])
+
+
+def _q(q: float | None) -> str:
+    return "" if q is None else f"{q:.1g}" if q >= _LEAST_Q else f"below {_LEAST_Q:g}"
 
 
 def _count(rows: Sequence[Row]) -> str:

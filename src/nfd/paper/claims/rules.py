@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from nfd.core import UNKNOWN, Interval
-from nfd.paper.claims.claim import ClaimVerdict, Judged
+from nfd.paper.claims.claim import Bounds, ClaimVerdict, Judged
 from nfd.paper.figures.panels import diverged
 from nfd.paper.figures.selection import Runs
 
@@ -48,7 +49,7 @@ def fast(measured: Interval, exponent: float) -> ClaimVerdict:
 
 def between(measured: Interval, low: float, high: float, reading: str, *tried: str) -> Judged:
     """Holds where the whole interval lies within the bounds, does not where it lies outside."""
-    return _judged(measured, inside(measured, low, high), reading, tried)
+    return _judged(measured, inside(measured, low, high), reading, tried, Bounds(low, high))
 
 
 def below(measured: Interval, bound: float, reading: str, *tried: str) -> Judged:
@@ -64,12 +65,17 @@ def above(measured: Interval, bound: float, reading: str, *tried: str) -> Judged
 def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -> Judged:
     """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
     above that: finite sizes shift a fitted exponent, and what is to be told from 1/size is its root."""
-    return _judged(measured, fast(measured, exponent), reading, tried)
+    return _judged(measured, fast(measured, exponent), reading, tried, Bounds(-math.inf, exponent + FASTER))
 
 
-def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]) -> Judged:
+def _judged(measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...], bounds: Bounds) -> Judged:
     """With what was tried, where the statement does not simply hold."""
-    return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried)
+    return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried, bounds)
+
+
+def around(expected: float, margin: float, cases: int = 1) -> Bounds:
+    """The bounds of ``near`` and ``flat``."""
+    return Bounds(expected - margin, expected + margin, cases)
 
 
 def together(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
@@ -96,7 +102,7 @@ def conditional(judged: Judged, condition: str) -> Judged:
     """What holds, with its condition."""
     if judged.verdict != ClaimVerdict.HOLDS:
         return judged
-    return Judged(judged.value, ClaimVerdict.CONDITIONAL, f"{condition} {judged.reading}".strip(), judged.tried)
+    return replace(judged, verdict=ClaimVerdict.CONDITIONAL, reading=f"{condition} {judged.reading}".strip())
 
 
 def known(measured: Interval) -> bool:

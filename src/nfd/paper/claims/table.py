@@ -58,6 +58,12 @@ def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object
     return Evidence(config.size, dataset, config.seed, runs)
 
 
+def updated(rows: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those that were judged anew in their places, in the order of the text."""
+    by_id = {row["id"]: dict(row) for row in (*rows, *judged)}
+    return [by_id[claim.id] for claim in CLAIMS if claim.id in by_id]
+
+
 def table(evidence: Evidence, claims: Sequence[Claim] = CLAIMS, *, progress: bool = False) -> list[dict[str, Any]]:
     """One line for every claim."""
     with bar("claims", enabled=progress) as shown:

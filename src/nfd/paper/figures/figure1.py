@@ -74,9 +74,15 @@ def advantage(training: Runs, metric: str = "test_loss") -> Interval:
 
 def variance_ratio(training: Runs) -> Interval:
     """log of the variance of test losses over seeds, post- over pre-activation, by the F distribution."""
-    losses = {order: some.metric("test_loss") for order, some in training.by("order").items()}
-    ratio = float((losses["post"].var(0) / losses["pre"].var(0)).log())
-    freedom = len(losses["pre"]) - 1
+    return variances(training, training.metric("test_loss"))
+
+
+def variances(training: Runs, values: torch.Tensor) -> Interval:
+    """The same of any number of the runs, ``[runs]``."""
+    order = torch.tensor([run.config["order"] == "post" for run in training])
+    post, pre = values[order], values[~order]
+    ratio = float((post.var(0) / pre.var(0)).log())
+    freedom = len(pre) - 1
     half = math.log(float(stats.f.ppf(0.975, freedom, freedom)))
     return Interval(ratio, 2 / math.sqrt(freedom), ratio - half, ratio + half)
 
