@@ -84,6 +84,7 @@ def _opening(result: dict[str, Any]) -> list[str]:
     kinds = len({row["kind"] for row in rows})
     noise = math.sqrt(NOMINAL * (1 - NOMINAL) / result["repetitions"])
     said = [
+        "Here you see how often the intervals that `nfd` prints hold the truth.",
         "*Made by `make coverage`; no number is written by hand.*",
         "An interval of 95 % holds the truth 19 times in 20, if what it assumes is so. This page repeats every kind of "
         "interval that `nfd` prints, on cases whose truth is known, and counts.",

@@ -210,6 +210,8 @@ def page(result: Result) -> str:
 def _opening(result: Result) -> list[str]:
     about = {name: cell(name, value) for name, value in result.machine.items()}
     said = [
+        "Here you see how fast the library is beside dense networks and other libraries, and how to measure it on your "
+        "machine.",
         "*Made by `python -m benchmarks.page` from benchmarks/baseline.json, a result of `make bench`; no number "
         "is written by hand.*",
         f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "

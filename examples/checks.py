@@ -23,6 +23,9 @@ Batches = list[tuple[Any, Tensor]]
 
 PAGE = """# Checks
 
+Compare your own check with these eight: networks whose scaling is known, and what `nfd.check` says of each.
+Words and symbols are in the [glossary](glossary.md).
+
 *Made by `python examples/checks.py`. Every table is what `print(nfd.check(...))` shows; exponents are log-log slopes
 with 95 % intervals over seeds and sizes, and meters are defined in `nfd.meters.updates`.*
 

@@ -58,6 +58,9 @@ class Answers:
 
 PAGE = """# The limit, trained for epochs
 
+Here you see the limit of feature learning over many passes of the data, beside the kernels, and how to repeat it.
+Words and symbols are in the [glossary](glossary.md).
+
 *Made by `python examples/epochs.py --data-dir DIR`; no number is written by hand. Data: {data}; {train:,} training
 and {tests:,} test images.*
 

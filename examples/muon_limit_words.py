@@ -2,6 +2,9 @@
 
 PAGE = """# Muon in the limit: does the best rate stay, and do inner layers learn?
 
+Choose a rule for your model under Muon: this page measures whether the best rate stays as width and depth grow.
+Words and symbols are in the [glossary](glossary.md).
+
 *Numbers by `python examples/muon_limit.py --full`, kept in `docs/muon.json`; the page and its charts by
 `python examples/muon_limit_page.py`. Brackets hold 95 % intervals over seeds. Exponents and drifts are doublings per
 doubling of width or depth; their verdicts are those of [a check](checks.md).*

@@ -1,4 +1,4 @@
-"""Does the best learning rate of a small GPT fit a large one, under which rule, and does a check foresee it?
+"""Does the best learning rate of a small GPT fit a large one, under which rule, and does a check predict it?
 
 python examples/transfer_gpt.py                        # a small version, in minutes
 python examples/transfer_gpt.py --full                 # docs/transformers.md: hours on two cores

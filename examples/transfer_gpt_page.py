@@ -199,7 +199,7 @@ def checks(results: Results) -> str:
         )
     settings = next(iter(own.values()))["settings"]
     seen_at = [f"faults at step {step}" for step in settings["at"]]
-    head = ["ladder", *seen_at, "drift of the best rate", "transfer", "did the check foresee it?"]
+    head = ["ladder", *seen_at, "drift of the best rate", "transfer", "did the check predict it?"]
     details = [f"### {ladder_title(results, name)}\n\n{exponents(check)}" for name, check in own.items()]
     return CHECKS.format(seeds=settings["seeds"], table=table(head, rows), details="\n\n".join(details))
 

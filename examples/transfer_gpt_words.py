@@ -1,6 +1,9 @@
 """The words of the page of ``transfer_gpt.py``; its numbers come from ``transfer_gpt_page``."""
 
-PAGE = """# A GPT: which rule carries its learning rate, and does a check foresee it?
+PAGE = """# A GPT: which rule keeps its best learning rate, and does a check predict it?
+
+Choose a rule for your Transformer: this page compares four of them on a GPT, under AdamW and Muon.
+Words and symbols are in the [glossary](glossary.md).
 
 *Made by `python examples/transfer_gpt.py{option}`. Brackets hold 95 % intervals over seeds.*
 

@@ -23,6 +23,9 @@ WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
 
 PAGE = """# Two limits
 
+See how far the paper's limit is from the network that you train, and why there are two.
+Words and symbols are in the [glossary](glossary.md).
+
 *Made by `python examples/two_limits.py`: {samples} digits, one per step, +1 for even and -1 for odd, inputs normalised,
 (f - y)^2 / 2, ReLU, T = {horizon:g}, eta_c = {eta_c:g}. {networks} networks with deferred weights of width {width:,}
 stand for infinite width, {networks} dense ones of width {dense_width:,} are the standard network, {solutions} solutions

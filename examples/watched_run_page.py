@@ -21,6 +21,9 @@ LAST = 8  # steps
 
 PAGE = """# A larger run, watched and saved
 
+Follow one model from tuning to a run that goes wrong and is saved, as you would do it with yours.
+Words and symbols are in the [glossary](../glossary.md).
+
 *Made by `python examples/watched_run.py`, which does all of this on two cores in minutes.* A small GPT reads the
 source of Python's `typing` and `inspect` as bytes (`examples/wide_gpt.py`). We tune it small, plan a larger one,
 watch its training, make a mistake that many training loops make, and save the run. `watched_run` is the file of the
@@ -35,7 +38,7 @@ Its rate of {lr:g} is what the larger network gets, through its plan.
 ## Learn what to expect
 
 A check trains a few small networks of two widths and two depths with the same batches, rate and schedule, and looks
-at them at several steps. From it the watch foretells every meter of the larger network, with the limits that a sound
+at them at several steps. From it the watch predicts every meter of the larger network, with the limits that a sound
 run keeps.
 
 {check}

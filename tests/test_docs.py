@@ -40,7 +40,7 @@ SHOWN = {"text", "math", "diff", *DIRECTIVES}
 RUN = {"python", "bash", "toml"}
 
 # Pages whose Python takes longer than a few seconds, run by `make test-all`.
-LONG = {"README.md"}
+LONG = {"README.md", "docs/tutorial.md"}
 
 # Lines of shell that no test runs, and why. All others are run.
 NOT_RUN = {
@@ -376,6 +376,17 @@ def test_every_object_and_test_exists(row: str) -> None:
 
 def test_the_table_is_not_empty() -> None:
     assert len(MAPPED) >= 10
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_begins_with_what_it_lets_its_reader_do(page: str) -> None:
+    """In a paragraph after the title, before any note of how the page was made."""
+    title, _, _, opening, text, *_ = MarkdownIt().parse((ROOT / page).read_text())
+    assert (title.type, opening.type) == ("heading_open", "paragraph_open")
+    assert not text.content.startswith("*Made by")
+    assert re.search(
+        r"(?i)\b(you|yours?)\b|^(choose|compare|decide|draw|find|follow|look up|scale|train)\b", text.content
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -166,6 +166,8 @@ def page(found: list[Edit], results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Wrong edits, and the tests that notice",
         "",
+        "Here you see which small mistakes in the code the tests notice.",
+        "",
         "A test is worth what it notices. These are small wrong edits in the mathematics and the measurements: signs,",
         "exponents, factors, swapped arguments. `make wrong-edits` makes each in a copy of the repository and runs the",
         "tests that should notice it; where they pass, the whole default suite. A test of the default suite keeps the",

@@ -18,6 +18,7 @@ Drawn = Sequence[tuple[Sequence[Finding], Section]]
 
 _FIGURES = "The figures of the paper"
 _CLAIMS = "What the paper says, and what is measured"
+_PURPOSE = "Look up whether a statement of the paper holds, and how you can measure it again."
 
 
 def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Section:
@@ -61,7 +62,7 @@ def write_claims(
 
 def claims_page(config: FigureConfig, rows: Sequence[Row], data: str, command: str) -> str:
     """The table of claims as a page in Markdown."""
-    return claims_markdown(rows, f"# {_CLAIMS}\n\n{in_markdown(_intro(config, data, command))}")
+    return claims_markdown(rows, f"# {_CLAIMS}\n\n{_PURPOSE}\n\n{in_markdown(_intro(config, data, command))}")
 
 
 def judged_before(directory: Path) -> list[dict[str, Any]]:
