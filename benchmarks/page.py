@@ -122,9 +122,11 @@ SECTIONS = (
         "Calls of operations are saved, and no arithmetic. So what bounds the gain is the time that a network alone "
         "spends in products and in the memory of its weights: where a product has few operations "
         "most of the time goes into calls, and the gain grows with the number of networks; where it has millions there "
-        "is none. Sweeps train up to 16 networks together where a product has at most a million operations, counted "
-        "for the first batch, and alone beyond (`nfd.training.together`). Muon gains most, as its Newton-Schulz steps "
-        "are 15 small products for every matrix.",
+        "is none. A Transformer of width 32 on 256 tokens a step is there already: operations on all networks by "
+        "hand, without `vmap`, are no more than 1.4 times as fast as a loop. Sweeps train up to 16 networks together "
+        "where a product has at most a million operations, five under Muon, counted for the first batch, and alone "
+        "beyond (`nfd.training.together`). Muon gains most, as its Newton-Schulz steps are 15 small products for every "
+        "matrix.",
     ),
     Section(
         "Kernels",

@@ -20,7 +20,7 @@ from nfd.families.paper import PaperFamily
 from nfd.runs.trials import Trial
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
-from nfd.training.together import most_together
+from nfd.training.together import Alone, together
 
 STREAM = torch.Generator().manual_seed(0)
 STEPS = 6
@@ -55,7 +55,7 @@ def check_records(runs: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [record.status for record in alone] == ["diverged" if run.lr > 1 else "done" for run in runs]
     for one, other in zip(together, alone, strict=True):
         assert (one.key, one.status, one.config) == (other.key, other.status, other.config)
-        assert one.metrics == pytest.approx(other.metrics, rel=1e-9)
+        assert one.metrics == pytest.approx(other.metrics | {"together": 1.0}, rel=1e-9)
         torch.testing.assert_close(
             torch.tensor(one.curves["loss"]), torch.tensor(other.curves["loss"]), rtol=1e-9, atol=0, equal_nan=True
         )
@@ -187,6 +187,18 @@ def smoothed(out: Any, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(out, y, label_smoothing=0.1)
 
 
+class Doubled(torch.autograd.Function):
+    """Without a rule for ``vmap``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * grads[0]
+
+
 def weighed(out: Any, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(out, y) * float(out.detach().norm() > 0)
 
@@ -203,27 +215,32 @@ TOGETHER = {
     "the paper's": recipe(PaperFamily(nfd.ResNet, 5, 3)),
 }
 ALONE = {
-    "dropout": recipe(partial(Changed, nn.Dropout(0.1))),
-    "batch norm": recipe(partial(Changed, nn.BatchNorm1d(3))),
-    "random numbers of others": recipe(partial(Changed, drawn)),
-    "control flow": recipe(partial(Changed, clipped)),
-    "a number of its own": recipe(partial(OwnNumber, nn.Identity())),
-    "a counter": recipe(partial(Buffered, nn.Identity())),
-    "networks that are the same": recipe(same, rule="standard"),
-    "a number that shows in eval mode": recipe(partial(InEval, nn.Identity())),
-    "16 bits": recipe(rounded, optimizer="muon"),
-    **{f"hooks, {place}": recipe(partial(with_hooks, place=place), optimizer="muon") for place in PLACES},
-    "a loss that looks": recipe(Residual, loss=weighed),
-    "an optimizer of one's own": recipe(Residual, make_optimizer=torch.optim.AdamW),
-    "an error": recipe(partial(Changed, lambda out: out[:, :1])),
+    "dropout": (recipe(partial(Changed, nn.Dropout(0.1))), Alone.RANDOM),
+    "batch norm": (recipe(partial(Changed, nn.BatchNorm1d(3))), Alone.BUFFERS),
+    "random numbers of others": (recipe(partial(Changed, drawn)), Alone.RANDOM),
+    "control flow": (recipe(partial(Changed, clipped)), Alone.REFUSED),
+    "a function without a rule": (recipe(partial(Changed, Doubled.apply)), Alone.REFUSED),
+    "a number of its own": (recipe(partial(OwnNumber, nn.Identity())), Alone.DIFFERENT),
+    "a counter": (recipe(partial(Buffered, nn.Identity())), Alone.BUFFERS),
+    "networks that are the same": (recipe(same, rule="standard"), Alone.EQUAL),
+    "a number that shows in eval mode": (recipe(partial(InEval, nn.Identity())), Alone.DIFFERENT),
+    "16 bits": (recipe(rounded, optimizer="muon"), Alone.PRECISION),
+    **{
+        f"hooks, {place}": (recipe(partial(with_hooks, place=place), optimizer="muon"), Alone.HOOKS) for place in PLACES
+    },
+    "a loss that looks": (recipe(Residual, loss=weighed), Alone.REFUSED),
+    "an optimizer of one's own": (recipe(Residual, make_optimizer=torch.optim.AdamW), Alone.OPTIMIZER),
+    "an error": (recipe(partial(Changed, lambda out: out[:, :1])), Alone.REFUSED),
 }
 
 
 @pytest.mark.parametrize("case", [*TOGETHER, *ALONE])
 def test_what_can_be_is_trained_together(case: str, recwarn: pytest.WarningsRecorder) -> None:
-    given = TOGETHER.get(case) or ALONE[case]
+    given, reason = ALONE.get(case) or (TOGETHER[case], None)
     state = torch.get_rng_state()
-    assert (most_together(given, 16, 2) > 1) is (case in TOGETHER)
+    decided = together(given, 16, 2)
+    assert (decided.reason, decided.most > 1) == (reason, case in TOGETHER)
+    assert bool(decided.detail) is (reason is Alone.REFUSED)
     assert torch.equal(torch.get_rng_state(), state)
     assert not recwarn.list
 
@@ -233,6 +250,22 @@ def test_networks_that_draw_random_numbers_late_draw_their_own() -> None:
     given = recipe(partial(LateNoise, nn.Identity()), [*VECTORS, *VECTORS])
     runs = [Trial(given, 16, 2, seed, 1e-3) for seed in range(2)]
     assert given.task.steps > 6
-    assert most_together(given, 16, 2) > 1
+    assert together(given, 16, 2).most > 1
     alone = [record for run in runs for record in Trial.train([run], "cpu")]
     assert [record.metrics for record in Trial.train(runs, "cpu")] == [record.metrics for record in alone]
+
+
+def test_networks_that_are_large_are_trained_alone() -> None:
+    assert together(recipe(Residual), 512, 2).reason is Alone.WIDTH
+    many = [(torch.randn(60, 5), torch.randint(0, 3, (60,)))] * 3
+    assert together(recipe(Residual, many), 128, 2).reason is Alone.PRODUCTS
+    assert together(recipe(Residual, many, "muon"), 128, 2).reason is None  # its own products are small
+    assert together(recipe(Residual, many, "muon"), 256, 2).reason is Alone.PRODUCTS
+
+
+def test_a_transfer_tells_why_small_networks_were_trained_one_after_another() -> None:
+    asked = {"widths": (4, 8), "depths": (1,), "batches": VECTORS[:3], "lr": (1e-3, 1e-2, 1e-1), "seeds": 2}
+    assert not nfd.transfer(Residual, rules=("mup",), **asked).notes
+    noisy = nfd.transfer(partial(Changed, nn.Dropout(0.1)), rules=("mup",), **asked, version="1")
+    assert noisy.notes == ("Small networks are trained one after another: they draw random numbers.",)
+    assert noisy.notes[0] in str(noisy)

@@ -74,7 +74,7 @@ class Capacity:
         horizons: of the paper's networks.
         lr: the rate of the runs, where they share one, and rate_name: what it is called.
         speed: operations per second at which the largest was trained; not-a-number where that is not known.
-        notes: what was left out of the runs, and why.
+        notes: what was left out of the runs, and why; why small networks were trained one after another.
     """
 
     law: Law | PowerLaw

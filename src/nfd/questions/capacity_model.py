@@ -141,6 +141,7 @@ def capacity(
         lr=rate,
         rate_name=family.rate_name,
         speed=_speed(costs, trained),
+        notes=tuple(dict.fromkeys(note for of_length in ladders.values() for note in of_length.notes)),
     )
 
 

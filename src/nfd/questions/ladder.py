@@ -51,6 +51,13 @@ class Ladder:
         """The metric of a trial by which networks are compared."""
         return "test_loss" if self.recipe.task.eval_batches else "train_loss"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why small networks were trained one after another, where their code is the reason."""
+        decided = [together for recipe in self.recipes.values() for together in recipe.together.values()]
+        of_code = [together for together in decided if together.reason is not None and not together.reason.by_size]
+        return tuple(dict.fromkeys(f"Small {together}." for together in of_code))
+
     def trials(
         self,
         rule: RuleName,

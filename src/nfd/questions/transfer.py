@@ -146,7 +146,7 @@ class Transfer:
 
     Attributes:
         rules: the answer for each. about: what was trained, in words. score: the loss that best rates minimise.
-        notes: what was left out of the runs, and why.
+        notes: what was left out of the runs, and why; why small networks were trained one after another.
     """
 
     rules: tuple[RuleTransfer, ...]

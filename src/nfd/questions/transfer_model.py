@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def transfer(
     grid = _grid(lr, ladder.recipe.family.optimizer)
     networks = _Trials(ladder, grid, varying, check_flag("halving", halving))
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
-        return best_rates(networks, sweep)
+        return replace(best_rates(networks, sweep), notes=ladder.notes)
 
 
 class _Trials(Networks):

@@ -26,9 +26,10 @@ from nfd.training.blame import blaming_the_model
 from nfd.training.loop import Step
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
-from nfd.training.together import most_together
+from nfd.training.together import together
 
 DIRECTIONS, MOST_DIRECTIONS = "directions", "most_directions"  # of structured updates, in a record
+TOGETHER = "together"  # in a record: trained with others as one, so that it differs by rounding from one trained alone
 _NONE: Mapping[str, float] = MappingProxyType({})
 
 
@@ -37,7 +38,8 @@ class Trial(Run):
     """One network of a recipe's family.
 
     Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth of the steps), and
-    ``test_loss`` where the task has ``eval_batches``; and the curve ``loss``, before each update.
+    ``test_loss`` where the task has ``eval_batches``; and the curve ``loss``, before each update. ``together`` is 1
+    where it was trained with others as one, which changes its numbers by rounding, and is missing elsewhere.
 
     A trial that stops early is a run of its own: its curve is the beginning of the whole trial's, and no evaluation
     batch judges it.
@@ -104,7 +106,7 @@ class Trial(Run):
 
     @property
     def most_together(self) -> int:
-        return most_together(self.recipe, self.width, self.depth) if self.weights == "dense" else 1
+        return together(self.recipe, self.width, self.depth).most if self.weights == "dense" else 1
 
     @classmethod
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
@@ -121,12 +123,12 @@ class Trial(Run):
         return member
 
     def record(
-        self, group: str, losses: torch.Tensor, judged: float, seconds: float, ranks: Mapping[str, float] = _NONE
+        self, group: str, losses: torch.Tensor, judged: float, seconds: float, more: Mapping[str, float] = _NONE
     ) -> Record:
-        """What is stored of it, from its losses ``[steps]``, its mean loss after training, and its ranks."""
+        """What is stored of it, from its losses ``[steps]``, its mean loss after training, and more metrics."""
         bad = (~losses.isfinite()).nonzero()
         losses = losses[: int(bad[0]) + 1] if len(bad) else losses  # as where it is trained alone
-        metrics = loss_metrics(losses, math.isfinite(judged)) | dict(ranks)
+        metrics = loss_metrics(losses, math.isfinite(judged)) | dict(more)
         if self.task.eval_batches:
             metrics["test_loss"] = math.inf if "diverged_at" in metrics else judged
         status: Status = "diverged" if "diverged_at" in metrics else "done"
@@ -206,7 +208,10 @@ def _together(runs: Sequence[Trial], group: str, place: torch.device) -> list[Re
         if global_state() != streams or not losses[:, 0].isfinite().all():
             raise StateError("networks that draw random numbers, or begin without a loss, are trained alone.")
     seconds = (time.perf_counter() - start) / len(runs)
-    return [run.record(group, own, value, seconds) for run, own, value in zip(runs, losses, judged, strict=True)]
+    as_one = {TOGETHER: 1.0}
+    return [
+        run.record(group, own, value, seconds, as_one) for run, own, value in zip(runs, losses, judged, strict=True)
+    ]
 
 
 def _factors(runs: Sequence[Trial]) -> Callable[[int], torch.Tensor] | None:

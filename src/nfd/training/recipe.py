@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named
 from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
+
+if TYPE_CHECKING:
+    from nfd.training.together import Together
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
@@ -51,7 +54,7 @@ class Recipe:
     version: str | None = None
     warmup: float = 0.0
     laws: tuple[OptimizerLaw, ...] = field(init=False, repr=False)
-    together: dict[tuple[int, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    together: dict[tuple[int, int], Together] = field(default_factory=dict, init=False, repr=False, compare=False)
     """How many networks of a size are trained as one, where that is decided (``nfd.training.together``)."""
 
     def __post_init__(self) -> None:

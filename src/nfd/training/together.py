@@ -6,52 +6,117 @@ The time of a small network goes into calling operations. A stack calls each of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nfd.core.errors import described
 from nfd.core.random import global_state, global_streams
 from nfd.families.member import Member
 from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import law_of
 from nfd.training.recipe import Recipe
-from nfd.training.task import Task
+from nfd.training.task import Pair, Task
 
 _TOGETHER = 16  # most networks
 _WIDEST = 256  # wider ones are not even built to be asked
 _WORK = 1e6  # floating-point operations of a product, beyond which little of its time is its call
+_WORK_OF_MUON = 5e6  # whose own products are smaller
 _STEPS = 2
 _ROUNDING = 1e-5  # of a loss
 _ROUNDING_OF_MUON = 1e-3  # whose products are in 16 bits
 
 
-def most_together(recipe: Recipe, width: int, depth: int) -> int:
-    """How many networks of a size are trained as one, at most.
+class Alone(Enum):
+    """Why networks of one size are trained one after another."""
+
+    WIDTH = "they are too wide to gain"
+    PRODUCTS = "their products have too many operations to gain"
+    OPTIMIZER = "their optimizer has no form for several networks"
+    PRECISION = "they hold fewer bits than 32"
+    HOOKS = "hooks of gradients see those of one network"
+    RANDOM = "they draw random numbers"
+    BUFFERS = "they change their buffers"
+    EQUAL = "two seeds give the same losses"
+    DIFFERENT = "together they have other losses than alone"
+    REFUSED = "they cannot be computed together"
+
+    @property
+    def by_size(self) -> bool:
+        """Whether smaller networks of the same code may be trained together."""
+        return self in (Alone.WIDTH, Alone.PRODUCTS)
+
+
+class AloneError(Exception):
+    """Networks must be trained one after another, and why."""
+
+    def __init__(self, reason: Alone) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Together:
+    """How many networks of a size are trained as one, at most; where that is one, why, and what PyTorch said."""
+
+    most: int
+    reason: Alone | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.reason is None:
+            return f"up to {self.most} networks are trained as one"
+        return f"networks are trained one after another: {self.reason.value}" + (self.detail and f" ({self.detail})")
+
+
+def together(recipe: Recipe, width: int, depth: int) -> Together:
+    """How many networks of a size are trained as one, at most, and why they are not.
 
     They are few operations and no more than rounding changes their numbers: two of them are trained for two steps and
     judged, alone and together. A model that refuses, draws random numbers, changes its buffers, hooks into gradients or
     holds fewer bits than 32 is trained alone.
     """
     if (width, depth) not in recipe.together:
-        recipe.together[width, depth] = _TOGETHER if _fits(recipe, width, depth) else 1
+        recipe.together[width, depth] = _decided(recipe, width, depth)
     return recipe.together[width, depth]
 
 
-def _fits(recipe: Recipe, width: int, depth: int) -> bool:
-    if width > _WIDEST or recipe.make_optimizer is not None or law_of(recipe.family.optimizer).make_stacked is None:
-        return False
+def _decided(recipe: Recipe, width: int, depth: int) -> Together:
+    if width > _WIDEST:
+        return Together(1, Alone.WIDTH)
+    law = law_of(recipe.family.optimizer)
+    if recipe.make_optimizer is not None or law.make_stacked is None:
+        return Together(1, Alone.OPTIMIZER)
     task = recipe.task.on(torch.device("cpu"))
-    with suppress(Exception), warnings.catch_warnings(), global_streams(0):  # trained alone it says what is wrong
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
-        members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
-        few = work(members[0], task) <= _WORK
-        return few and not _hooked(members[0].module) and _is_exact(members[0].module) and _agree(recipe, members, task)
-    return False
+    try:
+        with warnings.catch_warnings(), global_streams(0):
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
+            members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
+            _check_members(members, task, _WORK if law.rest is None else _WORK_OF_MUON)
+            _check_losses(recipe, members, task)
+    except AloneError as error:
+        return Together(1, error.reason)
+    except Exception as error:  # trained alone it says what is wrong
+        return Together(1, Alone.REFUSED, described(error).splitlines()[0])
+    return Together(_TOGETHER)
+
+
+def _check_members(members: list[Member], task: Task, most_work: float) -> None:
+    """Raise AloneError where a look at networks tells."""
+    module = members[0].module
+    if work(members[0], task) > most_work:
+        raise AloneError(Alone.PRODUCTS)
+    if _hooked(module):
+        raise AloneError(Alone.HOOKS)
+    if any(p.dtype not in (torch.float32, torch.float64) for p in module.parameters()):
+        raise AloneError(Alone.PRECISION)
 
 
 def _hooked(module: nn.Module) -> bool:
@@ -61,11 +126,6 @@ def _hooked(module: nn.Module) -> bool:
     return any(of_tensors) or any(of_modules)
 
 
-def _is_exact(module: nn.Module) -> bool:
-    """Whether rounding of its numbers is too small to be seen."""
-    return all(p.dtype in (torch.float32, torch.float64) for p in module.parameters())
-
-
 class _RefusingHooks(TorchFunctionMode):
     """Raises where a forward pass hooks into the gradient of what it computes, which a stack would leave out."""
 
@@ -73,7 +133,7 @@ class _RefusingHooks(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function is Tensor.register_hook:
-            raise RuntimeError("hooks of gradients see those of one network alone.")
+            raise AloneError(Alone.HOOKS)
         return function(*args, **(kwargs or {}))
 
 
@@ -84,26 +144,41 @@ def work(member: Member, task: Task) -> float:
     return member.operations(inputs) * batch_size(inputs) / (3 * max(matrices, 1))
 
 
-def _agree(recipe: Recipe, members: list[Member], task: Task) -> bool:
-    """Whether two networks that differ lose together what they lose alone, and change nothing but their weights."""
+def _check_losses(recipe: Recipe, members: list[Member], task: Task) -> None:
+    """Raise AloneError unless two networks that differ lose together what they lose alone, and change only weights."""
     law, pairs = law_of(recipe.family.optimizer), task.batches[:_STEPS]
     stack = type(members[0]).stacked(members)
     if stack is None:
-        return False
+        raise AloneError(Alone.REFUSED)
     for member in members:
         member.module.train()
-    buffers = [b for member in members for b in member.module.buffers()]
-    before, start = [b.clone() for b in buffers], global_state()
     groups = [member.groups(law.check_rate) for member in members]
-    expected = []
     with _RefusingHooks():
-        together = [row.losses for row in recipe.rows_together(stack, groups, pairs, None)]
-        together.append(torch.tensor(recipe.judged_together(stack, task)))
-        for member in members:
-            alone = [row.losses for row in recipe.rows(member, law.check_rate, 0.0, pairs, None)]
-            expected.append(torch.stack([*alone, torch.tensor(recipe.judged(member, task))]))
-    unchanged = start == global_state() and all(map(torch.equal, buffers, before))
+        with _changing_only_weights(members):
+            alone = [_losses(recipe, member, pairs, task) for member in members]
+        with _changing_only_weights(members):
+            losses = [row.losses for row in recipe.rows_together(stack, groups, pairs, None)]
+            losses.append(torch.tensor(recipe.judged_together(stack, task)))
+    if torch.equal(*alone):
+        raise AloneError(Alone.EQUAL)
     rounding = _ROUNDING if law.rest is None else _ROUNDING_OF_MUON
-    differ = not torch.equal(expected[0], expected[1])
-    same = torch.allclose(torch.stack(together).double(), torch.stack(expected, 1).double(), rtol=rounding, atol=0.0)
-    return unchanged and differ and same
+    if not torch.allclose(torch.stack(losses).double(), torch.stack(alone, 1).double(), rtol=rounding, atol=0.0):
+        raise AloneError(Alone.DIFFERENT)
+
+
+@contextmanager
+def _changing_only_weights(members: Sequence[Member]) -> Iterator[None]:
+    buffers = [b for member in members for b in member.module.buffers()]
+    before, streams = [b.clone() for b in buffers], global_state()
+    yield
+    if global_state() != streams:
+        raise AloneError(Alone.RANDOM)
+    if not all(map(torch.equal, buffers, before)):
+        raise AloneError(Alone.BUFFERS)
+
+
+def _losses(recipe: Recipe, member: Member, pairs: Sequence[Pair], task: Task) -> Tensor:
+    """Of a network that is trained and judged alone."""
+    rate = law_of(recipe.family.optimizer).check_rate
+    losses = [row.losses for row in recipe.rows(member, rate, 0.0, pairs, None)]
+    return torch.stack([*losses, torch.tensor(recipe.judged(member, task))])
