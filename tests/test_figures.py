@@ -28,22 +28,58 @@ from tests.handmade import (
 )
 
 from nfd.data.digits import digits
-from nfd.paper.config import FigureConfig
+from nfd.paper.config import FigureConfig, Preset
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
+from nfd.paper.figures.beside_captions import CAPTIONS, Caption, Span, beside_captions
+from nfd.paper.figures.beside_captions import row as beside
 from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
-from nfd.paper.figures.selection import DataSummary
+from nfd.paper.figures.selection import DataSummary, Runs
+from nfd.paper.pages import rows_in_markdown
 from nfd.questions.findings.finding import Finding, slope_row
 from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep
 from nfd.runs.trained import looks
+from nfd.store.rows import Record
 
+ROOT = Path(__file__).parents[1]
 DATA = DataSummary("pictures", 10)
 PANELS = {
     "1": "abc", "2": "abcd", "3": "abcd", "5": "abcdefghij", "6": "abcdef",
     "4": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
     "7": ["a-train", "a-test", "b-train", "b-test", "c-train", "c-test"],
 }  # fmt: skip
+
+
+def planned(size: Preset) -> dict[str, dict[str, Runs]]:
+    """Every figure's runs, by figure and part, as if they had run."""
+
+    def run(config: RunConfig) -> Record:
+        return Record("run", "group", "done", config.model_dump(), {})
+
+    return {
+        number: {name: Runs([run(c) for c in configs]) for name, configs in figure.grids(size, {}, digits()).items()}
+        for number, figure in FIGURES.items()
+    }
+
+
+def test_the_page_says_what_ran_beside_every_caption() -> None:
+    rows = beside_captions(planned("cpu"), 50_000)
+    assert rows_in_markdown(rows) in (ROOT / "docs/figures.md").read_text()
+    for number, parts in CAPTIONS.items():
+        shown = set(FIGURES[number].parts["cpu"]) - {"limit"}  # which is what Figure 3 compares with
+        assert set(parts) == shown
+
+
+def test_what_is_apart_from_a_caption_is_named() -> None:
+    caption = Caption("a", {"width": 8, "depth": Span(2, 4), "epochs": 30, "seed": 4}, ("horizon",))
+    of = {"width": 8, "depth": [2, 4], "steps": 20, "batch": 15}
+    assert beside("1", caption, made(lambda c: ({}, {}), **of), 10) == {
+        "panel": "1 a", "caption": "width 8; depth 2 to 4; epochs 30; seeds 4", "left open": "T",
+        "ran": "width 8; depth 2, 4; epochs 30; seeds 4; T 1", "apart": "nothing that is stated",
+    }  # fmt: skip
+    other: dict[str, Any] = {"width": [8, 16], "depth": [2, 3], "steps": 20, "batch": 15, "seed": [0]}
+    assert beside("1", caption, made(lambda c: ({}, {}), **other), 20)["apart"] == "width, depth, epochs, seeds"
 
 
 def by_letter(found: list[Finding]) -> dict[str, Finding]:

@@ -41,18 +41,21 @@ class FigureCommand(PaperOptions):
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.figures import FIGURES
+        from nfd.paper.figures.beside_captions import beside_captions
         from nfd.paper.figures.making import dataset_for, findings, trained
         from nfd.paper.pages import write_figure, write_figures
 
-        figures = FIGURES.values() if self.number == "all" else [FIGURES[self.number]]
-        drawn, dataset = [], dataset_for(config, progress=True)
+        numbers = list(FIGURES) if self.number == "all" else [self.number]
+        drawn, dataset, runs = [], dataset_for(config, progress=True), {}
         with self.sweep(self.runs_in(directory)) as sweep:
-            for figure in figures:
-                panels = findings(figure, trained(figure, config, sweep, say), dataset)
+            for number in numbers:
+                figure, runs[number] = FIGURES[number], trained(FIGURES[number], config, sweep, say)
+                panels = findings(figure, runs[number], dataset)
                 drawn.append((panels, write_figure(figure, panels, dataset.title, directory)))
                 for finding in panels:
                     say(f"{finding.name}: {finding.headline}")
-        print(f"Report: {write_figures(config, drawn, dataset.title, directory, command)}")
+        beside = beside_captions(runs, len(dataset.train))
+        print(f"Report: {write_figures(config, drawn, beside, dataset.title, directory, command)}")
         return 0
 
 

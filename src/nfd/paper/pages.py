@@ -31,17 +31,33 @@ def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directo
     return section
 
 
-def write_figures(config: FigureConfig, drawn: Drawn, data: str, directory: Path, command: str) -> Path:
-    """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path."""
+def write_figures(
+    config: FigureConfig, drawn: Drawn, beside: Sequence[Row], data: str, directory: Path, command: str
+) -> Path:
+    """Write the page of several figures, ``result.json`` and ``config.toml``; returns the page's path.
+
+    Args:
+        beside: what ran for every panel and what its caption says (``figures.beside_captions``).
+    """
     return Report(
         f"{_FIGURES}, on {data}",
         command,
         config,
         [],
         opening=[*_warning(config), *(section for _, section in drawn)],
-        closing=[made_by(command, "The same command draws again without training.")],
+        closing=[
+            Section("What ran, beside the captions", [], table=beside, cards=True),
+            made_by(command, "The same command draws again without training."),
+        ],
         content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
     ).write(directory)
+
+
+def rows_in_markdown(rows: Sequence[Row]) -> str:
+    """Rows of the same columns as a table in Markdown."""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([in_markdown(row[name]) for name in head] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write_claims(

@@ -24,8 +24,8 @@ class Evidence:
     runs: Mapping[str, Mapping[str, Runs]] = field(default_factory=dict)
 
     def part(self, figure: str, name: str, more: str = "") -> Runs:
-        """The runs of a part of a figure; in their place those that claims have of their own, as ``4-ends`` for the
-        part ``ends`` of Figure 4: more seeds or steps than the figure shows."""
+        """The runs of a part of a figure; in their place those that claims have of their own, as ``4-gains`` for the
+        part ``gains`` of Figure 4: more seeds or steps than the figure shows."""
         return self.runs.get("claims", {}).get(f"{figure}-{more or name}") or self.runs[figure][name]
 
     @property

@@ -1,6 +1,6 @@
 """The runs that claims need beside those of the figures.
 
-A part that is named ``4-ends`` has more seeds, or longer training, than the part of Figure 4 that the claim would be
+A part that is named ``4-gains`` has more seeds, or longer training, than the part of Figure 4 that the claim would be
 judged by otherwise (``Evidence.part``): what the panel shows leaves that claim undecided.
 """
 
@@ -19,7 +19,7 @@ _ONE_LAYER = {
 }  # fmt: skip
 _WIDTH = {"depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": _RATES}
 _GAP = {"feedback": _BOTH, "depth": [4, 8, 16, 32], "width": 128, "batch": 128, "eta_c": [0.02, 0.5]}
-_ENDS = {"feedback": _BOTH, "batch": 128, "eta_c": 0.1, "steps": 390}
+_GAINS = {"depth": 32, "batch": 128, "eta_c": 0.1, "steps": 390, "every": 30, "seeds": 8}
 _UNSTEADY = {"rule": "mup", "depth": 16, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 8}
 _LONG = {"epochs": 30, "seeds": 5}
 _TOY = {"steps": 6, "seeds": 3}
@@ -35,7 +35,7 @@ _MORE: dict[str, Settings] = {
     "3-width": {
         "depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": [1.414, 2.0], "steps": 390, "seeds": 12,
     },
-    "4-ends": {**_ENDS, "depth": [4, 32], "width": 128, "seeds": 10},
+    "4-gains": {**_GAINS, "width": 128},
     "4-unsteady": {**_UNSTEADY, "width": 128},
     "5-stream": {
         "block": "two-layer", "rule": "depth-mup-inner", "depth": [4, 8, 16, 32, 64, 128], "width": 128, "batch": 128,
@@ -46,10 +46,10 @@ _MORE: dict[str, Settings] = {
         "eta_c": [0.5, 0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 1170, "seeds": 3,
     },
     "5-tuned": {
-        "block": "two-layer", "rule": ["depth-mup", "depth-mup-inner"], "depth": [3, 6, 9], "width": 64, "batch": 128,
-        "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 10,
+        "block": "two-layer", "rule": ["depth-mup", "depth-mup-inner"], "depth": 3, "width": 64, "batch": 128,
+        "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 8,
     },
-    "7-ends": {**_ENDS, "depth": 32, "width": 256, "seeds": 10},
+    "7-gains": {**_GAINS, "width": 256},
     "7-unsteady": {**_UNSTEADY, "width": 256},
 }  # fmt: skip
 

@@ -159,7 +159,7 @@ def _other_rates(evidence: Evidence) -> list[str]:
 
 def _closes(evidence: Evidence) -> Judged:
     """Whether the gap, over the progress, shrinks with depth."""
-    runs = evidence.part("4", "depth-mup", "ends")
+    runs = evidence.runs["4"]["depth-mup"]
     depths = _ends(runs)
     if missing := _compared(runs, evidence.classes, *depths):
         return undecided(_none_learns(missing))
@@ -215,7 +215,7 @@ def _lower(narrow: Tensor, wide: Tensor) -> Tensor:
 
 
 def _wide_aligns(evidence: Evidence) -> Judged:
-    runs = [evidence.part(figure, "depth-mup", "ends") for figure in ("4", "7")]
+    runs = [evidence.runs[figure]["depth-mup"] for figure in ("4", "7")]
     _, deep = _ends(runs[0])
     if any(_compared(r, evidence.classes, deep) for r in runs):
         return undecided(_none_learns([deep]))
@@ -227,7 +227,7 @@ def _wide_aligns(evidence: Evidence) -> Judged:
 
 
 def _wide_gains(evidence: Evidence) -> Judged:
-    runs = [evidence.part(figure, "depth-mup", "ends").where(feedback="shared") for figure in ("4", "7")]
+    runs = [evidence.part(figure, "depth-mup", "gains").where(feedback="shared") for figure in ("4", "7")]
     _, deep = _ends(runs[0])
     change = interval(lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs))
     if not known(change):
