@@ -22,6 +22,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 	$(BIN)/lint-imports --no-cache
 
 # The site, in build/docs; it needs no network, nor does its reader.

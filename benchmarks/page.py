@@ -111,7 +111,7 @@ SECTIONS = (
         "What bounds the small ones is the number of operations, at small batches also the memory traffic of the "
         "weights. Three things help the large ones: weights step during backward, while their gradients are in the "
         "cache; phi'(h) is taken from phi(h), so that the stream is added to in place (ReLU); and no buffer is "
-        "made anew where one can be written in place, since a page fault costs more here than the arithmetic.",
+        "allocated where one can be written in place, since a page fault costs more here than the arithmetic.",
     ),
     Section(
         "Anyone's networks trained together",

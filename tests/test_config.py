@@ -64,7 +64,7 @@ def test_every_wrong_setting_is_reported_at_once(tmp_path: Path) -> None:
         "  depths[0] must be at least 1; got 0.",
         "  widths must be two or more ascending numbers; got [8].",
         "  seeds must be at least 2; got 1.",
-        "  widhts is no setting. Did you mean 'widths'?",
+        "  widhts is not a setting. Did you mean 'widths'?",
     ]
 
 
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ("[study]\nsteps = 3\n", "study is a table; settings stand at the top level"),
         ("a = " + "[" * 3000, "is not TOML"),
         ("steps = " + "9" * 5000, "is not TOML|must be at most|must be a smaller number"),
-        ("self = 1\n", "self is no setting"),
+        ("self = 1\n", "self is not a setting"),
         ("\ufeffsteps = 0\n", "steps must be at least 1"),
         ("limit_width = 1000000000000\n", "limit_width must be at most 67108864"),
         ("limit_width = 512\n", "limit_width must be at least twice the largest of widths, 1024"),

@@ -317,6 +317,6 @@ def test_a_plan_replaces_a_plan_alone(tmp_path: Path) -> None:
     assert nfd.Plan.load(path) == plan
     for content in ('{"my": "data"}', "my notes"):
         path.write_text(content)
-        with pytest.raises(OSError, match="is no plan and would be replaced"):
+        with pytest.raises(OSError, match="is not a plan and would be replaced"):
             plan.save(path)
         assert path.read_text() == content

@@ -394,10 +394,10 @@ def foreign(path: Path) -> None:
         (foreign, "is a database of another program: its application_id is 00000000, not 6e666473"),
         (
             lambda path: path.write_text("key,loss\n" * 99),
-            "is no database, or a damaged one: it begins with b'key,loss",
+            "is not a database, or a damaged one: it begins with b'key,loss",
         ),
-        (lambda path: path.write_bytes(b""), "is no database, or a damaged one: it begins with b''"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(50)), "is no database, or a damaged one"),
+        (lambda path: path.write_bytes(b""), "is not a database, or a damaged one: it begins with b''"),
+        (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(50)), "is not a database, or a damaged one"),
         (lambda path: path.mkdir(), "must be a file with the runs of a sweep; it is something else"),
         (os.mkfifo, "must be a file with the runs of a sweep; it is something else"),
     ],

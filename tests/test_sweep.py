@@ -289,7 +289,7 @@ def spoil(kind: str, path: Path) -> str:
     """Make the file of a store something else; what is said of it."""
     if kind == "text":
         path.write_text("no database at all, but some text" * 9)
-        return "is no database, or a damaged one"
+        return "is not a database, or a damaged one"
     if kind == "cut":
         path.write_bytes(path.read_bytes()[:5000])
         return "is damaged"
@@ -634,7 +634,7 @@ def test_wandb_offline_holds_the_rows_by_name(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("widht = 3", "widht is no setting. Did you mean 'width'?"),
+        ("widht = 3", "widht is not a setting. Did you mean 'width'?"),
         ("width = []", "width must be a value or a list of different ones; got none"),
         ("width = [8, 16, 8]", "width must be a value or a list of different ones; got 8 more than once"),
         ("eta_c = [1, 0.5, 1.0]", "eta_c must be a value or a list of different ones; got 1 more than once"),

@@ -93,7 +93,7 @@ class CapacityCommand(CapacityPage, SweepOptions, LogOptions, CapacityConfig):
     """
 
     store: tyro.conf.Positional[str] = ""
-    """directory of a sweep over width, depth and seed; trained anew by default"""
+    """directory of a sweep over width, depth and seed; by default networks are trained"""
     where: tuple[str, ...] = ()
     """settings that its runs must have, such as horizon=1.0 rule=mup"""
     rate: str | None = None
@@ -115,7 +115,7 @@ class CapacityCommand(CapacityPage, SweepOptions, LogOptions, CapacityConfig):
         if unused:
             raise UsageError(
                 f"the runs in {self.store!r} have settings of their own; got {', '.join(unused)}, which would change "
-                "nothing. Drop it, choose runs with --where, or leave out the directory to train anew."
+                "nothing. Drop it, choose runs with --where, or leave out the directory to train new networks."
             )
 
     def answer(self, config: CapacityConfig, directory: Path, command: str) -> int:

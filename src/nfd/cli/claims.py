@@ -22,7 +22,7 @@ class ClaimsCommand(PaperOptions):
     store: str | None = None
     """directory of the trained networks, such as nfd figure's OUT; by default OUT"""
     only: tuple[str, ...] = ()
-    """judge these statements, by their ids, anew; the others keep their rows in OUT"""
+    """judge these statements, by their ids, again; the others keep their rows in OUT"""
 
     def files(self) -> list[str]:
         return [*PAGE, "claims.md"]
@@ -36,7 +36,7 @@ class ClaimsCommand(PaperOptions):
             raise UsageError(f"--only takes ids of statements; got {', '.join(unknown)}. Ids: {', '.join(known)}.")
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
-                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train anew."
+                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train new ones."
             )
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:

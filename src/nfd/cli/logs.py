@@ -47,7 +47,7 @@ class LogOptions(Options):
         if unused := config.changed(*(n for n in type(config).model_fields if n not in used)) + self.changed(*names):
             raise UsageError(
                 f"the runs in {self.log!r} are trained already; got {', '.join(unused)}, which would change nothing. "
-                "Drop it, or leave out --from to train anew."
+                "Drop it, or leave out --from to train networks."
             )
 
     @staticmethod

@@ -12,7 +12,7 @@ TRACEBACK = "--traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code, whatever happens: 0, 1 (a verdict), 2 (input), 70 (ours), 130."""
+    """Run one command and return its exit code, in every case: 0, 1 (a verdict), 2 (input), 70 (ours), 130."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     show, given = TRACEBACK in given, [argument for argument in given if argument != TRACEBACK]
     try:

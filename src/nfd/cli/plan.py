@@ -77,7 +77,7 @@ class PlanCommand(Options, PlanConfig):
             write_json(folder / "result.json", content)
         size = f"{self.model} of width {config.width} and depth {config.depth}"
         if differing:
-            print(f"{self.fits} does not fit {size}: {differing} Plan it anew, or build the network that was planned.")
+            print(f"{self.fits} does not fit {size}: {differing} Plan it again, or build the network that was planned.")
             return VERDICT
         print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")
         return 0

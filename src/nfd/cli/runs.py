@@ -79,7 +79,7 @@ def setting(text: str) -> tuple[str, list[Any]]:
     if not sign:
         raise UsageError(f"--where takes settings such as width=128; got {text!r}.")
     if name not in RunConfig.model_fields:
-        raise UsageError(f"--where: {name!r} is no setting of a run.{nearest(name, RunConfig.model_fields)}")
+        raise UsageError(f"--where: {name!r} is not a setting of a run.{nearest(name, RunConfig.model_fields)}")
     return name, [meaning for value in (values, *values.split(",")) for meaning in _meanings(value)]
 
 

@@ -43,7 +43,7 @@ class Family(ABC):
         """Plain data that names the family in a store: families that compute otherwise differ in it.
 
         Raises:
-            ValueError: where code of the user's cannot be told from another version of itself and has no ``version``.
+            ValueError: where changes of the user's code cannot be detected and it has no ``version``.
         """
 
     @abstractmethod

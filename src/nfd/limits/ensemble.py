@@ -1,4 +1,4 @@
-"""Independent copies of one training run at one size: what is asked for, and what they gave."""
+"""Independent copies of one training run at one size: their settings and their outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trajectory:
 
     Attributes:
         outputs: ``[steps, batch, C]``, before each update. evaluated: ``[n_eval, C]`` after the last.
-        diverged_at: the step of the first loss that is no number, or None.
+        diverged_at: the step of the first loss that is not a number, or None.
         updates: what ``nfd.meters.updates`` measured on the probes after the first step and after the last, by the
             number of steps; empty without probes.
         seconds: the time it took.

@@ -78,7 +78,7 @@ class ModelCosts:
         return None
 
     def of(self, weights: NetworkWeights, width: int, depth: int, rank: int | None = None) -> Storage:
-        """Of a network of any size, dense or structured; with ``rank`` in place of what is foreseen."""
+        """Of a network of any size, dense or structured; with ``rank`` in place of the predicted rank."""
         (n, L), law = self.family.base, law_of(self.family.optimizer)
         ranks = self._foreseen(width) if rank is None else Ranks(*[min(rank, self._rows)] * 2)
         parts = []

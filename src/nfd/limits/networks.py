@@ -63,13 +63,13 @@ class Networks(Protocol):
         """How a network of this size can hold its weights, and what that takes."""
 
     def cost(self, weights: NetworkWeights, width: int, depth: int, rank: float | None) -> Storage:
-        """What a network takes; ``rank``: directions of a structured update, in the place of what is foreseen."""
+        """What a network takes; ``rank``: directions of a structured update, in place of the predicted ones."""
 
     def least(self, width: int, depth: int) -> Storage:
-        """The way that may need the fewest bytes, and these: fewer than foreseen where trained networks may show so."""
+        """The way that may need the fewest bytes, and these: fewer than predicted where trained networks may show so."""
 
     def foresight(self) -> str:
-        """What the memory of networks was foreseen from, where that is no bound; else empty."""
+        """What the memory of networks was predicted from, where that is not a bound; else empty."""
 
     def train(
         self,
@@ -117,7 +117,7 @@ class PaperNetworks:
         return way_of(weights, self.problem, width, depth, rank)
 
     def least(self, width: int, depth: int) -> Storage:
-        """What is foreseen is needed."""
+        """The predicted memory is needed."""
         return min(self.ways(width, depth), key=lambda way: way.bytes)
 
     def foresight(self) -> str:

@@ -51,7 +51,7 @@ class Sampler:
         self._weighs = resolution == "auto" and "structured" in networks.kinds
         self._bias = 0.0
         self.climbed = False
-        """Whether trained networks showed that memory allows more than was foreseen."""
+        """Whether trained networks showed that memory allows more than was predicted."""
         self._deepest = 0
         self._is_gaussian: bool | None = None
         self._done: dict[tuple[int, int, NetworkWeights, float | None], Ensemble] = {}
@@ -176,7 +176,7 @@ class Sampler:
             self.climbed = True
 
     def _fits_as(self, weights: NetworkWeights, width: int) -> bool:
-        """Whether a network with such weights is foreseen to fit at the largest depth."""
+        """Whether a network with such weights is predicted to fit at the largest depth."""
         ways = self.networks.ways(width, self._deepest)
         return any(way.weights == weights and way.bytes <= self.memory for way in ways)
 

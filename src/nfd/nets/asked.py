@@ -14,7 +14,7 @@ from nfd.nets.linear_map import LinearMap, replaced
 
 
 class CountedLinear(nn.Module):
-    """``y = x W' + b`` in the place of a layer without stored weights, with the weights stored; it counts its rows."""
+    """``y = x W' + b`` in place of a layer without stored weights, with the weights stored; it counts its rows."""
 
     suffix = ".weight"
 

@@ -39,7 +39,7 @@ def defer(
     memory: str | int | None = None,
     seed: int = 0,
 ) -> nn.Module:
-    """Put layers without stored weights in the place of the matrices of a model that are wide on both sides.
+    """Put layers without stored weights in place of the matrices of a model that are wide on both sides.
 
     Replaced are ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
     projections of ``nn.MultiheadAttention``: with a plan those that it calls hidden, inner or outer, otherwise those in
@@ -107,13 +107,13 @@ def defer(
 
 
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Put dense modules in the place of all layers without stored weights, with the weights that these have now.
+    """Put dense modules in place of all layers without stored weights, with the weights that these have now.
 
     It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced, and ``nn.Linear``
     where it replaced none. Memory is that of the dense model.
 
     Args:
-        model: changed in place. Optimizers must be made anew.
+        model: changed in place. Optimizers must be made again.
         seed: of what a deferred layer was never asked.
 
     Returns:

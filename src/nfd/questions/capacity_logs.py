@@ -98,7 +98,7 @@ def _variables(log: Log) -> tuple[str, ...]:
 
 
 def _independent(runs: Sequence[LoggedRun]) -> bool:
-    """Whether the law can tell width and depth apart."""
+    """Whether the law can separate width and depth."""
     rows = [[1.0, 1 / run.width, 1 / run.depth] for run in runs if run.width and run.depth]
     return int(np.linalg.matrix_rank(np.array(rows), tol=1e-6)) > 2
 

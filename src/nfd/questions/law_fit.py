@@ -213,7 +213,7 @@ def _pulls(sizes: Grid, root: Array, mean: Array) -> tuple[Array, Array, Array]:
 
 
 def _correlation(sizes: Grid) -> tuple[float, bool]:
-    """Mean correlation over pairs of sizes of losses with the same place, and whether it is told from zero."""
+    """Mean correlation over pairs of sizes of losses with the same place, and whether it is significant."""
     if len({len(s) for s in sizes.values()}) > 1:
         return math.nan, False
     Y = np.stack([s - s.mean() for s in sizes.values() if np.ptp(s) > 0])

@@ -70,7 +70,7 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
     except ValueError as error:  # of a name that no file can have
-        raise InputError(f"the log must be a CSV file; {path!r} is no name of one ({error}).") from None
+        raise InputError(f"the log must be a CSV file; {path!r} is not the name of one ({error}).") from None
     except OSError as error:
         raise FileError(f"the log {path!r} cannot be read: {error.strerror}.") from None
     for number, line in enumerate(lines, 2):

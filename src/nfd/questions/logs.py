@@ -102,7 +102,7 @@ def read_log(
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, where one is missing or two may be meant, and the row of
-            a value that is no number.
+            a value that is not a number.
     """
     given = _checked(columns)
     table = table_of_log(rows)

@@ -146,8 +146,8 @@ class NextSteps:
 
 def cure_of(check: Check) -> RuleName | None:
     """The rule that has the remedies of most faults built in; None where none has, or the rule in use has them."""
-    advices = [ADVICE.get((row["meter"], row["axis"], row["verdict"])) for row in check.table if is_fault(row)]
-    cures = [advice.rules for advice in advices if advice is not None and check.rule not in advice.rules]
+    remedies = [ADVICE.get((row["meter"], row["axis"], row["verdict"])) for row in check.table if is_fault(row)]
+    cures = [advice.rules for advice in remedies if advice is not None and check.rule not in advice.rules]
     counts = {rule: sum(rule in rules for rules in cures) for rule in _PREFERRED}
     best = max(_PREFERRED, key=lambda rule: counts[rule])
     return best if counts[best] else None

@@ -56,7 +56,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         weight_decay: of the base.
         base_width, base_depth: the size that rates were tuned at; 64, and ``depth``, or 4 where that is infinite.
             Widths are multiples of this one, depths are doubled from it.
-        rank: directions that the update of a structured matrix needs at most, where you know; memory is then foreseen
+        rank: directions that the update of a structured matrix needs at most, where you know; memory is then predicted
             for them instead of for all rows of training.
         eval_batches: batches whose mean loss after the last step is predicted too.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch.
@@ -79,7 +79,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         replicates: R; None for as many as ``rtol`` needs.
         rtol: wanted standard error, RMS over outputs relative to the RMS of the outputs (0.05); of your networks over
             losses, relative to these (0.01).
-        memory: bound on the working set of one network, such as ``"4 GiB"``, foreseen before anything is trained.
+        memory: bound on the working set of one network, such as ``"4 GiB"``, checked before anything is trained.
         seed: of everything random.
         device: where to compute; by default the CPU, or where ``batches`` lie.
         out: directory whose store keeps every network that was trained, so that the same call goes on where it was

@@ -123,7 +123,7 @@ def _same(losses: Tensor) -> Tensor:
 
 
 def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
-    """ValueError where training under a rule and an optimizer has no limit that can be had here."""
+    """ValueError where training under a rule and an optimizer has no limit that this library computes."""
     chosen = rule_named(rule)
     if not chosen.scales_width:
         fitting = ", ".join(repr(name) for name, other in RULES.items() if other.scales_width)

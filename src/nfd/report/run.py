@@ -57,7 +57,9 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
         raise InputTypeError(f"title must be a text; got {title!r} of {type(title).__name__}.")
     place = expanded(path)
     if place.exists() and not _is_ours(place):
-        raise FileError(f"{path} is no page of a run and would be replaced. Nothing was changed. Choose another path.")
+        raise FileError(
+            f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose another path."
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(f".{place.name}.{os.getpid()}")
     now = time.time()

@@ -97,7 +97,7 @@ def _line(error: Mapping[str, Any], names: list[str]) -> str:
     if kind == "extra_forbidden" and isinstance(got, dict):
         return f"{where} is a table; settings stand at the top level, without [{where}]."
     if kind == "extra_forbidden":
-        return f"{where} is no setting.{nearest(where, names)}"
+        return f"{where} is not a setting.{nearest(where, names)}"
     expected = {
         "greater_than_equal": "at least {ge}",
         "greater_than": "greater than {gt}",

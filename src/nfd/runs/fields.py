@@ -44,7 +44,7 @@ def _is_count(value: object) -> bool:
 
 
 def values_by_name(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """``["steps=10,20"]`` as ``{"steps": (10, 20)}``; ValueError where a text is no name with numbers."""
+    """``["steps=10,20"]`` as ``{"steps": (10, 20)}``; ValueError where a text is not a name with numbers."""
     named = (text.partition("=") for text in texts)
     return {name: tuple(_number(value) for value in values.split(",")) for name, _, values in named}
 

@@ -221,7 +221,7 @@ class PlanConfig(Config):
 
 
 def check_planned(config: RecipeConfig | PlanConfig, rule: str) -> None:
-    """Refuse the rule that is no plan's, and what the optimizer does not take under it."""
+    """Refuse a rule that no plan has, and what the optimizer does not take under it."""
     if rule_named(rule).regime == "kernel":
         raise InputError(
             f"rule={rule!r} is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."

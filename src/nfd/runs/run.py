@@ -130,7 +130,7 @@ def loss_metrics(losses: Tensor, answers: bool) -> dict[str, float]:
 
     Returns:
         ``first_loss``, ``highest_loss`` and ``train_loss``; where training diverged the last two are infinite, and
-        ``diverged_at`` is the step of the first loss that is no number.
+        ``diverged_at`` is the step of the first loss that is not a number.
     """
     bad = (~losses.isfinite()).nonzero()
     if not answers or len(bad):

@@ -147,7 +147,7 @@ class Trial(Run):
         return self.record(group, losses, judged, time.perf_counter() - start, ranks)
 
     def _trained(self, place: torch.device) -> tuple[torch.Tensor, float, dict[str, float]]:
-        """Losses, the mean loss afterwards, which is no number where the last loss was none, and ranks."""
+        """Losses, the mean loss afterwards, not a number where the last loss was not one, and ranks."""
         task = self.task.on(place)
         with _streams(self, place):
             member = self.build(place)

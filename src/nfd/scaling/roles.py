@@ -111,7 +111,7 @@ def _with_fans(all_tensors: dict[str, TensorInfo], traced: Trace | None) -> dict
 
 
 def _interrupted(traced: Trace, blocks: Sequence[str]) -> dict[str, str]:
-    """What starts a stream anew in containers whose blocks do not all stand on the same streams."""
+    """What starts a new stream in containers whose blocks do not all stand on the same streams."""
     starts: dict[str, dict[str, set[Any]]] = {}
     for name, start in traced.streams.items():
         if (block := block_of(name, blocks)) is not None:

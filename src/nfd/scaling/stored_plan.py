@@ -46,7 +46,7 @@ def save(plan: Plan, path: str | Path) -> None:
     """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
     there = expanded(path)
     if there.is_file() and there.stat().st_size and not _is_plan(there):
-        raise FileError(f"{path} is no plan and would be replaced. Nothing was changed. Choose another path.")
+        raise FileError(f"{path} is not a plan and would be replaced. Nothing was changed. Choose another path.")
     there.write_text(json.dumps(plain(plan), indent=1), encoding="utf-8")
 
 

@@ -85,7 +85,7 @@ def identify(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise InputError(f"{path} is no database, or a damaged one: it begins with {header[:16]!r}. {_MOVE}")
+        raise InputError(f"{path} is not a database, or a damaged one: it begins with {header[:16]!r}. {_MOVE}")
     if header[68:72] != STORE_ID:
         raise InputError(
             f"{path} is a database of another program: its application_id is {header[68:72].hex()}, not "

@@ -56,7 +56,7 @@ def train(
     """Step once per batch, then yield what the step saw; end at the first row that diverged.
 
     What the caller does with a row happens after its update and before the next step. One network of a stack that
-    diverges ends alone: its loss is no number from then on, and the rest goes on.
+    diverges ends alone: its loss is not a number from then on, and the rest goes on.
 
     Args:
         net: a module, or any function, from the inputs of a batch to outputs.

@@ -122,7 +122,7 @@ class Recipe:
         """Plain data that names the recipe in a store, but for its schedule and warm-up, which a rate completes.
 
         Raises:
-            ValueError: where code of the user's cannot be told from another version of itself and has no ``version``.
+            ValueError: where changes of the user's code cannot be detected and it has no ``version``.
         """
         loss = self.task.loss if isinstance(self.task.loss, str) else "custom"
         about = {"task": self.task.fingerprint, "steps": self.task.steps, "loss": loss}

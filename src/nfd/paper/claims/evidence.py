@@ -14,7 +14,7 @@ from nfd.paper.figures.selection import Runs
 class Evidence:
     """The data set, at which size networks are taken where a claim trains its own, and the runs of the figures.
 
-    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured anew is kept with the object itself,
+    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured here is kept with the object itself,
     which therefore equals no other.
     """
 

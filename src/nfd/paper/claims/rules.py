@@ -64,7 +64,7 @@ def above(measured: Interval, bound: float, reading: str, *tried: str) -> Judged
 
 def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -> Judged:
     """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does not where it lies
-    above that: finite sizes shift a fitted exponent, and what is to be told from 1/size is its root."""
+    above that: finite sizes shift a fitted exponent, and the alternative to 1/size is its root."""
     return _judged(measured, fast(measured, exponent), reading, tried, Bounds(-math.inf, exponent + FASTER))
 
 

@@ -1,4 +1,4 @@
-"""The table of claims: every statement judged, from the runs of the figures and what is computed anew."""
+"""The table of claims: every statement judged, from the runs of the figures and new computations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object
 
 
 def updated(rows: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with those that were judged anew in their places, in the order of the text."""
+    """The rows with those that were judged again in their places, in the order of the text."""
     by_id = {row["id"]: dict(row) for row in (*rows, *judged)}
     return [by_id[claim.id] for claim in CLAIMS if claim.id in by_id]
 

@@ -132,7 +132,7 @@ def depth_slope(limit: Runs) -> Interval:
 
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
-    """The exponent of squares ``[points]`` of the samples, over the points where they can be told from zero."""
+    """The exponent of squares ``[points]`` of the samples, over the points where they differ significantly from zero."""
     kept = resolved(squares, *samples)
     if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
@@ -140,7 +140,7 @@ def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Ten
 
 
 def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
-    """The points whose square can be told from zero."""
+    """The points whose square differs significantly from zero."""
     return [k for k, square in enumerate(_of_points(squares, *samples)) if square.low > 0]
 
 
@@ -203,7 +203,7 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
 
 
 def _resolved(series: str, axis: str, places: list[float], squares: list[Interval], **settings: float) -> list[Row]:
-    """Rows of the squares that can be told from zero."""
+    """Rows of the squares that differ significantly from zero."""
     return [
         {"series": series, **settings, axis: p} | columns("square", s)
         for p, s in zip(places, squares, strict=True)

@@ -111,7 +111,7 @@ def best_rate(runs: Runs, rule: str) -> tuple[float, bool]:
 def tuned_advantage(runs: Runs, metric: str) -> Interval:
     """Eq. 8 minus uniform rates for networks of one size, each at the rate of its lowest mean training loss.
 
-    Paired by seed; the rates are chosen anew without each seed.
+    Paired by seed; the rates are chosen again without each seed.
     """
     parts = [by_rate(runs, rule, name)[1] for rule in RULES for name in ("train_loss", metric)]
     counts = [part.shape[1] for part in parts]
