@@ -106,8 +106,8 @@ def test_ranks_that_networks_reach_let_a_wider_one_fit(tmp_path: Path) -> None:
     p = predicted(**settings, memory=enough, out=tmp_path)
     assert p.width == 512
     assert max(way.bytes for way in p.ways) <= enough
-    assert re.search(r"foreseen from the directions .* by matrix: \d+ at width 32, \d+ at width 128", p.note)
-    assert "foreseen from" not in predicted(**settings, out=tmp_path).note
+    assert re.search(r"predicted from the mean rank .*: \d+ at width 32, \d+ at width 128", p.note)
+    assert "predicted from the mean rank" not in predicted(**settings, out=tmp_path).note
     assert torch.equal(p.loss, predicted(**settings, out=tmp_path).loss)
     with pytest.raises(ValueError, match=r"width=512 .* does not fit .* \d+ at width 32, \d+ at width 128"):
         predicted(**settings, memory=short, seed=1, out=tmp_path)

@@ -36,7 +36,7 @@ class ClaimsCommand(PaperOptions):
             raise UsageError(f"--only takes ids of statements; got {', '.join(unknown)}. Ids: {', '.join(known)}.")
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
-                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or leave it out to train new ones."
+                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or drop it to train new ones."
             )
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:

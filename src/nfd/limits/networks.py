@@ -66,7 +66,7 @@ class Networks(Protocol):
         """What a network takes; ``rank``: directions of a structured update, in place of the predicted ones."""
 
     def least(self, width: int, depth: int) -> Storage:
-        """The way that may need the fewest bytes, and these: fewer than predicted where trained networks may show so."""
+        """The way that may need the fewest bytes, and these; trained networks may show that fewer are needed."""
 
     def foresight(self) -> str:
         """What the memory of networks was predicted from, where that is not a bound; else empty."""

@@ -132,7 +132,7 @@ def depth_slope(limit: Runs) -> Interval:
 
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
-    """The exponent of squares ``[points]`` of the samples, over the points where they differ significantly from zero."""
+    """The exponent of squares ``[points]`` of the samples, over the points that differ significantly from zero."""
     kept = resolved(squares, *samples)
     if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
