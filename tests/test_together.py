@@ -75,6 +75,23 @@ def test_together_is_alone(optimizer: str, batches: Any, monkeypatch: pytest.Mon
     check_records(runs, monkeypatch)
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9, "nesterov": True},
+    "adamw": {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2},
+}
+
+
+@pytest.mark.parametrize("family", [in_double, nfd.ResNet])
+@pytest.mark.parametrize("optimizer", OPTIONS)
+def test_options_of_pytorch_s_optimizers(family: Any, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OPTIONS[optimizer]
+    double = partial(in_double, Residual)
+    make_model = double if family is in_double else partial(nfd.ResNet, 5, 3, branch_exponent=1.0, dtype=torch.float64)
+    make = partial(getattr(torch.optim, {"sgd": "SGD", "adamw": "AdamW"}[optimizer]), **options)
+    given = recipe(make_model, DOUBLE, optimizer, make_optimizer=make)
+    check_records([Trial(given, 16, 3, seed, lr, 0.1) for seed, lr in enumerate(RATES)], monkeypatch)
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 def test_the_paper_s_networks_are_trained_together_too(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
@@ -203,6 +220,12 @@ def weighed(out: Any, y: Tensor) -> Tensor:
     return nn.functional.cross_entropy(out, y) * float(out.detach().norm() > 0)
 
 
+def clipping(groups: Any) -> torch.optim.Optimizer:
+    optimizer = torch.optim.AdamW(groups)
+    optimizer.register_step_pre_hook(lambda *about: None)
+    return optimizer
+
+
 TOGETHER = {
     "MLP": recipe(Residual),
     "Transformer": recipe(Transformer, TOKENS),
@@ -212,7 +235,14 @@ TOGETHER = {
     "a loss of one's own": recipe(Residual, loss=smoothed),
     "SGD": recipe(Residual, optimizer="sgd"),
     "Muon": recipe(Residual, optimizer="muon"),
+    "PyTorch's optimizer with options": recipe(Residual, make_optimizer=partial(torch.optim.AdamW, betas=(0.5, 0.9))),
     "the paper's": recipe(PaperFamily(nfd.ResNet, 5, 3)),
+}
+OWN: dict[str, Any] = {
+    "an option": partial(torch.optim.AdamW, amsgrad=True),
+    "another class": torch.optim.Adam,
+    "a hook": clipping,
+    "options of groups": lambda groups: torch.optim.AdamW([groups[0] | {"betas": (0.5, 0.9)}, *groups[1:]]),
 }
 ALONE = {
     "dropout": (recipe(partial(Changed, nn.Dropout(0.1))), Alone.RANDOM),
@@ -229,7 +259,10 @@ ALONE = {
         f"hooks, {place}": (recipe(partial(with_hooks, place=place), optimizer="muon"), Alone.HOOKS) for place in PLACES
     },
     "a loss that looks": (recipe(Residual, loss=weighed), Alone.REFUSED),
-    "an optimizer of one's own": (recipe(Residual, make_optimizer=torch.optim.AdamW), Alone.OPTIMIZER),
+    **{
+        f"its own optimizer, {name}": (recipe(Residual, make_optimizer=make), Alone.OPTIMIZER)
+        for name, make in OWN.items()
+    },
     "an error": (recipe(partial(Changed, lambda out: out[:, :1])), Alone.REFUSED),
 }
 

@@ -59,22 +59,25 @@ class StackedOptimizer:
 
 
 class StackedSGD(StackedOptimizer):
-    """``v <- momentum v + g``, ``w <- w - lr v``: ``torch.optim.SGD``."""
+    """``v <- momentum v + g``, ``w <- w - lr v``, with Nesterov ``g + momentum v`` for v: ``torch.optim.SGD``."""
 
-    def __init__(self, groups: Sequence[Group], momentum: float = 0.0) -> None:
+    def __init__(self, groups: Sequence[Group], momentum: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(groups)
-        self.momentum = momentum
+        self.momentum, self.nesterov = momentum, nesterov
 
     def _step(self, p: Tensor, g: Tensor, lr: Tensor, group: Group, state: dict[str, Any]) -> None:
         if self.momentum:
-            g = state["v"].mul_(self.momentum).add_(g) if state else state.setdefault("v", g)
+            v = state["v"].mul_(self.momentum).add_(g) if state else state.setdefault("v", g)
+            g = g.add(v, alpha=self.momentum) if self.nesterov else v
         p.addcmul_(g, lr, value=-1.0)
 
 
 class StackedAdam(StackedOptimizer):
     """``torch.optim.Adam``."""
 
-    betas = (0.9, 0.999)
+    def __init__(self, groups: Sequence[Group], betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        super().__init__(groups)
+        self.betas = betas
 
     def _step(self, p: Tensor, g: Tensor, lr: Tensor, group: Group, state: dict[str, Any]) -> None:
         if not state:

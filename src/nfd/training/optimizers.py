@@ -90,6 +90,14 @@ def _shampoo(groups: Groups, **options: Any) -> torch.optim.Optimizer:
 _OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
 _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
 
+_OF_A_STACK = {
+    "sgd": frozenset({"momentum", "nesterov"}),
+    "adam": frozenset({"betas"}),
+    "adamw": frozenset({"betas"}),
+}  # the options of PyTorch's optimizers that those of a stack have
+_OF_GROUPS = frozenset({"lr", "eps", "weight_decay"})  # a number for every parameter and network
+_WITHOUT_EFFECT = frozenset({"foreach", "capturable", "fused", "differentiable"})  # but rounding
+
 _MUON = OptimizerLaw(
     "muon",
     _muon,
@@ -180,15 +188,39 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
     return optimizer_of(law_of(name), groups, {"momentum": momentum} if momentum else {})
 
 
-def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> StackedOptimizer:
-    """The optimizer of networks that are trained together, which steps during backward; otherwise as above."""
+def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0, **more: Any) -> StackedOptimizer:
+    """The optimizer of networks that are trained together, which steps during backward; otherwise as above.
+
+    ``more``: as ``stacked_options`` has them.
+    """
     from nfd.nets.stacked_optimizers import StackedParts
     from nfd.scaling.combined import by_law
 
     check_optimizer(name, momentum=momentum)
-    options = {"momentum": momentum} if momentum else {}
+    options = more | ({"momentum": momentum} if momentum else {})
     parts = [_make_stacked(law)(own, **options) for law, own in by_law(law_of(name), groups)]
     return parts[0] if len(parts) == 1 else StackedParts(parts)
+
+
+def stacked_options(name: str, made: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """The options by which ``stacked_optimizer_named`` steps a stack as an optimizer of PyTorch steps one network.
+
+    None where it cannot: of another class than the law's, with step hooks, with options that differ between groups or
+    that a stack does not have.
+    """
+    import torch
+
+    options = _OF_A_STACK.get(name)
+    if options is None or type(made) is not getattr(torch.optim, law_of(name).classes[0]):
+        return None
+    if made._optimizer_step_pre_hooks or made._optimizer_step_post_hooks or "step" in vars(made):
+        return None
+    usual = type(made)([torch.zeros(1)]).defaults  # type: ignore[call-arg]
+    first, *others = made.param_groups
+    fixed = usual.keys() - options - _OF_GROUPS - _WITHOUT_EFFECT
+    known = all(group[key] == usual[key] for group in made.param_groups for key in fixed)
+    alike = all(group[key] == first[key] for group in others for key in options)
+    return {key: first[key] for key in options} if known and alike else None
 
 
 def _make_stacked(law: OptimizerLaw) -> Callable[..., StackedOptimizer]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from nfd.core.errors import InputTypeError, check_callable
+from nfd.core.errors import InputError, InputTypeError, check_callable
 from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of, name_of
@@ -21,7 +21,7 @@ from nfd.scaling.calls import doubled, evaluating, shape_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
 from nfd.training.loop import Around, Rates, Step, train
-from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named
+from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named, stacked_options
 from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
 
@@ -95,8 +95,19 @@ class Recipe:
         self, stack: StackedMembers, groups: Sequence[Groups], pairs: Sequence[Pair], rates: Rates | None
     ) -> Iterator[Step]:
         """The same of several members as one; ``groups`` are those that each of them has alone."""
-        optimizer = stacked_optimizer_named(self.family.optimizer, stack.groups(groups))
+        name, options = self.family.optimizer, dict[str, Any]()
+        if self.make_optimizer is not None:
+            made = [self.make_optimizer(own) for own in groups]
+            options, groups = self.options_together(made), [optimizer.param_groups for optimizer in made]
+        optimizer = stacked_optimizer_named(name, stack.groups(groups), **options)
         return train(stack, optimizer, pairs, self.losses_together, rates=rates)
+
+    def options_together(self, made: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+        """The options of optimizers of single networks for one of all; ValueError where there is none."""
+        first, *others = (stacked_options(self.family.optimizer, optimizer) for optimizer in made)
+        if first is None or any(options != first for options in others):
+            raise InputError("make_optimizer must make optimizers that a stack of networks has. Train them one by one.")
+        return first
 
     def losses_together(self, outputs: Any, targets: Any) -> Tensor:
         """The loss of every member, ``[R]``, from what a stack of them returns."""

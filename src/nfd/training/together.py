@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import described
+from nfd.core.errors import InputError, described
 from nfd.core.random import global_state, global_streams
 from nfd.families.member import Member
 from nfd.scaling.calls import batch_size
@@ -91,7 +91,7 @@ def _decided(recipe: Recipe, width: int, depth: int) -> Together:
     if width > _WIDEST:
         return Together(1, Alone.WIDTH)
     law = law_of(recipe.family.optimizer)
-    if recipe.make_optimizer is not None or law.make_stacked is None:
+    if law.make_stacked is None:
         return Together(1, Alone.OPTIMIZER)
     task = recipe.task.on(torch.device("cpu"))
     try:
@@ -100,6 +100,7 @@ def _decided(recipe: Recipe, width: int, depth: int) -> Together:
             warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
             members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
             _check_members(members, task, _WORK if law.rest is None else _WORK_OF_MUON)
+            _check_optimizer(recipe, members)
             _check_losses(recipe, members, task)
     except AloneError as error:
         return Together(1, error.reason)
@@ -117,6 +118,17 @@ def _check_members(members: list[Member], task: Task, most_work: float) -> None:
         raise AloneError(Alone.HOOKS)
     if any(p.dtype not in (torch.float32, torch.float64) for p in module.parameters()):
         raise AloneError(Alone.PRECISION)
+
+
+def _check_optimizer(recipe: Recipe, members: list[Member]) -> None:
+    """Raise AloneError where the optimizer is one of the user's that a stack does not have."""
+    if recipe.make_optimizer is None:
+        return
+    rate = law_of(recipe.family.optimizer).check_rate
+    try:
+        recipe.options_together([recipe.make_optimizer(member.groups(rate)) for member in members])
+    except InputError:
+        raise AloneError(Alone.OPTIMIZER) from None
 
 
 def _hooked(module: nn.Module) -> bool:
