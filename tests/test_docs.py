@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import math
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,16 +20,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from markdown_it import MarkdownIt
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.models import UpDown
 from tests.waiting import PATIENCE
 
 import nfd
 from nfd.cli.commands import COMMANDS, parsed
 from nfd.cli.commands import command as command_named
 from nfd.cli.main import main
+from nfd.data.digits import digits
 from nfd.runs.grid import grid_of
+from nfd.scaling import laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
@@ -415,6 +421,43 @@ def test_the_reference_has_every_public_name_and_command() -> None:
         assert getattr(importlib.import_module(module), attribute).__doc__, name
     commands = re.findall(r"```\{nfd-help\} (\w+)\n", (ROOT / "docs/commands.md").read_text())
     assert commands == list(COMMANDS)
+
+
+def residual(width: int, depth: int) -> torch.nn.Module:
+    """The reader's model: blocks on digits."""
+    blocks = torch.nn.Sequential(*[UpDown(width) for _ in range(depth)])
+    return torch.nn.Sequential(torch.nn.Linear(64, width), blocks, torch.nn.Linear(width, 10))
+
+
+def example_of(name: str) -> str:
+    """The code of the example in the docstring of a public name; empty where there is none."""
+    _, _, example = (inspect.getdoc(getattr(nfd, name)) or "").partition("Example::\n")
+    return textwrap.dedent(example)
+
+
+EXAMPLES = [name for name in nfd.__all__ if example_of(name)]
+LONG_EXAMPLES = {"capacity", "check", "predict", "transfer"}
+
+
+def test_functions_have_examples() -> None:
+    functions = {name for name in nfd.__all__ if inspect.isfunction(getattr(nfd, name))}
+    assert functions <= set(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG_EXAMPLES else []) for name in EXAMPLES]
+)
+def test_the_example_of_a_docstring_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a small model of the reader's, its plan and optimizer, and batches."""
+    monkeypatch.chdir(tmp_path)
+    inputs, targets = digits().batches(size=8, steps=2, seed=0)
+    sample = {"sample": inputs[0], "make_model": residual, "base_width": 16, "base_depth": 2}
+    model = residual(32, 2)
+    plan = nfd.plan(model, rule="complete-p", **sample)
+    reader = {"nfd": nfd, "torch": torch, "math": math, "make_model": residual, "inputs": inputs, "targets": targets}
+    reader |= {"x": inputs[0], "y": targets[0], "batches": list(zip(inputs, targets, strict=True))}
+    exec(example_of(name), reader | {"model": model, "plan": plan, "optimizer": plan.make_optimizer(model, lr=1e-3)})
+    laws._TABLE.pop("my-adamw", None)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth:
 
 @dataclass(frozen=True)
 class ConstructedFamily(Family):
-    """What a function of (width, depth) builds: a module of anyone, or a network of ``nfd.nets`` or of a subclass.
+    """The networks that your function of (width, depth) builds, as a family.
 
     Args:
         make_model: the function.
@@ -56,6 +56,12 @@ class ConstructedFamily(Family):
         rule, optimizer, blocks, roles: as in ``nfd.plan``.
         sample: an input, to measure roles and to take the fingerprint with.
         version: of the code, in place of a fingerprint.
+
+    Example::
+
+        family = nfd.ConstructedFamily(make_model, base=(32, 2), rule="complete-p", optimizer="adamw", sample=x)
+        member = family.build(width=64, depth=4, seed=0)
+        print(member.parameters)
     """
 
     make_model: MakeModel

@@ -17,7 +17,7 @@ from nfd.scaling.rules import RULES
 
 
 class Family(ABC):
-    """What every question asks for: members of any size.
+    """A network at every width and depth; ``nfd.check``, ``nfd.transfer`` and others take one.
 
     A family is a frozen dataclass. Its members share a rule and an optimizer, as a plan needs both.
     """

@@ -83,7 +83,7 @@ class _Stacked(StackedMembers):
 
 
 class Member:
-    """A module and the plan that it is trained by.
+    """One network of a family: a module and the plan by which it is trained.
 
     Args:
         module: of anyone.

@@ -141,7 +141,7 @@ class _PaperStack(StackedMembers):
 
 @dataclass(frozen=True)
 class PaperFamily(Family):
-    """Networks of one class of ``nfd.nets``, or of a subclass with the same arguments.
+    """The paper's networks as a family: one class of ``nfd.nets``, or a subclass with the same arguments.
 
     Args:
         kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass.
@@ -150,6 +150,11 @@ class PaperFamily(Family):
         optimizer: the name of a law that takes every tensor, such as ``"sgd"`` or ``"adam"``.
         settings: further arguments of the class, such as ``{"horizon": 2.0, "activation": "tanh"}``.
         version: of the code of a subclass, in place of a fingerprint.
+
+    Example::
+
+        family = nfd.PaperFamily(nfd.ResNet, 64, 10, settings={"activation": "tanh"})
+        member = family.build(width=64, depth=4, seed=0)
     """
 
     kind: type[Network]

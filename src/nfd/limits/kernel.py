@@ -68,6 +68,10 @@ def kernel(
         ValueError, TypeError: naming the argument.
 
     Source: Props. 2, 3 and 6; see ``nfd.limits.flow``.
+
+    Example::
+
+        K = nfd.kernel(x, kind="ntk", horizon=1.0)  # [8, 8]
     """
     first = checked_inputs("X", X, device)
     second = None if X2 is None else checked_inputs("X2", X2, first.device)

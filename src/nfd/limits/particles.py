@@ -102,6 +102,11 @@ def solve_nfd(
         ValueError, TypeError: naming the argument.
 
     Source: Definition 1; Appendix F for Eq. 15.
+
+    Example::
+
+        s = nfd.solve_nfd(x[:4], [1.0, -1.0, 1.0, -1.0], grid=4, eta_c=0.3, particles=64)
+        print(s.outputs, s.outputs_stderr)
     """
     place = check_device(device)
     x, y = (v.to(place) for v in _samples(inputs, targets, check_choice("loss", loss, _LOSSES)))

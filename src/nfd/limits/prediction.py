@@ -20,7 +20,7 @@ _WIDTH = 150  # of the printed table, at most
 
 @dataclass(frozen=True, repr=False)
 class LossPrediction:
-    """What ``nfd.predict`` says of the losses of infinitely wide networks; ``print`` shows it.
+    """The losses of an infinitely wide network, as ``nfd.predict`` returns them; ``print`` shows them.
 
     Losses are those of the infinitely wide network: what the finite width of the networks that were run adds is
     estimated and taken out, and their 95 % intervals count the noise of the networks, that of this correction and,
@@ -160,7 +160,7 @@ class LossPrediction:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(LossPrediction):
-    """What ``nfd.predict`` says of the paper's networks: losses, and outputs, which are means at ``width``.
+    """The answer of ``nfd.predict`` for the paper's networks: losses, and outputs, which are means at ``width``.
 
     Attributes:
         outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.

@@ -33,6 +33,12 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         ValueError: at the first call, naming the argument.
 
     Source: Props. 3 and 5.
+
+    Example::
+
+        from sklearn.gaussian_process import GaussianProcessRegressor
+
+        GaussianProcessRegressor(nfd.InfiniteDepthKernel(), alpha=0.1).fit(x.numpy(), range(8))
     """
 
     def __init__(

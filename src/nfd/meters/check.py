@@ -66,7 +66,7 @@ def check(
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> Check:
-    """Train networks of every width and depth on the same batches, measure them, and fit log-log slopes.
+    """Check how the training of a model depends on its width and depth, by small networks and log-log slopes.
 
     The base of every plan is the smallest width and depth; networks of ``nfd.nets`` have their own, width 1 and depth
     1, so that ``eta_c`` is the paper's. Meters, after the last step and on the inputs of the first batch: those of
@@ -114,6 +114,13 @@ def check(
             how seeds differ.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
+
+    Example::
+
+        check = nfd.check(make_model, [32, 64], [2, 4], batches, rule="complete-p", optimizer="adamw", lr=3e-3)
+        print(check)  # per meter: exponent, verdict, cause and remedy
+        if not check.ok:
+            print(check.failures)
     """
     sizes = {"width": check_ascending("widths", widths, WIDEST), "depth": check_ascending("depths", depths, MOST)}
     if all(len(s) < 2 for s in sizes.values()):

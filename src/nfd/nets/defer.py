@@ -39,7 +39,7 @@ def defer(
     memory: str | int | None = None,
     seed: int = 0,
 ) -> nn.Module:
-    """Put layers without stored weights in place of the matrices of a model that are wide on both sides.
+    """Replace the wide matrices of a model by layers that do not store their weights.
 
     Replaced are ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
     projections of ``nn.MultiheadAttention``: with a plan those that it calls hidden, inner or outer, otherwise those in
@@ -70,6 +70,16 @@ def defer(
             no layer can stand in for them; and buffers on the meta device, which no plan restores.
 
     Source: docs/mathematics/structured.md.
+
+    Example::
+
+        with nfd.meta_matrices():
+            wide = make_model(4096, 2)
+        plan = nfd.plan(
+            wide, rule="complete-p", make_model=make_model, base_width=16, base_depth=2, optimizer="sgd", sample=x
+        )
+        wide = nfd.defer(wide, plan)
+        optimizer = plan.make_optimizer(wide, lr=0.1)
     """
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
     check_model_and_plan(model, plan, weights)
@@ -107,7 +117,7 @@ def defer(
 
 
 def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Put dense modules in place of all layers without stored weights, with the weights that these have now.
+    """Replace all layers without stored weights by dense modules that have the same weights.
 
     It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced, and ``nn.Linear``
     where it replaced none. Memory is that of the dense model.
@@ -121,6 +131,10 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
 
     Raises:
         TypeError, ValueError: naming the argument, and layers whose backward pass goes through another matrix.
+
+    Example::
+
+        dense = nfd.store_weights(nfd.defer(make_model(64, 2)))
     """
     check_model_and_plan(model, None)
     seed = check_seed(seed)

@@ -57,7 +57,7 @@ class Replacement:
 
 @dataclass(frozen=True, repr=False)
 class Deferral:
-    """What ``nfd.defer`` makes of a model, matrix by matrix; ``print`` shows it, ``.table`` has plain dicts.
+    """The matrices that ``nfd.defer`` replaces, one by one; ``print`` shows them, ``.table`` has plain dicts.
 
     Bytes are those of matrices alone: vectors, and what a pass keeps for the gradient, come on top. Structured weights
     are counted with as many directions as there are rows in training, which is a bound and mostly far too many.
@@ -126,7 +126,7 @@ def deferral(
     steps: int = 1,
     samples: int | None = None,
 ) -> Deferral:
-    """What ``nfd.defer`` would replace in a model, what it would leave and why, and what that takes in training.
+    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with memory and time.
 
     Nothing is changed, and nothing is as large as the model: a sample is followed by shapes alone.
 
@@ -141,6 +141,10 @@ def deferral(
         TypeError, ValueError: naming the argument; for a sample whose way through the model depends on its numbers.
 
     Source: docs/howto/wide.md.
+
+    Example::
+
+        print(nfd.deferral(make_model(64, 2), sample=x, steps=100))
     """
     check_choice("weights", weights, get_args(UnstoredWeights))
     check_model_and_plan(model, plan, weights)

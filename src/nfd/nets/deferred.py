@@ -85,6 +85,11 @@ class DeferredLinear(FactoredLinear):
             layer out of its graphs, and refuses it with ``fullgraph=True``.
 
     Source: docs/mathematics/deferred-decisions.md, docs/mathematics/resolution.md; the layer is no object of the paper.
+
+    Example::
+
+        layer = nfd.DeferredLinear(2**20, 2**20, std=2**-10)  # its matrix would fill four terabytes
+        layer(torch.randn(2, 2**20))
     """
 
     matrix: RevealedMatrix

@@ -15,6 +15,11 @@ class MLP(Network):
     Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in ``nfd.ResNet``.
 
     Source: Fig. 4a, the vanilla network.
+
+    Example::
+
+        net = nfd.MLP(64, 10, width=256, depth=4)
+        net(x)  # [8, 10]
     """
 
     stackable = True

@@ -44,6 +44,11 @@ class Muon(EquivariantOptimizer):
         RuntimeError: by ``step``, as by ``nfd.SGD``.
 
     Source: Jordan et al. 2024, Muon; docs/mathematics/deferred-decisions.md.
+
+    Example::
+
+        layer = nfd.DeferredLinear(4096, 4096)
+        optimizer = nfd.Muon([layer.update, layer.scale], lr=0.02)
     """
 
     kind = "nfd.Muon"

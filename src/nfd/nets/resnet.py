@@ -54,6 +54,13 @@ class ResNet(Network):
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
+
+    Example::
+
+        net = nfd.ResNet(64, 10, width=256, depth=4)
+        optimizer = nfd.SGD(net.param_groups(eta_c=0.3))
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
     """
 
     default_rule = "depth-mup"

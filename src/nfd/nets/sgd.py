@@ -35,6 +35,11 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
             a factor, and when D and s of one layer would be stepped differently.
 
     Source: docs/mathematics/deferred-decisions.md.
+
+    Example::
+
+        net = nfd.ResNet(64, 10, width=4096, depth=2, weights="deferred")
+        optimizer = nfd.SGD(net.param_groups(eta_c=0.3), momentum=0.9)
     """
 
     kind = "nfd.SGD"

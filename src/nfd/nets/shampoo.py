@@ -35,6 +35,11 @@ class Shampoo(EquivariantOptimizer):
         ValueError, TypeError, RuntimeError: as ``nfd.EquivariantOptimizer``.
 
     Source: Gupta, Koren and Singer 2018; relative eps: Anil et al. 2020; docs/mathematics/deferred-decisions.md.
+
+    Example::
+
+        layer = nfd.DeferredLinear(4096, 4096)
+        optimizer = nfd.Shampoo([layer.update, layer.scale], lr=0.02)
     """
 
     kind = "nfd.Shampoo"

@@ -58,6 +58,11 @@ class StructuredLinear(FactoredLinear):
         RuntimeError: as ``DeferredLinear`` does.
 
     Source: docs/mathematics/structured.md; the layer is no object of the paper.
+
+    Example::
+
+        layer = nfd.StructuredLinear(2**16, 2**16, std=2**-8)
+        layer(torch.randn(2, 2**16))
     """
 
     has_two_bases = False

@@ -60,7 +60,7 @@ class Horizons:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The law of size of some runs, and what else is known of them.
+    """The answer of ``nfd.capacity``: a law of size, fitted to runs, and the best sizes; prints as a table.
 
     Attributes:
         law: ``floor + a/n + b/L`` (``Law``), or that of a ladder of any kind (``PowerLaw``).

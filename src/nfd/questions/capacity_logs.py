@@ -56,6 +56,16 @@ def fit_capacity(
     Raises:
         ValueError, TypeError, OSError: when the rows cannot be read, naming the columns; when nothing varies, or too
             few sizes are there for a law.
+
+    Example::
+
+        rows = [
+            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + 0.01 * math.sin(n + 9 * L + seed)}
+            for n in (64, 128, 256)
+            for L in (4, 8, 16)
+            for seed in (0, 1)
+        ]
+        print(nfd.fit_capacity(rows).floor)
     """
     log = read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
     variables = _variables(log)

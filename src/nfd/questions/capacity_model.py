@@ -94,6 +94,12 @@ def capacity(
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
         RuntimeError: with the line of your code, where a network cannot be trained.
+
+    Example::
+
+        capacity = nfd.capacity(make_model, [8, 16, 32], [1, 2, 4], batches, rule="complete-p", lr=3e-3)
+        print(capacity)
+        print(capacity.floor)  # the loss of the infinitely large network
     """
     ladder = ladder_of(
         make_model,

@@ -98,6 +98,12 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
 
     Source: Theorem 1 and Definition 1 for ``feedback="independent"``; docs/paper-notes.md for ``"shared"``;
     docs/mathematics/structured.md for structured weights; docs/mathematics/extrapolation.md for the estimates.
+
+    Example::
+
+        p = nfd.predict(inputs, targets, depth=4, eta_c=0.3, width=64, replicates=2)
+        print(p)
+        p.loss, p.loss_low, p.loss_high  # every step
     """
     ask = predict_model if settings.keys() & {"make_model", "batches"} else predict_paper
     prediction: LossPrediction = ask(*args, **settings)

@@ -142,7 +142,7 @@ class RuleTransfer:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Best rates, their drift and what it costs to tune small, under every rule; it prints as a table.
+    """The answer of ``nfd.transfer``: best rates, their drift with size, and the regret of tuning small; a table.
 
     Attributes:
         rules: the answer for each. about: what was trained, in words. score: the loss that best rates minimise.

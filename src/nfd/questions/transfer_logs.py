@@ -60,6 +60,16 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     Raises:
         ValueError, TypeError, OSError: when the rows cannot be read, naming the columns; when runs of one size, rate
             and seed differ in something else.
+
+    Example::
+
+        rows = [
+            {"width": n, "lr": 2.0**k, "seed": seed, "loss": 2 + 0.1 * (k + 9 + seed / 9) ** 2}
+            for n in (64, 128)
+            for seed in (0, 1)
+            for k in range(-12, -6)
+        ]
+        print(nfd.fit_transfer(rows).best("logged", 128, 1))
     """
     given = None if guess is None else check_real("guess", guess, above=0.0)
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed", "tokens"))

@@ -65,7 +65,7 @@ def transfer(
     progress: bool = False,
     device: torch.device | str | None = None,
 ) -> Transfer:
-    """Find the best rate of networks of every width and depth under each rule, and what it costs to tune small.
+    """Find the best learning rate at every width and depth, and what the rate of a small network costs a large one.
 
     Every network is trained once on the batches, at every rate and from every seed; grids of rates grow while the best
     rate lies at their end. Then the largest network is trained at the smallest one's best rate and at its own, from
@@ -123,6 +123,12 @@ def transfer(
         RuntimeError: with the line of your code, where a network cannot be trained.
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
+
+    Example::
+
+        answer = nfd.transfer(make_model, [16, 32], [2], batches, rules=("complete-p",), lr=(1e-3, 3e-3, 9e-3))
+        print(answer)
+        print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
     """
     checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
     if len({*checked}) < max(1, len(checked)):

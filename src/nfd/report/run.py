@@ -50,6 +50,12 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
     Raises:
         TypeError: naming the argument.
         FileError: where ``path`` holds a file that is no such page.
+
+    Example::
+
+        watch = nfd.Watch(model, plan, sample=x, every=1)
+        watch.step()
+        nfd.run_page(watch, "run.html")
     """
     if not isinstance(watch, Watch):
         raise InputTypeError(f"watch must be an nfd.Watch; got {type(watch).__name__}.")

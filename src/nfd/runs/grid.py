@@ -25,6 +25,11 @@ def grid(**settings: Any) -> list[RunConfig]:
 
     Raises:
         ValueError: naming the setting, for what ``RunConfig`` does not take, and for an axis without values.
+
+    Example::
+
+        runs = nfd.grid(width=[16, 32], depth=2, seed=[0, 1], eta_c=0.3, steps=2)
+        len(runs)  # 4
     """
     axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)}
     for name, values in axes.items():

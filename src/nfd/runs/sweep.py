@@ -30,7 +30,7 @@ K = TypeVar("K")
 
 
 class Sweep:
-    """Runs in the store of ``directory``, a context manager; one at a time may be open there.
+    """Train runs and store them in ``directory``, resumably; a context manager, one at a time in a directory.
 
     Args:
         directory: holds ``runs.sqlite``; made if it is not there. None keeps runs in memory, for as long as the sweep.
@@ -43,6 +43,12 @@ class Sweep:
     Raises:
         BlockingIOError: when another process drives a sweep in this directory.
         ValueError: when the directory cannot be written or its store cannot be read.
+
+    Example::
+
+        with nfd.Sweep(None) as sweep:
+            for record in sweep.run(nfd.grid(width=[8, 16], depth=2, steps=2, batch=4)):
+                print(record.config["width"], record.metrics["test_loss"])
     """
 
     def __init__(

@@ -48,7 +48,7 @@ WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose la
 
 @dataclass(frozen=True)
 class OptimizerLaw:
-    """How the rates of an optimizer scale, what it keeps, what it accepts, and what makes one.
+    """A description of an optimizer: how its rates scale with size, its state, its options and its constructor.
 
     Args:
         name: what ``optimizer=`` says.
@@ -174,7 +174,7 @@ LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
-    """Let the name of a law stand wherever the library takes an optimizer; returns the law.
+    """Register an optimizer, so that every function of the library takes it by name; returns its law.
 
     Args:
         law: with a name of its own.
@@ -182,6 +182,13 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
 
     Raises:
         ValueError: when the name is taken.
+
+    Example::
+
+        nfd.register_optimizer(nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True))
+        plan = nfd.plan(
+            model, rule="mup", make_model=make_model, base_width=64, base_depth=2, sample=x, optimizer="my-adamw"
+        )
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")

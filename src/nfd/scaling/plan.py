@@ -43,6 +43,12 @@ class Plan:
         notes: what the reader should know.
         run: factors of the settings that follow the batch and the length of the run, for all tensors alike, beside
             those of width and depth; None where neither was given.
+
+    Example::
+
+        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base_width=64, base_depth=2, sample=x)
+        plan.save("plan.json")
+        nfd.Plan.load("plan.json").apply_(model, seed=0)
     """
 
     rule: RuleName

@@ -82,7 +82,7 @@ def plan(
     critical_batch: float | Interval | None = None,
     laws: Mapping[str, bool] | None = None,
 ) -> Plan:
-    """How every tensor of a model should begin and learn, given a smaller one, the base, that was tuned.
+    """Scale the initialisation and learning rate of every tensor of a model, from a smaller one that you tuned.
 
     The table is that of ``nfd.scaling.rules``, folded: the model needs no forward multipliers. Where the base is as
     wide and deep as the model, every factor is 1.
@@ -122,6 +122,14 @@ def plan(
             meets a network without a pre-norm residual stream.
 
     Source: sections 2 and 4.2, Eq. 8; Yang et al., Tensor Programs V and VI; Dey et al. (CompleteP).
+
+    Example::
+
+        model = make_model(256, 8)
+        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base_width=64, base_depth=2, sample=x)
+        print(plan)
+        plan.apply_(model, seed=0)
+        optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")

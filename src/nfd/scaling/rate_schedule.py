@@ -15,7 +15,7 @@ Fall = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """``schedule(step, steps)``: the share of the full rate at a step, 0 for the first, of so many.
+    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a step, from 0.
 
     It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
 
@@ -27,6 +27,11 @@ class RateSchedule:
 
     Raises:
         ValueError: naming the argument.
+
+    Example::
+
+        schedule = nfd.RateSchedule(warmup=10, fall="cosine", share=0.5)
+        schedule(0, 100), schedule(50, 100)  # 1/11, 1
     """
 
     warmup: Annotated[int, Field(ge=0)] = 0

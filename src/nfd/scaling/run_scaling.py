@@ -51,7 +51,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class RunScaling:
-    """The batch and length of the small and of the large run, and a factor for every setting that follows them.
+    """How batch and length of a run scale its settings: both runs, and a factor for every setting.
 
     Attributes:
         batch, tokens: of a step and in all, small run first, in one unit; None where not given.

@@ -18,6 +18,10 @@ class Scaled(nn.Module):
     Args:
         module: whose output, a tensor, is multiplied.
         factor: finite.
+
+    Example::
+
+        head = nfd.Scaled(torch.nn.Linear(64, 10), 0.25)
     """
 
     def __init__(self, module: nn.Module, factor: float) -> None:

@@ -25,7 +25,7 @@ from nfd.watch.summary import line_of_watch, table_of_watch
 
 
 class Watch:
-    """Meters of a model while somebody's loop trains it, per layer and in all.
+    """Meters of a model during training, per layer and for the network, in any training loop.
 
     Call ``step()`` after every step of the optimizer, before ``zero_grad()``. After every ``every`` steps it looks: it
     runs the sample through the model and adds rows. Training goes on as if there were no watch: parameters, gradients,
@@ -70,6 +70,16 @@ class Watch:
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
+
+    Example::
+
+        watch = nfd.Watch(model, plan, sample=x, every=2)
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            watch.step()
+        print(watch)
     """
 
     def __init__(
