@@ -67,9 +67,13 @@ def browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-def seen(page: str, frames: dict[str, tuple[int, int, int]], folder: Path) -> Seen:
-    """``page`` in a frame of each mode (light, dark, phone), at a place from the top and of a width and height."""
-    (folder / "page.html").write_text(_PROBE.join(page.rsplit("</body>", 1)))
+def seen(page: str, frames: dict[str, tuple[int, int, int]], folder: Path, probe: str = _PROBE) -> Seen:
+    """``page`` in a frame of each mode (light, dark, phone), at a place from the top and of a width and height.
+
+    ``probe`` ends the page in the place of ``</body>``: it posts what it sees to the parent, under the ``mode`` that is
+    the page's fragment.
+    """
+    (folder / "page.html").write_text(probe.join(page.rsplit("</body>", 1)))
     placed = "".join(
         f'<iframe src="page.html#{mode}" style="position:absolute;border:0;left:0;top:{top}px;width:{width}px;'
         f'height:{height}px"></iframe>'

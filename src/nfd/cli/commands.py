@@ -27,6 +27,7 @@ COMMANDS = {
     "claims": "ClaimsCommand",
     "kernel": "KernelCommand",
     "report": "ReportCommand",
+    "explore": "ExploreCommand",
     "data": "DataCommand",
 }
 

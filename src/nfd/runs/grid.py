@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,28 @@ def grid(**settings: Any) -> list[RunConfig]:
 def grid_like(base: RunConfig, **settings: Any) -> list[RunConfig]:
     """The grid of these settings, the rest as in ``base``."""
     return grid(**(base.model_dump() | settings))
+
+
+def grid_of_settings(texts: Sequence[str]) -> list[RunConfig]:
+    """The grid of settings as the shell has them, such as ``width=64,128 rule=mup``: commas make an axis."""
+    settings = dict[str, Any]()
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign or name in settings:
+            raise InputError(
+                f"a grid is one TOML file, or settings such as width=64,128 rule=mup, each once; got {text!r}."
+            )
+        parts = [_value(value) for value in values.split(",")]
+        settings[name] = parts if len(parts) > 1 else parts[0]
+    return grid(**settings)
+
+
+def _value(text: str) -> Any:
+    """A number, true or false as TOML writes them; any other text stands for itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def grid_of(path: str | Path) -> list[RunConfig]:
