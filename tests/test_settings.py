@@ -636,7 +636,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 image.save(tmp_path / folder / name / f"{k}.png")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kernel_fit, "gram_matrix", cheap_kernel)
-    monkeypatch.setattr(together, "_fits", lambda *_: False)  # no network of a constructor is trained here
+    alone = together.Together(1, together.Alone.WIDTH)
+    monkeypatch.setattr(together, "_decided", lambda *_: alone)  # no network of a constructor is trained here
     kept = lru_cache(load)  # reading the digits takes longer than training on them here
     for module in (named, kernel_fit, prediction, study):
         monkeypatch.setattr(module, "load", lambda name, place, *, progress, **options: kept(name, place, **options))
