@@ -16,7 +16,7 @@ from torch import Tensor
 
 import nfd
 from benchmarks.measure import best, seconds
-from nfd.core.random import generator
+from nfd.core.random import Increment, generator
 from nfd.nets import matrix_cost
 from nfd.nets.rotated import RotatedMatrix
 
@@ -63,7 +63,8 @@ def _transforms(n: int, repeat: int) -> tuple[float, float]:
     """Seconds of a number in one Hadamard transform, and of a matrix and step beside its four transforms."""
 
     def step(size: int, rows: int) -> float:
-        matrix = RotatedMatrix(size, size, seed=0, name="constants", dtype=torch.float32, device=torch.device("cpu"))
+        cpu = torch.device("cpu")
+        matrix = RotatedMatrix(size, size, source=Increment(0), name="constants", dtype=torch.float32, device=cpu)
         x = torch.randn(rows, size)
 
         def both() -> None:

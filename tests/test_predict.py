@@ -24,6 +24,7 @@ from nfd.limits import networks
 from nfd.limits.cost import Storage, widest, within
 from nfd.limits.loss import limit_losses
 from nfd.limits.problem import problem
+from nfd.limits.sampler import Sampler
 from nfd.nets.deferred import Feedback
 from nfd.runs import replicates
 from nfd.runs.executors.processes import Processes
@@ -260,7 +261,7 @@ def test_all_networks_have_weights_of_one_law(
     """Dense and deferred weights have one, so that narrow networks are dense where wide ones are deferred."""
     held, trained = set[tuple[int, str]](), replicates.trained
 
-    def costs(weights: NetworkWeights, _: Any, width: int, depth: int) -> Storage:
+    def costs(weights: NetworkWeights, _: Any, width: int, depth: int, rank: float | None = None) -> Storage:
         return Storage(weights, 1, 1.0 if weights == (wide if width > 32 else "dense") else 2.0)
 
     def watched(replicate: Any) -> Any:
@@ -272,6 +273,22 @@ def test_all_networks_have_weights_of_one_law(
     p = nfd.predict(*batches, depth=2, width=128, replicates=2, classes=10)
     assert p.weights == wide
     assert held == {(128, wide), (32, "structured" if wide == "structured" else "dense")}
+
+
+@pytest.mark.parametrize(("power", "size"), [(2.0, (128, 32)), (0.0, (512, 8))])
+def test_width_and_replicates_are_the_cheapest_that_reach_the_error(
+    power: float, size: tuple[int, int], batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a network costs n^2 many narrow ones are cheapest, where all cost the same few wide ones."""
+
+    def costs(weights: NetworkWeights, _: Any, width: int, depth: int, rank: float | None = None) -> Storage:
+        return Storage(weights, 1, float(width**power))
+
+    monkeypatch.setattr(networks, "way_of", costs)
+    monkeypatch.setattr(networks.PaperNetworks, "pilot_width", 32)
+    monkeypatch.setattr(Sampler, "_needed", lambda *_: 4096.0)
+    p = nfd.predict(*(x[:2] for x in batches), depth=1, classes=10, weights="structured")
+    assert (p.width, p.replicates) == size
 
 
 def test_stored_networks_of_one_kind_of_weights_are_not_taken_for_those_of_another(

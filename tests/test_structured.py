@@ -14,15 +14,19 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.random import Increment
+from nfd.data.digits import digits
 from nfd.nets.hadamard import hadamard as in_place
+from nfd.nets.recorded import record_updates_
 from nfd.nets.rotated import RotatedMatrix
+from nfd.training.loop import train
+from nfd.training.losses import cross_entropy
 
 F64 = torch.float64
 CPU = torch.device("cpu")
 
 
 def matrix(n_in: int, n_out: int, seed: int = 0) -> RotatedMatrix:
-    return RotatedMatrix(n_in, n_out, seed=seed, name="forward", dtype=F64, device=CPU)
+    return RotatedMatrix(n_in, n_out, source=Increment(seed), name="forward", dtype=F64, device=CPU)
 
 
 def hadamard(x: Tensor) -> Tensor:
@@ -462,3 +466,32 @@ def test_an_untrained_layer_has_the_weights_of_its_start(basis: Any) -> None:
     assert isinstance(now, torch.Tensor)
     assert isinstance(start, torch.Tensor)
     assert torch.equal(now, start)
+
+
+# ---- updates that are recorded sample by sample -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("feedback", ["shared", "independent", "static"])
+def test_recorded_updates_repeat_the_dense_network_with_the_same_matrices(feedback: str, momentum: float) -> None:
+    x, y = digits().batches(3, 4, 0)
+    nets: dict[str, Any] = {
+        weights: nfd.ResNet(64, 10, 24, 2, weights=weights, feedback=feedback, seed=1).double()  # type: ignore[arg-type]
+        for weights in ("structured", "dense")
+    }
+    with torch.no_grad():
+        for own, dense in zip(nets["structured"].outer, nets["dense"].outer, strict=True):
+            forward, backward = own.matrix.complete(0)
+            dense.weight.copy_(forward)
+            if feedback != "shared":
+                dense.feedback_weight.copy_(backward)
+    record_updates_(nets["structured"], x.shape[0] * x.shape[1])
+    losses = []
+    for net in nets.values():
+        optimizer = torch.optim.SGD(net.param_groups(0.5), momentum=momentum)
+        batches = list(zip(x.double(), y, strict=True))
+        losses.append(
+            torch.stack([s.losses for s in train(net, optimizer, batches, cross_entropy, rates=(1, 2, 1, 1))])
+        )
+    torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
+    assert losses[0][-1] < losses[0][0]

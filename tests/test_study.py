@@ -212,3 +212,15 @@ def test_a_study_is_a_table(by_hand: Study) -> None:
     assert wide["value"] == pytest.approx(float(by_hand.mean_loss(limit).mean()))
     assert "two-layer, depth-mup-inner" in str(by_hand)
     assert Study(by_hand.config).table == []
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+def test_structured_networks_are_compared_with_deferred_ones_of_their_seeds(by_hand: Study, bias: float) -> None:
+    study = copied(by_hand)
+    structured = study.measured.limits["shared", DEPTHS[-2]]
+    study.measured.exact["shared"] = structured * (1 - bias) + 1e-4 * torch.randn(
+        structured.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    (certificate,) = (text for text in named(study, "loss-shared").details if "structured weights" in text)
+    assert ("(not significant)" in certificate) == (bias == 0.0)
+    assert not any("structured weights" in text for text in named(by_hand, "loss-shared").details)

@@ -1,8 +1,8 @@
 """What a run costs before it is made: memory, seconds, and which way to hold its weights is the cheapest.
 
 Deferred weights hold four vectors of size n per layer and direction, dense ones n^2 numbers (and as many for the
-gradient), structured ones three vectors. The seconds are a model of a two-core CPU, on every device; only their ratio
-decides anything.
+gradient), structured ones two vectors per layer and sample, or three per direction at a resolution. The seconds are a
+model of a two-core CPU, on every device; only their ratio decides anything.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from nfd.core.names import NetworkWeights
 from nfd.core.random import Increment
 from nfd.limits.problem import Problem
 from nfd.nets.frame import predicted_bytes
-from nfd.nets.matrix_cost import DRAW_RATE, MATRIX_RATE, PRODUCT_RATE, MatrixUse, deferred_seconds, structured_cost
+from nfd.nets.matrix_cost import (
+    DRAW_RATE,
+    MATRIX_RATE,
+    PRODUCT_RATE,
+    MatrixUse,
+    deferred_seconds,
+    recorded_cost,
+    structured_cost,
+)
 
 _FLOAT = 4
+GAUSSIAN: tuple[NetworkWeights, ...] = ("deferred", "dense")
 LEVER = 4  # how many times narrower the networks are that show the bias of width: fewer add noise, more bend 1/n
 
 
@@ -36,13 +45,18 @@ class Storage:
         return self.weights != "structured"
 
 
-def within(problem: Problem, width: int, depth: int, memory: int) -> Storage | None:
-    """The cheaper way of Gaussian weights that fits into ``memory`` bytes, or None."""
-    return cheapest([way_of(kind, problem, width, depth) for kind in GAUSSIAN], memory)
+def within(
+    problem: Problem, width: int, depth: int, memory: int, kinds: Sequence[NetworkWeights] = GAUSSIAN
+) -> Storage | None:
+    """The cheapest of these ways, by default those of Gaussian weights, that fits into ``memory`` bytes, or None."""
+    return cheapest([way_of(kind, problem, width, depth) for kind in kinds], memory)
 
 
 def way_of(weights: NetworkWeights, problem: Problem, width: int, depth: int, rank: float | None = None) -> Storage:
-    """What a run takes with weights of this kind; ``rank``: directions of a structured update, where it is known."""
+    """What a run takes with weights of this kind; ``rank``: directions of a structured update at a resolution.
+
+    Without it nothing of the update is dropped.
+    """
     if weights == "structured" and rank is not None:
         return _structured(problem, width, depth, min(math.ceil(rank), problem.task.samples))
     return _WAYS[weights](problem, width, depth)
@@ -89,10 +103,10 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
 
 def _structured(problem: Problem, n: int, depth: int, rank: int | None = None) -> Storage:
     layers, task = depth * problem.layers_per_block, problem.task
-    directions = task.samples if rank is None else rank
     terms = len(Increment(0, 0, depth).terms) if problem.coupled else 1
     states = 1 if problem.momentum > 0 else 0
-    cost = structured_cost(MatrixUse(n, n, task.batch, directions, states, False, _FLOAT, terms))
+    use = MatrixUse(n, n, task.batch, task.samples if rank is None else rank, states, False, _FLOAT, terms)
+    cost = recorded_cost(use) if rank is None else structured_cost(use)
     size = round(layers * cost.bytes) + _shared_bytes(problem, n, depth)
     return Storage("structured", size, task.steps * layers * cost.seconds)
 
@@ -102,7 +116,6 @@ _WAYS: dict[NetworkWeights, Callable[[Problem, int, int], Storage]] = {
     "dense": _dense,
     "structured": _structured,
 }
-GAUSSIAN: tuple[NetworkWeights, ...] = ("deferred", "dense")
 
 
 def power_of_two(at_least: float) -> int:

@@ -17,8 +17,8 @@ from nfd.limits.problem import Problem
 class Replicate:
     """One network of an ensemble: its problem, its size, how it holds its weights, and its seed.
 
-    ``resolution``: of structured weights; None for their own. ``probes``: inputs ``[P, d]`` on which the updates of
-    features and function are measured, or None.
+    ``resolution``: of structured weights; None for their own, 0 where the update is recorded sample by sample.
+    ``probes``: inputs ``[P, d]`` on which the updates of features and function are measured, or None.
     """
 
     problem: Problem
@@ -110,6 +110,8 @@ def replicates(
     seed: int,
     resolution: float | None = None,
 ) -> list[Replicate]:
-    """The replicates with these numbers of the stream ``seed``."""
+    """The replicates with these numbers of the stream ``seed``; structured ones drop nothing unless told so."""
+    if weights == "structured" and resolution is None:
+        resolution = 0.0
     seeds = [derive(seed, "replicate", width, index) for index in indices]
     return [Replicate(problem, width, depth, weights, own, resolution=resolution) for own in seeds]

@@ -41,6 +41,10 @@ class Networks(Protocol):
         """Widths that are chosen are this times a power of two."""
 
     @property
+    def resolution(self) -> float:
+        """Of structured weights where none is given; 0 where nothing is dropped."""
+
+    @property
     def pilot_width(self) -> int:
         """Width of the networks that show the spread, where none is given."""
 
@@ -94,6 +98,7 @@ class PaperNetworks:
 
     words: ClassVar[Words] = Words("outputs", "eta_c", "Lower the horizon or the scale of the inputs")
     unit: ClassVar[int] = 1
+    resolution: ClassVar[float] = 0.0
     pilot_width: ClassVar[int] = 512
     least_width: ClassVar[int] = 32
     depths: ClassVar[Sequence[int]] = DEPTHS

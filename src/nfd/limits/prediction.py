@@ -33,7 +33,7 @@ class LossPrediction:
             most, and its error; it is not taken out, and the intervals count it. Zero for other weights.
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error beside that of ``loss_bias``: the
             standard error of the wide networks, and how far the last doubling of the depth moved the losses.
-        resolution: of structured weights; None for others.
+        resolution: of structured weights, 0 where nothing is dropped; None for others.
         weighing: exact layers against a resolution, predicted, where ``resolution="auto"`` chose; else None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
             eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
@@ -115,7 +115,7 @@ class LossPrediction:
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
             f"width {self.narrow_width:,}, {self.seconds:.1f} s{self._remark()}."
         )
-        shorter = "" if self.resolution is None else self._of_resolution()
+        shorter = self._of_resolution() if self.resolution else ""
         reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
         weighed = "" if self.weighing is None else str(self.weighing)
         parts = (as_text(table, _WIDTH), self._parts(), made, shorter, weighed, reached, self.note)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms
@@ -75,7 +74,7 @@ class Sampler:
         needed = self._needed(pilot, amplification)
         if not self.width:
             wanted = unit * power_of_two(needed / (self.replicates or LEAST_REPLICATES) / unit)
-            wanted = max(wanted, LEVER * pilot_width)
+            wanted = self._cheapest_width(needed, pilot_width, max(wanted, LEVER * pilot_width))
             self._climb(wanted, depth)
             self.width = min(wanted, self._widest())
         if not self.replicates:
@@ -103,7 +102,7 @@ class Sampler:
         exact = [
             option(kind, None, seconds_of=partial(self._seconds, kind, {}), bias=0.0)
             for kind in self.networks.kinds
-            if kind != "structured"
+            if kind != "structured" or not self.networks.resolution
         ]
         resolved = [
             option("structured", e, seconds_of=partial(self._seconds, "structured", reached), bias=bias.at(e))
@@ -114,9 +113,8 @@ class Sampler:
 
     def _take(self, option: Option | None) -> None:
         """Use the networks that were chosen; exact ones, sized as ever, where none reaches the error."""
-        kinds = self.networks.kinds
         self._is_gaussian = option is None or option.weights != "structured"
-        if option is None and not any(kind != "structured" for kind in kinds):
+        if option is None and all(kind == "structured" for kind in self.networks.kinds):
             self._is_gaussian, self.resolution = False, RESOLUTIONS[-1]
         if option is not None:
             self.width, self.resolution, self._bias = option.width, option.resolution, option.bias
@@ -136,6 +134,17 @@ class Sampler:
         ranks = {n: foreseen(reached, n) for n in (width, self.networks.narrower(width))}
         return sum(cost(kind, n, depth, None if rank is None else rank.mean).seconds for n, rank in ranks.items())
 
+    def _cheapest_width(self, needed: float, pilot_width: int, most: int) -> int:
+        """Of the widths up to ``most``, that at which width times replicates is least time; ``most`` if R is given."""
+
+        def seconds(width: int) -> float:
+            way, replicates = self._within(width, self._deepest), max(LEAST_REPLICATES, math.ceil(needed / width))
+            alone = None if way is None else self._seconds(way.weights, {}, width)
+            return math.inf if alone is None else replicates * alone
+
+        widths = [width for width in self._widths(pilot_width) if width <= most]
+        return most if self.replicates or not widths else min(widths, key=seconds)
+
     def fits(self, depth: int) -> bool:
         """Whether the chosen width fits into memory at a depth."""
         return cheapest(self._ways(self.width, depth), self.memory) is not None
@@ -143,6 +152,11 @@ class Sampler:
     def at(self, depth: int) -> Ensemble:
         """The ensemble at a depth."""
         return self._run(self.width, depth, self.replicates)
+
+    @property
+    def resolution_used(self) -> float:
+        """Of structured weights; 0 where nothing is dropped."""
+        return self.networks.resolution if self.resolution is None else self.resolution
 
     @property
     def narrow_width(self) -> int:
@@ -156,9 +170,9 @@ class Sampler:
     def finer(self, depth: int) -> Ensemble | None:
         """A few of ``narrower`` at half the resolution, from the same seeds; None where weights have no resolution."""
         narrow = self.narrower(depth)
-        if narrow.weights != "structured":
+        half = self.resolution_used / 2
+        if narrow.weights != "structured" or not half:
             return None
-        half = (self.resolution or RESOLUTION) / 2
         return self._run(narrow.width, depth, min(len(narrow), _PAIRS), narrow.weights, half)
 
     def _climb(self, wanted: int, depth: int) -> None:

@@ -20,7 +20,7 @@ from nfd.core.random import Increment
 from nfd.nets.frame import LEAST_ROOM, add_rows
 from nfd.nets.orthogonal import TOLERANCE, Basis, Matrix, lacking
 from nfd.nets.revealed import unit_rows
-from nfd.nets.rotated import RotatedSum
+from nfd.nets.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
 _UNSETTLED = -1
@@ -56,8 +56,8 @@ class LearnedMatrix:
         n_in, n_out = self.sizes.values()
         like = self.basis.tiles
 
-        def drawn(name: str) -> RotatedSum:
-            return RotatedSum(n_in, n_out, source=source, name=name, dtype=like.dtype, device=like.device)
+        def drawn(name: str) -> RotatedMatrix:
+            return RotatedMatrix(n_in, n_out, source=source, name=name, dtype=like.dtype, device=like.device)
 
         self.forward = drawn("forward")
         self.backward = self.forward if self.shared else drawn("backward")

@@ -23,6 +23,7 @@ _PASSES = 7  # thin products of a query: six passes over the factors, the first 
 _TRANSFORM_SECONDS = 1.6e-9  # of a number in one Hadamard transform
 _TERM_SECONDS = 9.5e-5  # of a structured matrix and step, apart from its transforms
 _LAYER_SECONDS = 9.5e-4  # of a structured layer and step, apart from its products
+_RECORDED_SECONDS = 3e-4  # the same of one whose update is recorded sample by sample
 _ROW_SECONDS = 1.5e-6  # the same of every row
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 
@@ -79,9 +80,22 @@ def structured_cost(use: MatrixUse) -> MatrixCost:
     typical = r / 2  # directions are added as training goes
     thin = 6 * use.rows * typical * (use.n_in + use.n_out) / PRODUCT_RATE
     full = _orthogonalising_gram(typical, longest) / _FULL_RATE if use.whole else 0.0
-    transforms = use.terms * (4 * use.rows * N * _TRANSFORM_SECONDS + _TERM_SECONDS)
-    seconds = transforms + thin + full + use.rows * _ROW_SECONDS + _LAYER_SECONDS
+    seconds = _transforms(use) + thin + full + use.rows * _ROW_SECONDS + _LAYER_SECONDS
     return MatrixCost(use.itemsize * numbers, seconds)
+
+
+def recorded_cost(use: MatrixUse) -> MatrixCost:
+    """Of structured weights whose update is the samples that made it (``nfd.nets.recorded``), under SGD."""
+    both, longest = use.n_in + use.n_out, max(use.n_in, use.n_out)
+    numbers = use.samples * (both + 2 + use.states) + 6 * use.terms * padded_size(longest)
+    thin = 4 * use.rows * use.samples / 2 * both / PRODUCT_RATE  # half of the samples are there in the mean
+    return MatrixCost(use.itemsize * numbers, _transforms(use) + thin + _RECORDED_SECONDS)
+
+
+def _transforms(use: MatrixUse) -> float:
+    """Seconds of the products with a structured W_0 in a step."""
+    N = padded_size(max(use.n_in, use.n_out))
+    return use.terms * (4 * use.rows * N * _TRANSFORM_SECONDS + _TERM_SECONDS)
 
 
 def deferred_cost(use: MatrixUse) -> MatrixCost:

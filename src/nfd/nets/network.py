@@ -29,12 +29,13 @@ from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
 from nfd.nets.factored import FEEDBACKS, FactoredLinear
+from nfd.nets.recorded import RecordedLinear
 from nfd.nets.scaled_network import ScaledNetwork
 from nfd.nets.streams import Arithmetic, Streams
 from nfd.nets.structured import StructuredLinear
 from nfd.scaling.rules import rule_named
 
-Linear = DenseLinear | FactoredLinear
+Linear = DenseLinear | FactoredLinear | RecordedLinear
 
 _LAYERS: dict[str, Callable[..., Linear]] = {
     "dense": DenseLinear,

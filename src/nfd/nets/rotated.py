@@ -30,35 +30,44 @@ from torch import Tensor
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.hadamard import hadamard, padded_size
 
-_Signs = tuple[Tensor, Tensor | None]  # of some coordinates, and their places among N if they are not all
+_Signs = tuple[Tensor, Tensor | None]  # of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
 
 _BLOCK = 1 << 18  # numbers that pass through a product at a time on a CPU, so that they stay in its cache
 
 
 class RotatedMatrix:
-    """W_0 ``[n_out, n_in]`` of the seed and name, in O(n) memory."""
+    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` of T independent such matrices, in O(T n)
+    memory, with squares of w that add up to 1.
+
+    Free circular elements, which the R_j are in the limit, turn by an orthogonal matrix as Gaussian ones do. So the
+    increments of a path are free of each other and each has the limit of one Gaussian matrix; and the halves of an
+    increment add up to it exactly.
+    """
 
     def __init__(
-        self, n_in: int, n_out: int, *, seed: int, name: str, dtype: torch.dtype, device: torch.device
+        self, n_in: int, n_out: int, *, source: Increment, name: str, dtype: torch.dtype, device: torch.device
     ) -> None:
         N = padded_size(max(n_in, n_out))
-        stream = generator(derive(seed, "structured"), name)
+        weights, seeds = zip(*source.terms, strict=True)
+        streams = [generator(derive(seed, "structured"), name) for seed in seeds]
 
         def signs(count: int) -> Tensor:
-            return torch.randint(0, 2, (count,), generator=stream, device="cpu").to(device, dtype).mul_(2).sub_(1)
+            drawn = [torch.randint(0, 2, (1, count), generator=stream, device="cpu") for stream in streams]
+            return torch.stack(drawn).to(device, dtype).mul_(2).sub_(1)
 
         def order(count: int) -> Tensor:
-            return torch.randperm(N, generator=stream, device="cpu")[:count].to(device)
+            return torch.stack([torch.randperm(N, generator=stream, device="cpu")[:count] for stream in streams])
 
         self.size = N
+        self.weights = torch.tensor(weights).to(device, dtype).view(-1, 1, 1)
         self.entry, self.exit = signs(n_in), signs(n_out)
-        self.entry_at = None if n_in == N else order(n_in)
-        self.exit_at = None if n_out == N else order(n_out)
-        self.order = order(N).int()
+        self.entry_at = None if n_in == N else order(n_in).to(device)
+        self.exit_at = None if n_out == N else order(n_out).to(device)
+        self.order = order(N).to(device).int()
         self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
-        self.spectrum = sigma[order(N)] * signs(N)  # out of order: beside H nothing may be regular
-        self.inverse_spectrum = self.spectrum[self.inverse]
+        self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)  # out of order: beside H nothing may be regular
+        self.inverse_spectrum = self.spectrum.gather(2, self.inverse.long().unsqueeze(1))
 
     @property
     def nbytes(self) -> int:
@@ -78,16 +87,20 @@ class RotatedMatrix:
     def _product(
         self, x: Tensor, into: _Signs, order: Tensor, spectrum: Tensor, out: _Signs, scale: Tensor | float
     ) -> Tensor:
-        """``scale S D H diag(spectrum) Pi H D' S' x`` of every row, a block of rows at a time in the same memory."""
-        signs, places = out
-        y, scaled = x.new_empty(len(x), len(signs)), signs * scale
-        count = max(1, _BLOCK // self.size if x.device.type == "cpu" else len(x))
-        memory = x.new_empty(2, min(count, len(x)), self.size)
+        """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row, all terms and a block of rows at a time
+        in the same memory."""
+        (signs, places), terms = out, len(order)
+        y, scaled = x.new_empty(len(x), signs.shape[-1]), signs * (self.weights * scale)
+        count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else len(x))
+        memory = x.new_empty(2, terms * min(count, len(x)), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
-            inside, spare = hadamard(*_entered(rows, *into, memory[:, : len(rows)]))
-            torch.index_select(inside, 1, order, out=spare).mul_(spectrum)
+            shape = terms, len(rows), self.size
+            inside, spare = hadamard(*_entered(rows, *into, memory[:, : terms * len(rows)]))
+            for own, ordered, its in zip(inside.view(shape), spare.view(shape), order, strict=True):
+                torch.index_select(own, 1, its, out=ordered)
+            spare.view(shape).mul_(spectrum)
             inside, spare = hadamard(spare, inside)
-            torch.mul(inside if places is None else inside.index_select(1, places), scaled, out=answer)
+            _sum_terms(inside.view(shape), scaled, places, answer)
         return y
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -97,56 +110,26 @@ class RotatedMatrix:
                 setattr(self, name, fn(value))
 
 
-class RotatedSum:
-    """W_0 ``[n_out, n_in]`` of an increment of a path: ``sum_j w_j R_j`` with independent R_j and squares of w that add
-    up to 1.
-
-    Free circular elements, which these are in the limit, turn by an orthogonal matrix as Gaussian ones do. So the
-    increments of a path are free of each other and each has the limit of one Gaussian matrix; and the halves of an
-    increment add up to it exactly.
-    """
-
-    def __init__(
-        self, n_in: int, n_out: int, *, source: Increment, name: str, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        weights, seeds = zip(*source.terms, strict=True)
-        self.weights: tuple[float, ...] = weights
-        self.parts = [RotatedMatrix(n_in, n_out, seed=seed, name=name, dtype=dtype, device=device) for seed in seeds]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the parts."""
-        return sum(part.nbytes for part in self.parts)
-
-    def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-        """``scale x W_0'`` of rows ``[b, n_in]``."""
-        return self._sum(lambda part, weight: part.product(x, weight * scale))
-
-    def transposed_product(self, g: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-        """``scale g W_0`` of rows ``[b, n_out]``."""
-        return self._sum(lambda part, weight: part.transposed_product(g, weight * scale))
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device."""
-        for part in self.parts:
-            part.map(fn)
-
-    def _sum(self, answer: Callable[[RotatedMatrix, float], Tensor]) -> Tensor:
-        first, *others = zip(self.parts, self.weights, strict=True)
-        total = answer(*first)
-        for part in others:
-            total += answer(*part)
-        return total
-
-
 def _entered(x: Tensor, signs: Tensor, places: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows times the signs, at these places among zeros, and memory for as many rows."""
+    """Rows times the signs of every term, at these places among zeros, and memory for as many rows."""
     inside, spare = memory
+    terms = inside.view(len(signs), len(x), -1)
     if places is None:
-        torch.mul(x, signs, out=inside)
+        torch.mul(x, signs, out=terms)
     else:
-        inside.zero_().index_copy_(1, places, x * signs)
+        for own, its, where in zip(terms.zero_(), signs, places, strict=True):
+            own.index_copy_(1, where, x * its)
     return inside, spare
+
+
+def _sum_terms(terms: Tensor, scaled: Tensor, places: Tensor | None, answer: Tensor) -> None:
+    """Fill ``answer`` with the sum of what the terms have at their places, times their scaled signs."""
+    for j, (own, its) in enumerate(zip(terms, scaled, strict=True)):
+        part = own if places is None else own.index_select(1, places[j])
+        if j == 0:
+            torch.mul(part, its, out=answer)
+        else:
+            answer += part * its
 
 
 @lru_cache(maxsize=4)

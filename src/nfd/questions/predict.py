@@ -71,7 +71,8 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             or ``"auto"``, the cheapest by predicted cost. As structured weights have a law of their own at finite
             width, all networks of a prediction have them, or none.
         resolution: of structured weights, which a number asks for: shorter directions are not learned
-            (``nfd.StructuredLinear``); by default 0.1. What it adds to the losses is estimated from narrow networks at
+            (``nfd.StructuredLinear``); by default 0.1, and for the paper's networks 0: their updates are kept sample by
+            sample, and nothing is dropped. What it adds to the losses is estimated from narrow networks at
             half of it, and counted by the intervals. ``"auto"`` chooses resolution, width and replicates together: the
             cheapest, as predicted, for which the root of the squares of standard error and bias is within ``rtol``;
             exact layers where no resolution saves. The result's ``weighing`` has both.

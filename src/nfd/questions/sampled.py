@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_count, check_real
 from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights
@@ -93,7 +92,7 @@ def losses_of(
         "converged": limit.converged,
         "growth": limit.growth,
         "weights": limit.weights,
-        "resolution": sampler.resolution or RESOLUTION if limit.weights == "structured" else None,
+        "resolution": sampler.resolution_used if limit.weights == "structured" else None,
         "weighing": sampler.weighing,
         "ways": tuple(sampler.networks.ways(sampler.width, limit.depths[-1])),
         "seconds": seconds,

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
 NARROW = 4  # the width bias is measured against networks this many times narrower
 _MEMORY = bytes_of("8 GiB")
+_CERTIFICATES = 4  # networks with deferred weights that certify structured ones, of every kind of feedback
 _PROBES = 64  # test samples on which updates are measured
 
 K = TypeVar("K")
@@ -50,6 +51,8 @@ class Measured:
 
     Attributes:
         limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
+        exact: feedback to the same of deferred networks, from the same seeds, that certify structured ones of the
+            last depth but one; empty where no weights are structured.
         narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
         real: (depth, width) to outputs [seeds, steps, batch, C].
         blocks: a row per rule, depth and seed of two-layer networks, after the first step and after the last.
@@ -57,6 +60,7 @@ class Measured:
     """
 
     limits: dict[tuple[Feedback, int], Tensor] = field(default_factory=dict)
+    exact: dict[Feedback, Tensor] = field(default_factory=dict)
     narrow: dict[Feedback, Tensor] = field(default_factory=dict)
     real: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     blocks: list[dict[str, Any]] = field(default_factory=list)
@@ -110,7 +114,7 @@ class Study:
         """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
         c = self.config
         given = self._problem("shared", "one-layer", "depth-mup", coupled=True)
-        way = within(given, c.limit_width, c.depths[-1], _MEMORY)
+        way = within(given, c.limit_width, c.depths[-1], _MEMORY, get_args(NetworkWeights))
         if way is None:
             raise InputError(
                 f"limit_width={c.limit_width} at depth {c.depths[-1]} needs more than 8 GiB. Lower limit_width, "
@@ -187,6 +191,8 @@ class Study:
                 yield self._limit(name, given, c.limit_width, depth, measured.limits, (feedback, depth))
             name, width = f"width bias, {feedback} feedback", max(1, c.limit_width // NARROW)
             yield self._limit(name, given, width, c.depths[-2], measured.narrow, feedback)
+            if self.weights == "structured":
+                yield self._certificate(given, feedback)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
@@ -199,6 +205,15 @@ class Study:
         indices, seed = range(self.config.replicates), derive(self.config.seed, "limit")
         asked = replicates(given, width, depth, self.weights, indices, seed)
         return _Unit(name, asked, partial(_keep_outputs, asked, kept, key))
+
+    def _certificate(self, given: Problem, feedback: Feedback) -> _Unit:
+        """Networks with the exact law of the limit's width, of seeds that those of the limit have too."""
+        c, seed = self.config, derive(self.config.seed, "limit")
+        asked = replicates(
+            given, c.limit_width, c.depths[-2], "deferred", range(min(_CERTIFICATES, c.replicates)), seed
+        )
+        keep = partial(_keep_outputs, asked, self.measured.exact, feedback)
+        return _Unit(f"certificate, {feedback} feedback, depth {c.depths[-2]}", asked, keep)
 
     def _real_units(self) -> Iterator[_Unit]:
         given = self._problem("shared", "one-layer", "depth-mup")

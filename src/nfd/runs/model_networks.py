@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
 from nfd.core.random import derive
@@ -46,6 +47,7 @@ class ModelNetworks:
     sweep: Sweep
 
     words: ClassVar[Words] = Words("losses", "lr", "Look at the batches, or at how the model begins")
+    resolution: ClassVar[float] = RESOLUTION
     amplification: ClassVar[float] = math.sqrt(5.0)  # of networks that share nothing
 
     @property

@@ -17,6 +17,7 @@ from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.limits.problem import Problem
 from nfd.meters.updates import UPDATES, Baseline
 from nfd.nets.network import Network
+from nfd.nets.recorded import record_updates_
 from nfd.runs.run import NUMERICS, Run, group_key, hashed
 from nfd.runs.sweep import Sweep
 from nfd.runs.trained import recorded
@@ -133,8 +134,11 @@ class Replicates:
 def trained(replicate: Replicate) -> Trajectory:
     """Train a network on every batch of its problem and evaluate it."""
     start, problem, task = time.perf_counter(), replicate.problem, replicate.problem.task
-    member = problem.member(replicate.width, replicate.depth, replicate.weights, replicate.seed, replicate.resolution)
+    resolution = replicate.resolution or None
+    member = problem.member(replicate.width, replicate.depth, replicate.weights, replicate.seed, resolution)
     net = member.net
+    if replicate.resolution == 0:
+        record_updates_(net, task.samples)
     net.reserve(task.samples)
     baseline = None if replicate.probes is None else Baseline(member, replicate.probes)
     optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)

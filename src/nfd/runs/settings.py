@@ -162,7 +162,7 @@ class StudyConfig(TrainingConfig):
     depths: Annotated[Ascending, AfterValidator(doubling)] = (2, 4, 8, 16)
     """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
     limit_width: Width = 2048
-    """width of the networks with deferred weights that stand for the infinitely wide one"""
+    """width of the networks that stand for the infinitely wide one"""
     replicates: Annotated[int, Field(strict=True, ge=3)] = 6
     """how many of those are averaged; 3 at least"""
     widths: Annotated[Ascending, AfterValidator(holdable)] = (64, 256, 1024)
@@ -207,7 +207,7 @@ class PredictConfig(TrainingConfig):
     weights: PaperWeights = "auto"
     """dense, deferred, structured, or auto: the cheapest by predicted cost"""
     resolution: ShareOrAuto | None = None
-    """resolution of structured weights, which a number asks for; auto weighs it against exact layers; by default 0.1"""
+    """resolution of structured weights, none by default, a number, or auto to weigh it against exact layers"""
     replicates: Several | None = None
     """how many of them are averaged; as many as rtol needs by default"""
     rtol: Positive = RTOL

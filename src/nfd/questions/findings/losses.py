@@ -12,7 +12,15 @@ from nfd.core.statistics import interval, jackknife, standard_errors, stderr, st
 from nfd.core.tables import Row
 from nfd.limits.depth import extrapolated
 from nfd.questions.findings.finding import INFINITE, Axes, Finding, SeriesRole, depth_name
-from nfd.questions.findings.outputs import divergence, mean_loss, progress, real, wide, width_bias
+from nfd.questions.findings.outputs import (
+    divergence,
+    mean_loss,
+    progress,
+    real,
+    structured_less_exact,
+    wide,
+    width_bias,
+)
 from nfd.questions.study import Study
 
 _AXES = Axes(
@@ -41,6 +49,7 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
         f"updates of {study.config.batch} samples."
     )
     details = [*_depth_pays(study, limits), *_extrapolation(study, limits), *_width(study, feedback)]
+    details += _certificate(study, feedback)
     if feedback == "shared":
         details += _above(study, limits)
     return Finding(
@@ -132,6 +141,20 @@ def _width(study: Study, feedback: Feedback) -> list[str]:
         return []
     width = f"{study.config.limit_width:,}"
     return [f"Width {width} in place of infinity shifts the loss by {bias}; curves and intervals are of width {width}."]
+
+
+def _certificate(study: Study, feedback: Feedback) -> list[str]:
+    """How far structured networks are from those with the law of a Gaussian matrix; nothing where none are."""
+    apart = structured_less_exact(study, feedback)
+    if apart is None:
+        return []
+    c, pairs = study.config, len(study.measured.exact[feedback])
+    return [
+        f"These networks have structured weights. {pairs} of depth {c.depths[-2]} were trained with deferred weights "
+        f"too, which have the exact law of width {c.limit_width:,}, from the same U and V: the loss of a structured "
+        f"network minus that of its deferred twin is, on average over the steps, {apart} "
+        f"({'significant' if apart.resolved else 'not significant'})."
+    ]
 
 
 def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:

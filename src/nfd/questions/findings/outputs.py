@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.names import Feedback
-from nfd.core.statistics import Interval, interval
+from nfd.core.statistics import Interval, interval, mean
 from nfd.limits.depth import extrapolated
 from nfd.questions.findings.finding import INFINITE
 from nfd.questions.study import NARROW, Study
@@ -55,6 +55,17 @@ def width_bias(study: Study, feedback: Feedback) -> Interval | None:
     if broad is None or narrow is None or not whole(broad) or not whole(narrow):
         return None
     return interval(lambda m, n: (mean_loss(study, m) - mean_loss(study, n)) / (NARROW - 1), narrow, broad)
+
+
+def structured_less_exact(study: Study, feedback: Feedback) -> Interval | None:
+    """The mean loss of single structured networks minus that of deferred ones of their seeds, at the same size."""
+    depth = study.config.depths[-2]
+    structured, exact = study.measured.limits.get((feedback, depth)), study.measured.exact.get(feedback)
+    if structured is None or exact is None or not whole(structured) or not whole(exact):
+        return None
+    pairs = min(len(structured), len(exact))
+    apart = study.mean_loss(structured[:pairs]) - study.mean_loss(exact[:pairs])
+    return mean(apart.mean(-1))
 
 
 def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
