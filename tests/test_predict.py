@@ -301,6 +301,21 @@ def test_stored_networks_of_one_kind_of_weights_are_not_taken_for_those_of_anoth
     assert torch.equal(first.loss, nfd.predict(*batches, weights="structured", **kwargs).loss)
 
 
+@pytest.mark.parametrize("weights", ["dense", "deferred", "structured"])
+def test_progress_is_counted_in_predicted_seconds(
+    weights: NetworkWeights, batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs, trained = list[float](), replicates.trained
+
+    def watched(replicate: Any) -> Any:
+        costs.append(replicates.ReplicateRun(replicate).cost)
+        return trained(replicate)
+
+    monkeypatch.setattr(replicates, "trained", watched)
+    p = nfd.predict(*batches, depth=2, width=64, replicates=2, classes=10, weights=weights)
+    assert costs.count(p.ways[0].seconds) == 2
+
+
 def test_long_runs_of_narrow_networks_choose_dense_weights() -> None:
     x, y = digits().batches(16, 300, 0)
     p = nfd.predict(x, y, depth=2, width=64, replicates=2, classes=10)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import described, trace_of
+from nfd.limits.cost import way_of
 from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.limits.problem import Problem
 from nfd.meters.updates import UPDATES, Baseline
@@ -51,8 +52,9 @@ class ReplicateRun(Run):
 
     @property
     def cost(self) -> float:
-        """Width times depth."""
-        return float(self.replicate.width * self.replicate.depth)
+        """Predicted seconds, so that what a progress display says is left follows from counted operations."""
+        r = self.replicate
+        return way_of(r.weights, r.problem, r.width, r.depth).seconds
 
     @property
     def urgency(self) -> float:
