@@ -354,7 +354,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
         said = capsys.readouterr()
         assert "5 results, 2 charts." in said.out
         for name in ("torn", "deep", "binary"):
-            assert f"{name}/result.json: is damaged: no JSON" in said.err
+            assert f"{name}/result.json: is damaged: not JSON" in said.err
         assert "foreign/result.json: was not written by nfd" in said.err
     text = (results / "report/report.html").read_text()
     parts = ("A study", "Kind named", "label good", "parity", "It transfers.", "torn/result.json", "Not drawn: a is")

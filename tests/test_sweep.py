@@ -813,7 +813,7 @@ def test_what_nobody_has_is_named(swept: Path, capsys: pytest.CaptureFixture[str
         "No run has this rule; there are mup, depth-mup.",
     ]
     assert "takes settings such as width=128; got 'width'" in said_by(capsys, "runs", swept, "--where", "width")
-    assert "no setting of a run. Did you mean 'width'?" in said_by(capsys, "runs", swept, "--where", "widht=1")
+    assert "is not a setting of a run. Did you mean 'width'?" in said_by(capsys, "runs", swept, "--where", "widht=1")
 
 
 def test_a_list_shows_where_runs_differ_and_ends_somewhere(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
