@@ -26,7 +26,8 @@ PAGE = """# Two limits
 See how far the paper's limit is from the network that you train, and why there are two.
 Words and symbols are in the [glossary](glossary.md).
 
-*Made by `python examples/two_limits.py`: {samples} digits, one per step, +1 for even and -1 for odd, inputs normalised,
+*Made by `python examples/two_limits.py`, the section on settings by `python examples/two_limits_settings.py`.
+{samples} digits, one per step, +1 for even and -1 for odd, inputs normalised,
 (f - y)^2 / 2, ReLU, T = {horizon:g}, eta_c = {eta_c:g}. {networks} networks with deferred weights of width {width:,}
 stand for infinite width, {networks} dense ones of width {dense_width:,} are the standard network, {solutions} solutions
 with {particles:,} particles are Definition 1. Outputs have RMS {size:.2f}.*
@@ -62,6 +63,11 @@ depth L their ratio is 1 + (T/4) / (1 + T/(2L)): it grows with depth.
 
 To check it without this library: `python examples/first_step_by_hand.py`, 40 lines of PyTorch, prints the ratio at
 three horizons and three depths beside the formula (half a minute on one core).
+
+## Over activations, horizons, losses and outputs, and while training
+
+<!-- settings -->
+<!-- end of settings -->
 
 ## Where the term is lost
 

@@ -127,6 +127,20 @@ def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "{" not in page.replace("{l-1}", "")
 
 
+def test_two_limits_over_settings(tmp_path: Path) -> None:
+    """The page has the kernels that the formula has for relu, and the section takes the place of what stands there."""
+    of = runpy.run_path(str(EXAMPLES / "two_limits_settings.py"))
+    page = (EXAMPLES.parent / "docs/two-limits.md").read_text()
+    assert of["kernels"]() in page
+    for T in of["HORIZONS"]:
+        cells = [f"{1 + (T / 4) / (1 + T / (2 * L)):.3f}" for L in of["DEPTHS"]]
+        assert f"| relu | {T:g} | {' | '.join(cells)} | {1 + T / 4:.3f} |" in page
+    assert all(name in page for name in of["LOSSES"])
+    text = of["gaps"]([of["Setting"](depth=2)], 8, 2)
+    assert text.count("\n") == 2
+    assert len(text.splitlines()[-1].split(" | ")) == len(of["LOOKS"]) + 1
+
+
 def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
     change = runpy.run_path(str(EXAMPLES / "first_step_by_hand.py"))["change"]
     own, other = (torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)]) for is_own in (True, False))
