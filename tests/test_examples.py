@@ -25,7 +25,7 @@ from nbclient import NotebookClient
 from tests.waiting import PATIENCE
 
 import nfd
-from nfd.core.statistics import Interval
+from nfd.core.statistics import Interval, mean
 from nfd.data.digits import digits
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
@@ -127,6 +127,21 @@ def test_two_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "{" not in page.replace("{l-1}", "")
 
 
+def test_the_page_of_open_statements_is_made_of_the_claims() -> None:
+    of = runpy.run_path(str(EXAMPLES / "undecided_page.py"))
+    docs = EXAMPLES.parent / "docs"
+    rows = {row["id"]: row for row in json.loads((docs / "claims.json").read_text())["rows"]}
+    assert of["page"](json.loads((docs / "undecided.json").read_text()), rows) == (docs / "undecided.md").read_text()
+    assert {name for name, row in rows.items() if row["verdict"] == "undecided"} <= set(
+        re.findall(r"^- \*\*(.*?)\*\*", (docs / "undecided.md").read_text(), re.MULTILINE)
+    )
+    samples = torch.tensor([0.0, 1.0, 2.0])
+    of_mean = mean(samples)
+    assert of["seeds_to_settle"](of_mean.value, of_mean.stderr, 3, of_mean.high - 1e-9) == 4
+    assert of["seeds_to_settle"](of_mean.value, of_mean.stderr, 3, of_mean.high + 1e-3) == 3
+    assert of["seeds_to_settle"](1.0, 0.1, 3, 1.0) == math.inf
+
+
 def test_two_limits_over_settings(tmp_path: Path) -> None:
     """The page has the kernels that the formula has for relu, and the section takes the place of what stands there."""
     of = runpy.run_path(str(EXAMPLES / "two_limits_settings.py"))
@@ -136,7 +151,7 @@ def test_two_limits_over_settings(tmp_path: Path) -> None:
         cells = [f"{1 + (T / 4) / (1 + T / (2 * L)):.3f}" for L in of["DEPTHS"]]
         assert f"| relu | {T:g} | {' | '.join(cells)} | {1 + T / 4:.3f} |" in page
     assert all(name in page for name in of["LOSSES"])
-    text = of["gaps"]([of["Setting"](depth=2)], 8, 2)
+    text = of["gaps"]([of["Setting"](depth=2)], 8, 3)
     assert text.count("\n") == 2
     assert len(text.splitlines()[-1].split(" | ")) == len(of["LOOKS"]) + 1
 

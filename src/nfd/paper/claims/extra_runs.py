@@ -26,7 +26,7 @@ _TOY = {"steps": 6, "seeds": 3}
 
 _MORE: dict[str, Settings] = {
     "1-training": {
-        "order": ["pre", "post"], "depth": 64, "width": 128, "batch": 128, "eta_c": 0.01, "steps": 390, "seeds": 16,
+        "order": ["pre", "post"], "depth": 64, "width": 128, "batch": 128, "eta_c": 0.01, "steps": 390, "seeds": 20,
     },
     "2-depth": {"depth": [5, 10], "width": 128, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 12},
     "2-large": {
