@@ -21,6 +21,7 @@ from typing import cast
 
 from benchmarks.counted import Training, Work
 from benchmarks.growth import BATCH, Growth, cases, kinds
+from benchmarks.growth_page import machine_line
 from benchmarks.measure import Row
 from benchmarks.show import cell, fill_page, markdown
 from nfd.data.dataset import Dataset
@@ -232,11 +233,16 @@ def made(growth: Growth) -> dict[str, str]:
         {"device": d.name, "GB/s": d.read / 1e9, "TFLOP/s": d.peak / 1e12, "GB": d.memory / 1e9, "from": d.source}
         for d in (GPU, NODE)
     ]
-    shares = [
-        {"weights": kind, "share of the bound": forecast.shares[kind], "calls": forecast.calls[kind]}
-        for kind in kinds()
+    measured = [
+        {"weights": kind, "share of the bound": share, "calls of a layer and step": forecast.calls[kind]}
+        for kind, share in forecast.shares.items()
     ]
-    return {"devices": markdown(devices), "shares": markdown(shares), "jobs": markdown(table(forecast))}
+    return {
+        "machine": machine_line(growth),
+        "measured": markdown(measured),
+        "devices": markdown(devices),
+        "jobs": markdown(table(forecast)),
+    }
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ python -m benchmarks.growth            # five minutes on two idle cores; stopped
 python -m benchmarks.growth --study    # `nfd study` on one core and on all of them too
 python -m benchmarks.growth_page       # the figures and the page
 
-Every case has worker processes of its own, of one thread each. One network is trained by one worker; replicates are
-those of ``nfd.predict``, on as many workers as cores. The first training of a process is not timed.
+Every case has processes of its own, of one thread each. One network is trained by one process; replicates are those of
+``nfd.predict``, on as many processes as cores. The first training of a process is not timed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import nfd
 from benchmarks.accounting import Ledger
@@ -33,9 +35,9 @@ from nfd.runs.executors.processes import Processes
 
 GROWTH = Path(__file__).with_name("growth.json")
 BATCH, REPEATS = 8, 3
-_SMALL = {"width": 128, "depth": 2, "samples": 2 * BATCH}  # what loads all that there is to load
 _COMPARED = ("processor", "cores", "nfd")  # of the machine: measurements that go on must agree in these
 
+T = TypeVar("T")
 Work = Literal["training", "prediction", "study"]
 Axis = Literal["width", "depth", "samples", "replicates", "cores"]
 
@@ -62,7 +64,7 @@ _WIDE: dict[NetworkWeights, tuple[int, ...]] = {
     "structured": (4096, 16384, 65536, 262144),
     "dense": (512, 1024, 2048, 4096),
 }
-_DEPTHS, _SAMPLES, _REPLICATES = (4, 8, 16, 32), (96, 192, 384, 768), (4, 8, 16)
+_DEPTHS, _SAMPLES, _REPLICATES = (4, 8, 16, 32), (96, 192, 384, 768), (2, 4, 8)
 
 
 def cases(axis: Axis, weights: NetworkWeights, most_cores: int) -> list[Case]:
@@ -97,16 +99,18 @@ def doublings(most: int) -> list[int]:
 
 
 def measured(case: Case, repeats: int = REPEATS) -> Row:
-    """Seconds of every repeat, and bytes of all workers together beyond what they held before."""
+    """Seconds of every repeat, and bytes of all workers together beyond what they held after a small training."""
     with pinned(case.cores):
         if case.work == "study":
             return asdict(case) | {"seconds": [JOBS["study"]()["seconds"] for _ in range(repeats)]}
-        with Processes(case.cores, 1) as workers:
-            work = _train if case.work == "training" else _predict
-            work(Case(**{**asdict(case), **_SMALL}), workers)
-            before = _peaks()
-            took = [seconds(lambda: work(case, workers)) for _ in range(repeats)]
-            return asdict(case) | {"seconds": took, "bytes": _peaks() - before}
+        took, held = forked(_training, case, repeats) if case.work == "training" else _prediction(case, repeats)
+    return asdict(case) | {"seconds": took, "bytes": held}
+
+
+def forked(function: Callable[..., T], *arguments: Any) -> T:
+    """The value of a call in a process that begins with all that this one has loaded."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 @contextmanager
@@ -120,21 +124,36 @@ def pinned(count: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _train(case: Case, workers: Processes) -> None:
-    for outcome in workers.run(_trained, [case]):
-        if outcome.error:
-            raise RuntimeError(f"{case} failed: {outcome.error}")
+def _training(case: Case, repeats: int) -> tuple[list[float], float]:
+    """In seconds of the processor, which neighbours do not lengthen."""
+    with threads(1):
+        _train(_small(case))
+        before = peak_memory()
+        took = [seconds(lambda: _train(case), time.process_time) for _ in range(repeats)]
+    return took, peak_memory() - before
 
 
-def _trained(case: Case) -> float:
-    weights = cast(NetworkWeights, case.weights)
-    return unstored_run(case.width, case.depth, case.samples // BATCH, BATCH, weights)
+def _train(case: Case) -> None:
+    unstored_run(case.width, case.depth, case.samples // BATCH, BATCH, cast(NetworkWeights, case.weights))
+
+
+def _prediction(case: Case, repeats: int) -> tuple[list[float], float]:
+    with Processes(case.cores, 1) as workers:
+        _predict(_small(case), workers)
+        before = _peaks()
+        took = [seconds(lambda: _predict(case, workers)) for _ in range(repeats)]
+        return took, _peaks() - before
 
 
 def _predict(case: Case, workers: Processes) -> None:
     x, y = digits().batches(BATCH, case.samples // BATCH, 0)
     sizes = {"width": case.width, "depth": case.depth, "replicates": case.replicates, "weights": case.weights}
     nfd.predict(x, y, eta_c=ETA_C, executor=workers, **sizes)
+
+
+def _small(case: Case) -> Case:
+    """What loads all that there is to load."""
+    return replace(case, width=128, depth=2, samples=2 * BATCH)
 
 
 def _peaks() -> float:
@@ -174,7 +193,7 @@ class Growth:
     def opened(cls, path: Path, here: Mapping[str, Any], anew: bool = False) -> Growth:
         """What the file holds, or nothing; ValueError where it was measured elsewhere."""
         if anew or not path.exists():
-            return cls(path, {**here, "load": os.getloadavg()[0]}, {kind: calls(kind) for kind in kinds()}, [])
+            return cls(path, {**here, "load": os.getloadavg()[0]}, {kind: forked(calls, kind) for kind in kinds()}, [])
         before = cls.read(path)
         if differing := [name for name in _COMPARED if before.machine.get(name) != here.get(name)]:
             raise ValueError(f"{path} was measured with another {' and '.join(differing)}. --anew measures all again.")
@@ -217,7 +236,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # of few replicates about their own noise
     try:
         with threads(1):
-            growth = Growth.opened(arguments.out, machine(), arguments.anew)
+            growth = Growth.opened(arguments.out, machine(time.process_time), arguments.anew)
     except ValueError as error:
         parser.error(str(error))
     wanted = [case for axis in axes() for weights in kinds() for case in cases(axis, weights, cores())]

@@ -78,7 +78,7 @@ def _text(power: Interval) -> str:
 def by_cores(growth: Growth) -> Iterator[Row]:
     """Predictions by replicates and the study on one core and on all, and what more cores would give."""
     most = int(growth.machine["cores"])
-    work = {f"16 replicates, {kind}": cases("cores", kind, most) for kind in kinds()}
+    work = {f"replicates, {kind}": cases("cores", kind, most) for kind in kinds()}
     for name, own in (work | {"`nfd study` at its defaults": studies(most)}).items():
         rows = [row for case in (own[0], own[-1]) if (row := growth.row(case))]
         if len(own) < 2 or len(rows) < 2:
@@ -109,7 +109,9 @@ def amdahl(one: torch.Tensor, several: torch.Tensor, count: int, wanted: int) ->
 
 
 def figure(rows: Sequence[Row], axis: Axis) -> alt.HConcatChart:
-    """Seconds and memory, on logarithmic axes, with the fitted powers."""
+    """Seconds and memory, on logarithmic axes, with the fitted powers; a note where there are no two sizes."""
+    if len({row["size"] for row in rows}) < 2:
+        return alt.hconcat(_chart([{}]).mark_text(text=f"not measured against {axis}", fontSize=14))
     panels = [("seconds", "seconds", 1.0), ("bytes", "memory, GiB", 2.0**30)]
     beside: alt.HConcatChart = alt.hconcat(*(_panel(rows, axis, *panel) for panel in panels))
     return beside
@@ -166,14 +168,22 @@ def _fitted(kind: str, sizes: Sequence[int], cost: Sequence[float], power: float
 
 def made(growth: Growth) -> dict[str, str]:
     """What stands between the marks of the page."""
-    about = {name: cell(name, value) for name, value in growth.machine.items()}
-    machine = (
-        f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores, PyTorch {about['torch']}."
-    )
-    if growth.machine["load"] > _IDLE:
-        machine += f" **The machine was busy (load {about['load']}): seconds and their exponents mean little.**"
     powers = [row for axis in axes() for row in exponents(points(growth, axis), axis)]
-    return {"machine": machine, "exponents": markdown(powers), "cores": markdown([*by_cores(growth)])}
+    shared = [*by_cores(growth)]
+    return {
+        "machine": machine_line(growth),
+        "exponents": markdown(powers),
+        "cores": markdown(shared) if shared else "Not measured.",
+    }
+
+
+def machine_line(growth: Growth) -> str:
+    """Where and when it was measured, and a warning where other work ran there."""
+    about = {name: cell(name, value) for name, value in growth.machine.items()}
+    line = f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores, PyTorch {about['torch']}."
+    if growth.machine["load"] <= _IDLE:
+        return line
+    return f"{line} **The machine was busy (load {about['load']}): times are rough, those of the clock far too long.**"
 
 
 def main() -> None:
@@ -183,9 +193,7 @@ def main() -> None:
     folder, growth = prepare_directory(parser.parse_args().out), Growth.read()
     fill_page(PAGE, made(growth))
     for axis in axes():
-        rows = points(growth, axis)
-        if len({row["size"] for row in rows}) > 1:
-            figure(rows, axis).save(folder / f"growth-{axis}.png", scale_factor=2)
+        figure(points(growth, axis), axis).save(folder / f"growth-{axis}.png", scale_factor=2)
 
 
 if __name__ == "__main__":

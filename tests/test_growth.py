@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import growth, growth_page
+from benchmarks import foreseen, growth, growth_page
 from benchmarks.accounting import count
 from benchmarks.counted import Training, Work
 from benchmarks.foreseen import GPU, MACHINES, Device, Forecast, Job, Task, figure, on_many, on_one
@@ -93,8 +93,8 @@ def test_a_measurement_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch:
         return asdict(case) | {"seconds": [1.0], "bytes": 1.0}
 
     path = tmp_path / "growth.json"
-    monkeypatch.setattr(growth, "machine", lambda: MACHINE)
-    monkeypatch.setattr(growth, "calls", lambda kind: 1.0)
+    monkeypatch.setattr(growth, "machine", lambda clock: MACHINE)
+    monkeypatch.setattr(growth, "forked", lambda function, *arguments: 1.0)
     monkeypatch.setattr(growth, "measured", stopped)
     monkeypatch.setattr("sys.argv", ["growth", "--out", str(path)])
     with pytest.raises(KeyboardInterrupt):
@@ -177,3 +177,12 @@ def test_the_networks_of_a_figure_are_all_counted() -> None:
     shapes = figure("5").tasks
     assert sum(task.together * times for task, times in shapes) == 60 + 900 + 50
     assert {task.training.depth for task, _ in shapes} >= {2 * 128}  # two matrices a block
+
+
+@pytest.mark.parametrize(
+    ("page", "made"), [(growth_page.PAGE, growth_page.made), (foreseen.PAGE, foreseen.made)], ids=["growth", "larger"]
+)
+def test_the_pages_are_made_from_what_was_measured(page: Path, made: Any) -> None:
+    text = page.read_text()
+    for name, content in made(Growth.read()).items():
+        assert f"<!-- made: {name} -->\n\n{content}\n\n<!-- end -->" in text
