@@ -128,9 +128,14 @@ def _training(case: Case, repeats: int) -> tuple[list[float], float]:
     """In seconds of the processor, which neighbours do not lengthen."""
     with threads(1):
         _train(_small(case))
-        before = peak_memory()
-        took = [seconds(lambda: _train(case), time.process_time) for _ in range(repeats)]
-    return took, peak_memory() - before
+        return _costs(lambda: seconds(lambda: _train(case), time.process_time), repeats, peak_memory)
+
+
+def _costs(timed: Callable[[], float], repeats: int, peak: Callable[[], float]) -> tuple[list[float], float]:
+    """Seconds of every repeat, and bytes of the first: later ones begin before all memory of earlier ones is free."""
+    before, first = peak(), timed()
+    held = peak() - before
+    return [first, *(timed() for _ in range(repeats - 1))], held
 
 
 def _train(case: Case) -> None:
@@ -140,9 +145,7 @@ def _train(case: Case) -> None:
 def _prediction(case: Case, repeats: int) -> tuple[list[float], float]:
     with Processes(case.cores, 1) as workers:
         _predict(_small(case), workers)
-        before = _peaks()
-        took = [seconds(lambda: _predict(case, workers)) for _ in range(repeats)]
-        return took, _peaks() - before
+        return _costs(lambda: seconds(lambda: _predict(case, workers)), repeats, _peaks)
 
 
 def _predict(case: Case, workers: Processes) -> None:
