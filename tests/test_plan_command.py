@@ -89,6 +89,41 @@ def test_a_plan_that_fits_and_what_does_not(capsys: pytest.CaptureFixture[str]) 
     assert "was planned as" in capsys.readouterr().out
 
 
+RUN = ["--batch", "64", "256", "--tokens", "1e4", "1e5", "--schedule", "warmup=8", "fall=cosine"]
+RUN += ["--critical-batch", "300", "--laws", "tokens-rate=off"]
+
+
+def test_a_plan_of_a_run_is_that_of_python_and_its_lines_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = planned("--rule", "complete-p", "--lr", "0.01", *RUN)
+    run = nfd.plan(
+        Residual(16, 4), rule="complete-p", make_model=Residual, base_width=8, base_depth=2, sample=torch.zeros(2, 5),
+        batch=(64, 256), tokens=(1e4, 1e5), schedule=nfd.RateSchedule(8, "cosine"), critical_batch=300,
+        laws={"tokens-rate": False},
+    ).run  # fmt: skip
+    assert stored.run == run is not None
+    assert str(stored) in capsys.readouterr().out
+    assert planned("--config", "out/plan/config.toml") == stored
+    names = lines_run({})
+    scheduler, groups = names["scheduler"], names["optimizer"].param_groups
+    assert run.schedule is not None
+    assert run.steps is not None
+    assert scheduler.get_last_lr() == pytest.approx([run.schedule(0, run.steps) * g["initial_lr"] for g in groups])
+
+
+def test_a_stored_plan_fits_its_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    planned(*RUN)
+    fits = ["plan", "planned_models:make", "--fits", "out/plan/plan.json", "--out", "fits", "--width=16", "--depth=4"]
+
+    def compared(*run: str) -> tuple[int, dict[str, Any]]:
+        return main([*fits, *run]), json.loads(Path("fits/result.json").read_text())["run"]
+
+    assert compared() == compared(*RUN) == compared(*RUN[:3]) == (0, {})
+    assert compared("--batch", "64", "512") == (1, {"batch": {"planned": [64, 256], "asked": [64, 512]}})
+    code, differing = compared(*RUN[:-3], "100", "--laws", "batch-rate=off")
+    assert (code, sorted(differing)) == (1, ["batch-rate", "critical_batch"])
+    assert "was planned for critical_batch" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -98,6 +133,11 @@ def test_a_plan_that_fits_and_what_does_not(capsys: pytest.CaptureFixture[str]) 
         (["planned_models:make", "--fits", "plan.json", "--rule", "mup"], "got rule='mup'. Drop it"),
         (["planned_models:make", "--fits", "plan.json", "--for", "megatron"], "got framework='megatron'"),
         (["planned_models:other"], "has no 'other'"),
+        (["planned_models:make", "--schedule", "warmup=8"], "schedule is for a run"),
+        (["planned_models:make", *RUN, "--schedule", "warm=8"], "a name in schedule"),
+        (["planned_models:make", *RUN, "--schedule", "warmup=soon"], "warmup must be a whole number"),
+        (["planned_models:make", *RUN, "--laws", "tokens=off"], "a name in laws"),
+        (["planned_models:make", *RUN, "--laws", "tokens-rate=no"], "like tokens-rate=off"),
     ],
     ids=str,
 )

@@ -515,6 +515,7 @@ MODEL_PREDICTIONS = Probe(
 )  # fmt: skip
 
 PLANNED: Settings = {"width": 8, "base_width": 4, "depth": 3, "base_depth": 2, "weight_decay": 0.1}
+PLANNED |= {"batch": (1.0, 2.0), "tokens": (1.0, 2.0), "schedule": ("warmup=1",)}
 PLANS = Probe(
     plan_numbers,
     [(PLANNED, sorted(set(PlanConfig.model_fields) - {"adamw_lr"})), (PLANNED | {"optimizer": "muon"}, ("adamw_lr",))],
@@ -532,6 +533,11 @@ PLANS = Probe(
         "blocks": ["*.*"],
         "roles": [("head.weight=hidden",)],
         "batches": [f"{__name__}_models:batches"],
+        "batch": [(1.0, 3.0)],
+        "tokens": [(1.0, 3.0)],
+        "schedule": [("fall=linear",)],
+        "critical_batch": [9.0],
+        "laws": [("tokens-rate=off",)],
         "seed": [1],
     },
 )

@@ -13,12 +13,16 @@ from nfd.core.errors import UsageError
 from nfd.core.names import FrameworkName
 from nfd.runs.model_settings import PlanConfig
 
+_COMPARED = ("width", "depth", "seed", "batch", "tokens", "schedule", "critical_batch", "laws")  # with a stored plan
+
 
 class PlanCommand(Options, PlanConfig):
     """Plan a constructor's network for training by the rates of a smaller one, and write the lines that train it.
 
+    With --batch and --tokens, of the small run and of this one, it scales rate, decay, betas, epsilon and warm-up too.
     Writes plan.json, lines.py, result.json and config.toml to OUT. With --fits it says whether a stored plan fits the
-    network of --width and --depth, writes result.json, and exits with 1 where it does not.
+    network of --width and --depth, and the run where one is given, writes result.json, and exits with 1 where it does
+    not.
     """
 
     model: tyro.conf.Positional[str] = ""
@@ -36,11 +40,11 @@ class PlanCommand(Options, PlanConfig):
     def check_used(self, config: PlanConfig) -> None:
         if not self.model:
             raise UsageError("plan needs a constructor, such as mypackage.mymodule:make_model. See nfd plan --help.")
-        others = [name for name in PlanConfig.model_fields if name not in ("width", "depth", "seed")]
+        others = [name for name in PlanConfig.model_fields if name not in _COMPARED]
         unused = [*([] if self.config else config.changed(*others)), *self.changed("framework")]
         if self.fits and unused:
             raise UsageError(
-                "--fits compares a plan that is made with the network of --width and --depth; got "
+                "--fits compares a plan that is made with the network of --width and --depth, and with a run; got "
                 f"{', '.join(unused)}. Drop it."
             )
 
@@ -65,19 +69,24 @@ class PlanCommand(Options, PlanConfig):
 
     def _fit(self, config: PlanConfig, directory: Path, command: str) -> int:
         from nfd.core.files import staged, write_json
-        from nfd.questions.model_plan import fit_of
+        from nfd.questions.model_plan import fit_of, run_fit_of
         from nfd.scaling.plan import Plan
 
         plan = Plan.load(str(self.fits))
-        differing = fit_of(plan, config, self.model)
+        differing, of_run = fit_of(plan, config, self.model), run_fit_of(plan, config)
         shapes = {n: {"planned": old, "network": own} for n, (old, own) in differing.reshaped.items()}
-        content: dict[str, Any] = {"command": command, "model": self.model, "fits": not differing}
+        content: dict[str, Any] = {"command": command, "model": self.model, "fits": not (differing or of_run)}
         content |= {"missing": differing.missing, "not_planned": differing.unplanned, "reshaped": shapes}
+        content["run"] = {name: {"planned": planned, "asked": asked} for name, (planned, asked) in of_run.items()}
         with staged(directory) as folder:
             write_json(folder / "result.json", content)
         size = f"{self.model} of width {config.width} and depth {config.depth}"
         if differing:
             print(f"{self.fits} does not fit {size}: {differing} Plan it again, or build the network that was planned.")
+        if of_run:
+            settings = (f"{name} {planned} and not {asked}" for name, (planned, asked) in of_run.items())
+            print(f"{self.fits} does not fit this run: it was planned for {', '.join(settings)}. Plan it again.")
+        if differing or of_run:
             return VERDICT
         print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from nfd.core.errors import check_callable
@@ -14,6 +14,8 @@ from nfd.runs.model_settings import PlanConfig
 from nfd.scaling.held import Differences, differences, held_by
 from nfd.scaling.laws import law_of
 from nfd.scaling.plan import Plan
+from nfd.scaling.rate_schedule import RateSchedule
+from nfd.scaling.run_scaling import RunScaling
 from nfd.scaling.self_describing import own_samples
 from nfd.scaling.sizes import MakeModel, instance
 
@@ -38,7 +40,7 @@ def planned(config: PlanConfig, model: str) -> Plan:
         _, plan = family.outline(config.width, config.depth)
     else:  # networks of nfd.nets scale themselves
         plan = family.build(config.width, config.depth, config.seed).plan
-    return replace(plan, decay=config.decay)
+    return replace(plan, decay=config.decay, run=config.scaled_run(law_of(plan.optimizer)))
 
 
 def fit_of(plan: Plan, config: PlanConfig, model: str) -> Differences:
@@ -47,6 +49,25 @@ def fit_of(plan: Plan, config: PlanConfig, model: str) -> Differences:
     built = shapes_of(make_model, config.width, config.depth)
     module = instance(make_model, config.width, config.depth) if built is None else built
     return differences(held_by(module), plan.entries)
+
+
+def run_fit_of(plan: Plan, config: PlanConfig) -> dict[str, tuple[Any, Any]]:
+    """Those settings of the run that are given and that a plan was not made for, by name: its own, and what it would
+    have."""
+    asked = config.scaled_run(law_of(plan.optimizer))
+    if asked is None:
+        return {}
+    given = [name for name in ("batch", "tokens", "schedule", "critical_batch") if getattr(config, name) is not None]
+    pairs: dict[str, tuple[Any, Any]] = {name: (_plain(plan.run, name), _plain(asked, name)) for name in given}
+    planned = {} if plan.run is None else {row.law: row.applied for row in plan.run.factors}
+    pairs |= {name: (planned.get(name), state) for name, state in (config.switched_laws or {}).items()}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _plain(run: RunScaling | None, name: str) -> Any:
+    """A setting of a run as numbers and texts; None where there is none."""
+    value = getattr(run, name, None)
+    return asdict(value) if isinstance(value, RateSchedule) else value
 
 
 def _constructor(config: PlanConfig, model: str) -> MakeModel:

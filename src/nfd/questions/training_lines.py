@@ -51,17 +51,23 @@ def _made(plan: Plan) -> str:
 
 
 def _pytorch(rates: str, made: str, config: PlanConfig) -> list[str]:
-    return [f"optimizer = plan.make_optimizer(model, {rates}{made})"]
+    scheduler = "scheduler = plan.make_schedule(optimizer)  # scheduler.step() after every optimizer.step()"
+    return [_optimizer(rates, made), *([scheduler] if config.schedule else [])]
+
+
+def _optimizer(rates: str, made: str) -> str:
+    return f"optimizer = plan.make_optimizer(model, {rates}{made})"
 
 
 def _trainer(rates: str, made: str, config: PlanConfig) -> list[str]:
+    scheduler = "plan.make_schedule(optimizer)" if config.schedule else "None"
     return [
-        *_pytorch(rates, made, config),
+        _optimizer(rates, made),
         "trainer = transformers.Trainer(",
         "    model,",
         "    arguments,  # of yours; max_grad_norm=0.0, as a clip over all tensors acts differently at another size",
         "    train_dataset=train_dataset,",
-        "    optimizers=(optimizer, None),",
+        f"    optimizers=(optimizer, {scheduler}),",
         "    callbacks=[nfd.integrations.TrainerCallback(plan)],",
         ")",
         "trainer.train()",
@@ -69,12 +75,15 @@ def _trainer(rates: str, made: str, config: PlanConfig) -> list[str]:
 
 
 def _lightning(rates: str, made: str, config: PlanConfig) -> list[str]:
+    scheduler = '{"scheduler": plan.make_schedule(optimizer), "interval": "step"}'
+    returned = f'{{"optimizer": optimizer, "lr_scheduler": {scheduler}}}' if config.schedule else "optimizer"
     return [
         "",
         "",
         "class Planned(Module):  # your LightningModule, which keeps what it is given as self.model",
         "    def configure_optimizers(self):",
-        f"        return plan.make_optimizer(self.model, {rates}{made})",
+        f"        optimizer = plan.make_optimizer(self.model, {rates}{made})",
+        f"        return {returned}",
         "",
         "",
         "trainer = lightning.Trainer(callbacks=[nfd.integrations.LightningCallback(plan)], **arguments)",
@@ -84,8 +93,10 @@ def _lightning(rates: str, made: str, config: PlanConfig) -> list[str]:
 
 def _megatron(rates: str, made: str, config: PlanConfig) -> list[str]:
     decay = f'    group["wd_mult"] = group["weight_decay"] / {config.weight_decay:g}'
+    steps = "# its scheduler has lr_warmup_steps=plan.run.schedule.warmup and lr_decay_steps=plan.run.steps"
     return [
         f"groups = plan.param_groups(model, {rates})",
+        *([steps] if config.schedule else []),
         "for group in groups:  # what Megatron's OptimizerParamScheduler reads; let init_lr be 0",
         '    group["max_lr"], group["min_lr"] = group["lr"], min_lr * group["lr_scale"]',
         *([decay] if config.weight_decay else []),

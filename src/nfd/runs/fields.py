@@ -65,6 +65,8 @@ distinct = must_be("ascending numbers", _ascend)
 different = must_be("one or more different names", lambda names: 0 < len(names) == len(set(names)))
 values_of_settings = must_be("like batch_size=16,32,64, each setting once", lambda texts: _are_axes(texts))
 pairs = must_be("like layers.*.up.weight=inner", lambda texts: all(all(text.partition("=")) for text in texts))
+settings = must_be("like warmup=200", lambda texts: all(all(text.partition("=")) for text in texts))
+switches = must_be("like tokens-rate=off", lambda texts: all(text.partition("=")[2] in ("on", "off") for text in texts))
 doubling = must_be(
     "numbers that end in L and 2L, from which infinite depth is extrapolated",
     lambda depths: depths[-1] == 2 * depths[-2],

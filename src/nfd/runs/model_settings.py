@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Decay, ModelWeights, RuleName
 from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Width
-from nfd.runs.fields import AnyDepth, Optimizer, ShareOrAuto, WidthOrAuto, distinct, is_path, pairs
+from nfd.runs.fields import AnyDepth, Optimizer, ShareOrAuto, WidthOrAuto, distinct, is_path, pairs, settings, switches
 from nfd.runs.settings import DataConfig
-from nfd.scaling.laws import check_optimizer, law_of
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import rule_named
+from nfd.scaling.run_scaling import RunScaling, run_scaling
 
 
 class ModelSizes(DataConfig):
@@ -210,6 +213,17 @@ class PlanConfig(Config):
     batches: str | None = None
     """package.module:name of a list or DataLoader of (inputs, targets), or of a function that returns one, whose first
     inputs the network is tried with; by default what its class says that it takes, or rows of 64 pixels"""
+    batch: tuple[Positive, Positive] | None = None
+    """of a step, in the small run and in this one: in tokens, or in samples"""
+    tokens: tuple[Positive, Positive] | None = None
+    """of the whole run, in the small run and in this one, in the unit of batch"""
+    schedule: Annotated[tuple[str, ...], AfterValidator(settings)] | None = None
+    """of the rate in the small run: warmup=200 steps, fall=constant, linear or cosine, share=0.5 of the steps over
+    which it falls, final=0.1 of it that is left; by default none"""
+    critical_batch: Positive | None = None
+    """measured in the small run, in the unit of batch, where rates stop to grow; nfd check --noise estimates it"""
+    laws: Annotated[tuple[str, ...], AfterValidator(switches)] | None = None
+    """laws of the run that are switched, such as tokens-rate=off; by default all are on"""
     seed: Seed = 0
     """seed of the initial weights, for the lines that train"""
 
@@ -217,7 +231,41 @@ class PlanConfig(Config):
         super().check()
         check_planned(self, self.rule)
         if not is_path(self.optimizer):
-            law_of(self.optimizer).check_rest_rate(self.adamw_lr)
+            law = law_of(self.optimizer)
+            law.check_rest_rate(self.adamw_lr)
+            self.scaled_run(law)
+
+    def scaled_run(self, law: OptimizerLaw) -> RunScaling | None:
+        """How batch and length scale the settings of an optimizer; None where neither is given."""
+        scales_decay = self.decay != "raw"
+        return run_scaling(
+            law, self.batch, self.tokens, self._rate_schedule, self.critical_batch, self.switched_laws, scales_decay
+        )
+
+    @property
+    def switched_laws(self) -> dict[str, bool] | None:
+        """Whether laws are on, by name; None where none is switched."""
+        return None if self.laws is None else {name: state == "on" for name, state in _named(self.laws)}
+
+    @property
+    def _rate_schedule(self) -> RateSchedule | None:
+        if self.schedule is None:
+            return None
+        kinds: dict[str, Callable[[str], Any]] = {"warmup": int, "fall": str, "share": float, "final": float}
+        given = {}
+        for name, text in _named(self.schedule):
+            read = kinds[check_choice("a name in schedule", name, tuple(kinds))]
+            try:
+                given[name] = read(text)
+            except ValueError:
+                kind = "a whole number" if read is int else "a number"
+                raise InputError(f"schedule: {name} must be {kind}; got {text!r}.") from None
+        return RateSchedule(**given)
+
+
+def _named(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values of ``name=value``."""
+    return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
 
 
 def check_planned(config: RecipeConfig | PlanConfig, rule: str) -> None:
