@@ -3,11 +3,13 @@
 python examples/recipe.py --out out/recipe            # half an hour on one core; resumes where it stopped
 python examples/recipe.py --out out/recipe --report   # train nothing: the numbers of what is done
 python examples/recipe.py --noise                     # the noise scale of the gradients along one run, a minute
+python examples/recipe.py --branch                    # the critical batch by branches of one run, five minutes
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import sysconfig
@@ -24,11 +26,14 @@ from wide_gpt import BYTES, GPT, LENGTH
 
 import nfd
 from nfd.core.files import prepare_directory
+from nfd.core.statistics import standard_errors
 from nfd.meters.batch_noise import noise_of
 
 WIDTH, DEPTH, EVALUATED = 64, 2, 64
 ROWS, TOKENS, BETAS = 8, 2**16, (0.9, 0.99)  # of the small run: sequences of a step, tokens in all, AdamW's betas
 RATES = tuple(2.0**k for k in range(-10, -3))
+RATE = 2.0**-7  # a good one of the small run
+BRANCH = 2**15  # bytes of a branch
 SEEDS = 3
 
 
@@ -58,17 +63,15 @@ class Run:
 
     def trained(self) -> float:
         """The loss on bytes that were not trained on; divergence counts as equal guesses."""
-        *_, model = self.models()
-        with torch.no_grad():
-            value = float(loss_of(model, *next(windows("argparse.py", rows=EVALUATED, seed=0))))
-        return min(value, math.log(BYTES)) if math.isfinite(value) else math.log(BYTES)
+        *_, (model, _) = self.states()
+        return evaluated(model)
 
-    def models(self) -> Iterator[GPT]:
-        """The network before training and after every update: one and the same."""
+    def states(self) -> Iterator[tuple[GPT, torch.optim.Optimizer]]:
+        """The network and its optimizer before training and after every update: one and the same."""
         torch.manual_seed(self.seed)
         model = GPT(WIDTH, DEPTH)
         optimizer = self.make_optimizer(model)
-        yield model
+        yield model, optimizer
         warmup = self.steps / 16
         for step, (ids, targets) in enumerate(windows("typing.py", "inspect.py", rows=self.rows, seed=self.seed)):
             if step == self.steps:
@@ -79,13 +82,20 @@ class Run:
             optimizer.zero_grad()
             loss_of(model, ids, targets).backward()
             optimizer.step()
-            yield model
+            yield model, optimizer
 
     def make_optimizer(self, model: GPT) -> torch.optim.Optimizer:
         """SGD or AdamW."""
         if self.optimizer == "sgd":
             return torch.optim.SGD(model.parameters(), lr=self.lr)
         return torch.optim.AdamW(model.parameters(), lr=self.lr, betas=self.betas, weight_decay=self.weight_decay)
+
+
+def evaluated(model: GPT) -> float:
+    """The loss on bytes that were not trained on; divergence counts as equal guesses."""
+    with torch.no_grad():
+        value = float(loss_of(model, *next(windows("argparse.py", rows=EVALUATED, seed=0))))
+    return min(value, math.log(BYTES)) if math.isfinite(value) else math.log(BYTES)
 
 
 def loss_of(model: GPT, ids: Tensor, targets: Tensor) -> Tensor:
@@ -136,7 +146,7 @@ def decays(small: Run) -> list[Run]:
     """Weight decays around the one whose time scale is the whole run, at the rate that the square root gives."""
     lengths = [replace(small, question="decay-tokens", tokens=2**k) for k in (15, 16, 17)]
     batches = [replace(small, question="decay-batch", rows=rows) for rows in (32, 16, 8, 4)]
-    at_rate = [replace(run, lr=2.0**-7 * (run.rows / ROWS) ** 0.5) for run in (*lengths, *batches)]
+    at_rate = [replace(run, lr=RATE * (run.rows / ROWS) ** 0.5) for run in (*lengths, *batches)]
     return [
         replace(run, weight_decay=1 / (run.lr * run.steps * scale)) for run in at_rate for scale in (4, 2, 1, 0.5, 0.25)
     ]
@@ -185,10 +195,42 @@ def report(known: dict[Run, float]) -> None:
 def noise(at: Sequence[int] = (0, 64, 256), batches: int = 12) -> None:
     """Noise scales in sequences along one run at a good rate, on batches that it does not train on."""
     fresh = windows("typing.py", "inspect.py", rows=32, seed=1)
-    for step, model in enumerate(Run("noise", ROWS, TOKENS, 2.0**-7, 0).models()):
+    for step, (model, _) in enumerate(Run("noise", ROWS, TOKENS, RATE, 0).states()):
         if step in at:
             scales = noise_of(model, model, cross_entropy, list(islice(fresh, batches)))
             print(f"after {step} steps:", {kind: str(scale.estimate()) for kind, scale in scales.items()}, flush=True)
+
+
+def branch(model: GPT, optimizer: torch.optim.Optimizer, rows: int, seed: int) -> float:
+    """The loss after as many bytes as a branch has, at the rate of the small run times the root of the batch."""
+    model, optimizer = copy.deepcopy((model, optimizer))
+    power = rows / ROWS
+    for group in optimizer.param_groups:
+        group.update(lr=RATE * power**0.5, betas=(BETAS[0] ** power, BETAS[1] ** power))
+    for ids, targets in islice(windows("typing.py", "inspect.py", rows=rows, seed=seed), BRANCH // (rows * LENGTH)):
+        optimizer.zero_grad()
+        loss_of(model, ids, targets).backward()
+        optimizer.step()
+    return evaluated(model)
+
+
+def branched(
+    at: Sequence[int] = (8, 64, 192), sizes: Sequence[int] = (2, 4, 8, 16, 32, 64, 128), seeds: int = 5
+) -> None:
+    """Losses of branches that train on from one run, each with another batch over as many bytes."""
+    for step in at:
+        losses = []
+        for seed in range(seeds):
+            state = next(islice(Run("branch", ROWS, TOKENS, RATE, seed).states(), step, None))
+            losses.append([branch(*state, rows, 100 + seed) for rows in sizes])
+        for rows, own in zip(sizes, torch.tensor(losses).T, strict=True):
+            difference = own - torch.tensor(losses)[:, sizes.index(ROWS)]
+            reach = standard_errors(seeds - 1) * float(difference.std()) / seeds**0.5
+            print(
+                f"after {step} steps, {rows} sequences: {float(own.mean()):.4f}, "
+                f"{float(difference.mean()):+.4f} +- {reach:.4f} over {ROWS}",
+                flush=True,
+            )
 
 
 def main(out: Path, train: bool) -> None:
@@ -208,8 +250,11 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("out/recipe"), help="a folder for the runs")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--noise", action="store_true", help="the noise scale of the gradients")
+    parser.add_argument("--branch", action="store_true", help="the critical batch by branches")
     given = parser.parse_args()
     if given.noise:
         noise()
+    elif given.branch:
+        branched()
     else:
         main(given.out, not given.report)

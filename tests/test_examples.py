@@ -472,6 +472,11 @@ def test_the_laws_of_a_recipe_are_measured_and_resumed(
     example.main(tmp_path, train=True)
     assert capsys.readouterr().out == told
     assert {run.betas for run in runs} == {(0.9 ** (1 / 8), 0.99 ** (1 / 8))}
+    monkeypatch.setattr(example, "BRANCH", 32 * 8)
+    example.branched(at=(1,), sizes=(2, 8), seeds=2)
+    told = capsys.readouterr().out
+    assert "after 1 steps, 2 sequences" in told
+    assert "+0.0000 +- 0.0000 over 8" in told  # the run that branches is left as it was
 
 
 def test_published_numbers_are_fitted_and_the_toy_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
