@@ -53,6 +53,23 @@ const marks = () => [...document.querySelectorAll(".chart")].map(
 </script></body>"""
 
 
+# Said by a page whose charts are there when it loads: how many have a line, and what of their text is cut off.
+STILL = """
+<script>
+addEventListener("load", () => {
+  const root = document.documentElement, charts = [...document.querySelectorAll("svg")];
+  const cut = (chart) => [...chart.querySelectorAll("text")].filter((text) => {
+    const own = text.getBoundingClientRect(), all = chart.getBoundingClientRect();
+    return own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 1 || own.bottom > all.bottom + 1;
+  });
+  parent.postMessage({ mode: location.hash.slice(1), width: innerWidth,
+    overflow: Math.max(root.scrollWidth, document.body.scrollWidth) - innerWidth,
+    lines: charts.map((chart) => Math.max(...[...chart.querySelectorAll(".line")].map((l) => l.getTotalLength()))),
+    cut: charts.flatMap(cut).map((text) => text.textContent) }, "*");
+});
+</script></body>"""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What Chromium wrote to its console, what the pages said, by mode, and the picture of all frames."""

@@ -127,6 +127,27 @@ def test_networks_that_broke_off_are_no_part_of_a_ladder() -> None:
     assert whole.steps == STEPS
 
 
+def test_under_muon_the_largest_singular_value_tells_of_a_layer_and_not_the_rank_of_its_change() -> None:
+    """Changes by all entries grow with the rank of gradients, here as no law of size does."""
+
+    def rows(network: list[WatchRow], width: float, frozen: str = "") -> list[WatchRow]:
+        changes = [row for row in network if row.meter == "change"]
+        spectral = [replace(row, meter="update_to_weight", value=row.value * (row.layer != frozen)) for row in changes]
+        others = [row for row in network if row.meter not in ("change", "weight")]
+        return [*others, *spectral, *(replace(row, value=row.value * (1 + (width > 64))) for row in changes)]
+
+    runs = [replace(run, rows=rows(list(run.rows), run.width)) for run in ladder().networks]
+    by = {kind: Bands(Ladder(runs, (32, 2), optimizer=kind), WIDE, DEEP, DEEP) for kind in ("muon", "adamw")}
+    large, frozen = network(WIDE, DEEP, 50), "blocks.6.up"
+    assert Series("change", "up", True) not in by["muon"].ladder.curves
+    assert Series("change", "embed", False) in by["muon"].ladder.curves  # AdamW's
+    found = {kind: alerts_of([r for r in rows(large, WIDE) if r.layer != "embed"], bands) for kind, bands in by.items()}
+    assert not found["muon"]
+    assert found["adamw"]
+    (alert,) = alerts_of([r for r in rows(large, WIDE, frozen) if r.layer != "embed"], by["muon"])
+    assert (alert.meter, alert.layer, alert.cause) == ("update_to_weight", frozen, Cause.FROZEN)
+
+
 def test_layers_of_one_kind_are_told_by_what_follows_their_block() -> None:
     def kinds(*layers: tuple[str, float | None]) -> dict[str, str]:
         return dict(kinds_of([WatchRow(1, "change", name, depth, 1.0) for name, depth in layers]))

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser import STILL, browser, seen
 from tests.models import Residual
 from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
 from nfd.core.errors import FileError
 from nfd.report.plot import BOTTOM, HEIGHT, TOP, Place, Plot
+from nfd.report.run import page_of
 from nfd.watch import WatchRow
 from nfd.watch.bands import Band
 
@@ -27,8 +29,8 @@ FROZEN = "blocks.2.up"
 class Limits:
     """Expects that the named layer changes by at least ``least``; says so of it alone."""
 
-    def __init__(self, least: float) -> None:
-        self.least = least
+    def __init__(self, least: float, last_step: int | None = None) -> None:
+        self.least, self.last_step = least, last_step
 
     def band(self, row: WatchRow) -> Band | None:
         if (row.meter, row.layer) != ("change", FROZEN):
@@ -40,9 +42,9 @@ class Limits:
         return [f"{row.layer} does <not> train" for row in judged]
 
 
-def watched(least: float | None, page: Path | None = None) -> nfd.Watch:
+def watched(least: float | None, page: Path | None = None, last_step: int | None = None) -> nfd.Watch:
     model, plan = planned(Residual(WIDTH, DEPTH))
-    watch = nfd.Watch(model, plan, X, every=2, expected=None if least is None else Limits(least))
+    watch = nfd.Watch(model, plan, X, every=2, expected=None if least is None else Limits(least, last_step))
     if page is not None:
         watch.listeners.append(partial(nfd.run_page, path=page))
     train(model, plan, 4, watch)
@@ -78,10 +80,18 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
     assert "alerts" not in line
 
 
+def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_told(tmp_path: Path) -> None:
+    for last_step, is_told in ((2, True), (4, False)):
+        watch = watched(1e-9, tmp_path / "run.html", last_step)
+        text = f"Nothing is judged after step {last_step}: the check ends there."
+        assert watch.unjudged_since == (last_step if is_told else None)
+        assert (text in str(watch)) == (text in text_of(tmp_path / "run.html")) == is_told
+
+
 def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
     watch = watched(5.0, tmp_path / "run.html")
     page, table = text_of(tmp_path / "run.html"), str(watch)
-    shown = dict(re.findall(r'<td data-label="of">(\S+)</td><td data-label="value">(?:<span[^>]*>)?([\d.e+-]+)', page))
+    shown = re.findall(r'<td data-label="of">(\S+)</td><td data-label="value">(?:<span[^>]*>)?([\d.e+-]+)', page)
     for row in (r for r in watch.rows if r.step == 4):
         assert f"{row.value:.4g}" in page, row
     (changed,) = [r for r in watch.rows if (r.step, r.meter, r.layer) == (4, "change", FROZEN)]
@@ -89,7 +99,7 @@ def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
     assert title is not None
     assert float(title[1]) == pytest.approx(changed.value, rel=1e-3)
     assert page.count('class="outside"') == 1
-    assert FROZEN in shown
+    assert (FROZEN, f"{changed.value:.4g}") in shown
     of_network = {row.meter: row.value for row in watch.rows if row.step == 4 and row.layer is None}
     for meter, value in of_network.items():
         assert re.search(rf"(?m)^ {meter} +the network .*\b{re.escape(f'{value:.3g}')}\b", table), meter
@@ -115,7 +125,7 @@ def test_a_page_loads_nothing_and_follows_the_run(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     watch, notes = watched(None), tmp_path / "notes.html"
     notes.write_text("<p>mine</p>")
-    with pytest.raises(FileError, match="no page of a run"):
+    with pytest.raises(FileError, match="not a page of a run"):
         nfd.run_page(watch, notes)
     assert notes.read_text() == "<p>mine</p>"
     with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch; got list"):
@@ -124,7 +134,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
         nfd.run_page(watch, notes, title=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a path must be a text or a Path; got 3 of int"):
         nfd.run_page(watch, 3)  # type: ignore[arg-type]
-    with pytest.raises(FileError, match="no page of a run"):
+    with pytest.raises(FileError, match="not a page of a run"):
         nfd.run_page(watch, tmp_path)
 
 
@@ -134,6 +144,38 @@ def test_before_the_first_look_there_is_no_number(tmp_path: Path) -> None:
     assert str(watch).startswith("No look yet: the first one follows step 7")
     assert watch.line == "step 0: no look yet"
     assert "<svg" not in nfd.run_page(watch, tmp_path / "run.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(browser() is None, reason="needs chromium, as in make browser")
+def test_a_browser_shows_every_chart_whole_on_a_desk_and_on_a_phone(tmp_path: Path) -> None:
+    page = page_of(watched(5.0), "A " + "long_" * 40, now=0.0, pause=0.0)  # of long ago, so that it does not reload
+    frames = {"light": (0, 1200, 1600), "phone": (1600, 380, 3000)}
+    found = seen(page, frames, tmp_path, STILL)
+    assert found.console == []
+    assert set(found.said) == set(frames)
+    for mode, told in found.said.items():
+        assert (told["width"], told["cut"]) == (frames[mode][1], [])
+        assert told["overflow"] <= 0
+        assert len(told["lines"]) == page.count("<svg") > 10
+        assert min(told["lines"]) > 50
+
+
+def test_a_page_of_a_long_run_costs_what_one_of_a_short_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: for how many rows the page asks for bands, and how many it shows."""
+    watch, asked = watched(5.0), list[WatchRow]()
+    latest = [row for row in watch.rows if row.step == 4]
+    monkeypatch.setattr(watch, "band", asked.append)
+    counts = []
+    for looks in (61, 400):
+        watch.rows = [replace(row, step=2 * look) for look in range(1, looks + 1) for row in latest]
+        asked.clear()
+        page = page_of(watch, "A run", 0.0, 0.0)
+        assert f"Step {2 * looks}: {looks} looks" in page
+        assert "at 2: " in page  # the first look is shown
+        assert f"at {2 * looks}: " in page
+        counts.append((len(asked), page.count("<circle")))
+    assert counts[0] == counts[1]
 
 
 # ---- charts --------------------------------------------------------------------------------------------------------
@@ -171,6 +213,17 @@ def test_a_band_goes_around_what_is_expected() -> None:
     assert all(y > middle for _, y in corners[3:])
     assert not any(place.outside for place in banded.places)
     assert Place(0, 3.0, (0.5, 2.0)).outside
+
+
+def test_an_axis_with_a_zero_is_named_beside_it() -> None:
+    for values in ([0.0, 0.9, 1.1], [0.0, 0.01, 1.0]):
+        with_zero = chart(values)
+        zero, lower, _ = (y for _, y, _ in with_zero.dots)
+        (y, text), *others = with_zero.y_ticks
+        assert (y, text) == (zero, "0") == (HEIGHT - BOTTOM, "0")
+        assert zero - lower > (HEIGHT - TOP - BOTTOM) / 5
+        assert len(others) > 1
+        assert all(zero - y > (HEIGHT - TOP - BOTTOM) / 5 for y, _ in others)
 
 
 def test_old_lines_are_fainter() -> None:

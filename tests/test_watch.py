@@ -267,6 +267,28 @@ def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
         watch.load_state_dict({"rows": []})
 
 
+def test_a_resumed_watch_keeps_the_noise_of_whole_groups() -> None:
+    def begun() -> tuple[nn.Module, torch.optim.Optimizer, nfd.Watch]:
+        torch.manual_seed(0)
+        model, plan = planned(Residual(WIDTH, DEPTH))
+        return model, plan.make_optimizer(model, lr=0.01), nfd.Watch(model, plan, X, 8, samples=32)
+
+    model, optimizer, watch = begun()
+    step(model, optimizer, watch, 32)
+    assert watch.noise is not None
+    (scale,) = [row.value for row in watch.rows if (row.meter, row.step) == ("noise_scale", 32)]
+    assert scale == watch.noise.estimate().value
+    for stopped, groups in ((16, [0, 1, 2, 3]), (20, [0, 1, 3])):  # the second stop cuts a group
+        first, second = begun(), begun()
+        step(*first, stopped)
+        for part, own in zip(second, first, strict=True):
+            part.load_state_dict(own.state_dict())
+        step(*second, 32 - stopped)
+        assert second[2].noise is not None
+        assert second[2].noise.signals == [watch.noise.signals[group] for group in groups]
+        assert (second[2].table == watch.table) == (stopped == 16)
+
+
 def test_what_diverged_is_not_a_number() -> None:
     model: Any
     model, plan = planned(Residual(WIDTH, DEPTH))

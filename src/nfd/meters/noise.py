@@ -16,7 +16,7 @@ Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, sect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -73,6 +73,19 @@ class GradientNoise:
         sums.count += 1
         if sums.count == self.group:
             self._close()
+
+    def restart(self) -> None:
+        """Forget the micro-batches of a group that is not complete."""
+        self._open = _Sums()
+
+    def state(self) -> dict[str, list[float]]:
+        """The complete groups, for a checkpoint."""
+        return {"signals": list(self.signals), "variances": list(self.variances)}
+
+    def load(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Go on with these groups."""
+        self.signals, self.variances = list(state["signals"]), list(state["variances"])
+        self.restart()
 
     def estimate(self) -> Interval:
         """The noise scale in samples, its 95 % limits by Fieller's theorem over groups.

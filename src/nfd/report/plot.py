@@ -14,6 +14,7 @@ from nfd.report.tidy import across_span, drawable, log_span
 WIDTH, HEIGHT = 320, 190
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 34
 _NICE = (1, 2, 5)
+_FOR_ZERO = 0.25  # of the axis above it: the room for zero, which a logarithm has no place for
 _MOST = 5  # ticks of an axis that is not logarithmic
 
 
@@ -68,7 +69,12 @@ class Plot:
     @cached_property
     def _up(self) -> tuple[float, float]:
         bands = ((place, place.expected or (place.y, place.y)) for place in self._all if place.y > 0)
-        return log_span([{"y": place.y, "low": low, "high": high} for place, (low, high) in bands])
+        low, high = log_span([{"y": place.y, "low": low, "high": high} for place, (low, high) in bands])
+        return (low * (low / high) ** _FOR_ZERO if self._has_zero else low), high
+
+    @cached_property
+    def _has_zero(self) -> bool:
+        return any(place.y == 0 for place in self._all)
 
     @cached_property
     def _across(self) -> tuple[float, float]:
@@ -103,9 +109,12 @@ class Plot:
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        """Where the y axis is named, and how; zero where it is shown."""
-        zero = [(self._y(0), "0")] if any(p.y == 0 for p in self._all) else []
-        return zero + [(self._y(y), f"{y:g}") for y in _logarithmic(*self._up) if not zero or y > 2 * self._up[0]]
+        """Where the y axis is named, and how; zero, which has no place on it, at its bottom."""
+        low, high = self._up
+        if not self._has_zero:
+            return [(self._y(y), f"{y:g}") for y in _logarithmic(low, high)]
+        least = low * (high / low) ** (_FOR_ZERO / (1 + _FOR_ZERO))  # above the room for zero
+        return [(self._y(0), "0"), *((self._y(y), f"{y:g}") for y in _logarithmic(least, high))]
 
     def _path(self, line: Sequence[Place]) -> str:
         parts = (list(part) for known, part in groupby(line, lambda p: drawable(p.y)) if known)

@@ -17,8 +17,8 @@ from nfd.report.section import Label
 from nfd.report.templates import templates
 from nfd.watch.ladder import Series
 from nfd.watch.rows import WatchRow
-from nfd.watch.series import in_series
-from nfd.watch.summary import name_of, outside, steps_of
+from nfd.watch.series import at_steps, in_series, steps_of
+from nfd.watch.summary import name_of, outside, unjudged_text
 from nfd.watch.watch import Watch
 
 MARK = '<meta name="generator" content="nfd run page">'
@@ -77,22 +77,24 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
 
 def page_of(watch: Watch, title: str, now: float, pause: float) -> str:
     """The page as HTML, written at the time ``now``, ``pause`` seconds after the one before."""
-    series = in_series(watch.rows)
-    latest = watch.rows[-1].step if watch.rows else 0
+    steps = steps_of(watch.rows)
+    shown = at_steps(watch.rows, _spaced(steps, _LOOKS))
+    series, latest = in_series(shown), steps[-1] if steps else 0
     template = templates().get_template("run.html")
     return template.render(
         title=title,
         mark=MARK,
         step=latest,
-        looks=len(steps_of(watch.rows)),
+        looks=len(steps),
         every=watch.every,
         written=now,
         pause=pause,
         judged=watch.expected is not None,
+        unjudged=unjudged_text(watch),
         alerts=[str(alert) for alert in watch.alerts],
         network=[_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None],
-        layers=list(_layers(watch, series)),
-        latest=[_numbers(watch, row) for row in watch.rows if row.step == latest],
+        layers=list(_layers(watch, series, shown)),
+        latest=[_numbers(watch, row) for row in at_steps(shown, [latest])],
         left_out=watch.left_out,
         plot=plot,
         dark={},
@@ -115,9 +117,11 @@ def _numbers(watch: Watch, row: WatchRow) -> Row:
     return {"meter": row.meter, "of": row.layer or "the network", "value": value, "expected": expected}
 
 
-def _layers(watch: Watch, series: dict[Series, list[WatchRow]]) -> Iterator[tuple[str, str, list[Plot]]]:
+def _layers(
+    watch: Watch, series: dict[Series, list[WatchRow]], shown: Sequence[WatchRow]
+) -> Iterator[tuple[str, str, list[Plot]]]:
     """Every meter of layers with its meaning and its charts, one for each kind of layers; first those of the stream."""
-    depths = sorted({row.depth for row in watch.rows if row.depth is not None})
+    depths = sorted({row.depth for row in shown if row.depth is not None})
     blocks = {depth: k + 1 for k, depth in enumerate(depths)}
     stream = {s: rows for s, rows in series.items() if s.kind == ""}
     of_matrices = {s: rows for s, rows in series.items() if s.kind}
@@ -133,8 +137,7 @@ def _layers(watch: Watch, series: dict[Series, list[WatchRow]]) -> Iterator[tupl
 
 def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Plot:
     """A meter of the network or of one layer over the steps."""
-    steps = set(_spaced(steps_of(rows), _LOOKS))
-    places = [_place(watch, row, row.step) for row in rows if row.step in steps]
+    places = [_place(watch, row, row.step) for row in rows]
     name = series.meter if series.kind is None else series.kind
     description = f"{series.meter} of {name_of(series, rows)} over the steps: {_in_words(places)}"
     return Plot(name, "step", description, places)

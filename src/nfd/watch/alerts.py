@@ -3,7 +3,8 @@
 A cause is read from which meters left their bands, where, and since when:
 
 - ``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and, where steps have
-  a fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too.
+  a fixed size, little else: it names the layer. What that layer does to the stream shows in other layers too. Under
+  Muon, which fixes the largest singular value of a step alone, ``update_to_weight`` of inner layers takes its place.
 - Where ``change`` is off by a factor and ``update``, the size of (W - W(0)) z, is not, the start is wrong; else the
   rate.
 - ``added``, what a block adds to the stream, out of its band while ``change`` is within: what multiplies the branch.
@@ -18,12 +19,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nfd.watch.bands import Band, Bands
-from nfd.watch.ladder import Series, kinds_of
+from nfd.watch.ladder import CHANGE, Series, kinds_of
 from nfd.watch.rows import WatchRow
 
 _STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
-_CHANGE, _UPDATE, _ADDED, _WEIGHT = _TELLING = "change", "update", "added", "weight"
+_UPDATE, _ADDED, _WEIGHT, _SPECTRAL = "update", "added", "weight", "update_to_weight"
+_TELLING = CHANGE, _UPDATE, _ADDED, _WEIGHT
 
 
 class Cause(StrEnum):
@@ -173,6 +175,11 @@ class Alarm:
         raised = raised or _named(_Look(judged, self.bands.limit), known=bool(self._raised)) or self._unknown(judged)
         return [alert for alert in raised if self._is_new(alert)]
 
+    @property
+    def last_step(self) -> int:
+        """The last one that the ladder was looked at after: there are no bands beyond it."""
+        return self.bands.ladder.steps[-1]
+
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder does not know the meter, the layer or the step."""
         kind = None if row.layer is None else self._kinds.get(row.layer)
@@ -209,7 +216,10 @@ class _Look:
 
     def __init__(self, judged: Sequence[_Judged], limit: float) -> None:
         self.limit = limit
-        self.rows = {meter: _furthest([j for j in judged if j.row.meter == meter]) for meter in _TELLING}
+        changed = {j.row.layer for j in judged if j.row.meter == CHANGE}
+        rows = {meter: [j for j in judged if j.row.meter == meter] for meter in _TELLING}
+        rows[CHANGE] += [j for j in judged if j.row.meter == _SPECTRAL and j.row.layer not in {None, *changed}]
+        self.rows = {meter: _furthest(own) for meter, own in rows.items()}
 
     def outside(self, meter: str) -> list[_Judged]:
         """The layers that stay outside of their bands."""
@@ -231,10 +241,10 @@ def _furthest(judged: Sequence[_Judged]) -> list[_Judged]:
 
 def _named(look: _Look, *, known: bool) -> list[Alert]:
     """The alerts whose cause the pattern tells. What all layers do after a cause is ``known`` follows from it."""
-    shrunk, changed = look.outside(_WEIGHT), look.outside(_CHANGE)
+    shrunk, changed = look.outside(_WEIGHT), look.outside(CHANGE)
     if (shrunk or changed) and look.together(_WEIGHT, -1):
         return [look.rows[_WEIGHT][0].alert(Cause.DECAY, of_all=True)]
-    if changed and any(look.together(_CHANGE, sign) for sign in (-1, 1)):
+    if changed and any(look.together(CHANGE, sign) for sign in (-1, 1)):
         cause = Cause.ALL_RATES if changed[0].at_once else Cause.SCHEDULE
         return [] if known else [changed[0].alert(cause, of_all=True)]
     places = {j.row.depth for j in changed}

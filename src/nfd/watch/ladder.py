@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
+from nfd.scaling.laws import WHOLE_MATRIX, law_of
 from nfd.watch.rows import WatchRow
+
+CHANGE = "change"  # of a matrix, by all of its entries
 
 Array = NDArray[np.float64]
 
@@ -103,11 +106,20 @@ class Ladder:
 
     @cached_property
     def curves(self) -> dict[Series, list[Array]]:
-        """Every series that all runs have, one curve for each of them."""
+        """Every series that all runs have and that follows their size, one curve for each of them."""
         if not self.runs:
             return {}
         shared = set.intersection(*(set(run.curves) for run in self.runs))
-        return {series: [run.curves[series] for run in self.runs] for series in self.runs[0].curves if series in shared}
+        kept = [series for series in self.runs[0].curves if series in shared and not self._follows_rank(series)]
+        return {series: [run.curves[series] for run in self.runs] for series in kept}
+
+    def _follows_rank(self, series: Series) -> bool:
+        """Whether a meter adds up all singular values where the optimizer fixes the largest alone: it then grows with
+        the rank of the gradients, which follows no law of size."""
+        if series.meter != CHANGE or not self.optimizer:
+            return False
+        law = law_of(self.optimizer)
+        return law.unit == WHOLE_MATRIX and (series.along or law.rest is None)
 
 
 def _run(network: Mapping[str, Any]) -> LadderRun:

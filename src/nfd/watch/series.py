@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from nfd.watch.ladder import Series, kinds_of
 from nfd.watch.rows import WatchRow
@@ -16,3 +18,18 @@ def in_series(rows: Sequence[WatchRow]) -> dict[Series, list[WatchRow]]:
         kind = None if row.layer is None else kinds[row.layer]
         series[Series(row.meter, kind, row.depth is not None)].append(row)
     return dict(series)
+
+
+def steps_of(rows: Sequence[WatchRow]) -> list[int]:
+    """The steps of rows, which are in their order; searched, as a long run has many rows of a step."""
+    steps, place = list[int](), 0
+    while place < len(rows):
+        steps.append(rows[place].step)
+        place = bisect_right(rows, steps[-1], lo=place, key=attrgetter("step"))
+    return steps
+
+
+def at_steps(rows: Sequence[WatchRow], steps: Iterable[int]) -> list[WatchRow]:
+    """Those rows, in the order of their steps, that are of these steps."""
+    step = attrgetter("step")
+    return [row for at in steps for row in rows[bisect_left(rows, at, key=step) : bisect_right(rows, at, key=step)]]

@@ -12,7 +12,7 @@ from rich.table import Column
 from nfd.core.tables import as_text, table_of
 from nfd.watch.ladder import Series
 from nfd.watch.rows import WatchRow
-from nfd.watch.series import in_series
+from nfd.watch.series import at_steps, in_series, steps_of
 
 if TYPE_CHECKING:
     from nfd.watch.watch import Watch
@@ -24,19 +24,27 @@ _LAYERS = "Of several layers: the median, and [the least, the largest]."
 def table_of_watch(watch: Watch) -> str:
     """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
     left_out = [f"{part.meter} is left out: {part.reason}" for part in watch.left_out]
+    unjudged = [text] if (text := unjudged_text(watch)) else []
     if not watch.rows:
         return "\n".join([f"No look yet: the first one follows step {watch.every}.", *left_out])
     steps = steps_of(watch.rows)
     looks = f"{len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
     table = table_of(*(Column(name, no_wrap=name != "expected") for name in _COLUMNS))
-    for series, rows in in_series(watch.rows).items():
+    for series, rows in in_series(at_steps(watch.rows, sorted({steps[0], steps[-1]}))).items():
         first, latest = ([row for row in rows if row.step == step] for step in (steps[0], steps[-1]))
         if latest:
             ends = spread(first), spread(latest), _change(first, latest)
             table.add_row(series.meter, name_of(series, latest), *ends, _expected(watch, latest))
     notes = [_LAYERS] if any(row.layer for row in watch.rows) else []
     head = f"Step {steps[-1]}: {looks}"
-    return "\n".join([head, *(f"! {alert}" for alert in watch.alerts), as_text(table, 150), *notes, *left_out])
+    alerts = [f"! {alert}" for alert in watch.alerts]
+    return "\n".join([head, *alerts, *unjudged, as_text(table, 150), *notes, *left_out])
+
+
+def unjudged_text(watch: Watch) -> str:
+    """That the check which the watch expects ended before the latest look; empty where it did not."""
+    last = watch.unjudged_since
+    return "" if last is None else f"Nothing is judged after step {last}: the check ends there. Check for more steps."
 
 
 def line_of_watch(watch: Watch) -> str:
@@ -44,15 +52,10 @@ def line_of_watch(watch: Watch) -> str:
     if not watch.rows:
         return f"step {watch.steps}: no look yet"
     step = watch.rows[-1].step
-    network = [row for row in watch.rows if row.step == step and row.layer is None]
+    network = [row for row in at_steps(watch.rows, [step]) if row.layer is None]
     meters = [f"{row.meter} {row.value:.3g}{'!' if outside(watch, row) else ''}" for row in network]
     alerts = [f"alerts {len(watch.alerts)}"] if watch.expected is not None else []
     return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts])
-
-
-def steps_of(rows: Sequence[WatchRow]) -> list[int]:
-    """The steps after which a watch looked."""
-    return sorted({row.step for row in rows})
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -66,7 +67,8 @@ class Watch:
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how many steps the optimizer has taken.
         noise: of the gradients (``nfd.meters.noise.GradientNoise``), which ``noise.estimate()`` reads; None without
-            ``samples``. Where gradients are accumulated, ``noise.add`` of every micro-batch is the better way.
+            ``samples``. Rows have its estimate as ``noise_scale``, from where it is known. Where gradients are
+            accumulated, ``noise.add`` of every micro-batch is the better way.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
@@ -118,7 +120,7 @@ class Watch:
         self._add_gradients()
         rows: list[WatchRow] = []
         if self.steps % self.every == 0:
-            rows = self._reader.rows(self.steps)
+            rows = [*self._reader.rows(self.steps), *self._noise_rows()]
             self._add(rows)
             for listener in self.listeners:
                 listener(self)
@@ -131,7 +133,8 @@ class Watch:
         Without ``start`` no tensors, for JSON: the watch that loads it has to be made from the model before training.
         """
         known = {"start": self._reader.state()} if start else {}
-        return {"steps": self.steps, "rows": self.table} | known
+        noise = {} if self.noise is None else {"noise": self.noise.state()}
+        return {"steps": self.steps, "rows": self.table} | noise | known
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a watch of the same model and sample was, so that rows follow as without a stop.
@@ -146,6 +149,8 @@ class Watch:
             steps = check_count("state['steps']", state["steps"], minimum=0)
             if "start" in state:
                 self._reader.load(state["start"])
+            if self.noise is not None and "noise" in state:
+                self.noise.load(state["noise"])
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
@@ -175,6 +180,12 @@ class Watch:
         return None if band is None else band(row)
 
     @property
+    def unjudged_since(self) -> int | None:
+        """The last step that ``expected`` knows, once the watch has looked beyond it; None before."""
+        last: int | None = getattr(self.expected, "last_step", None)
+        return last if last is not None and self.rows and self.rows[-1].step > last else None
+
+    @property
     def left_out(self) -> list[LeftOut]:
         """The meters that cannot be read from this model, and why."""
         lacking = [LeftOut("noise", NO_GRADIENTS)] if self._lacks_gradients else []
@@ -187,12 +198,19 @@ class Watch:
 
     def _add_gradients(self) -> None:
         """Take in the gradients of a step, if it is one of the last before a look."""
-        if self.noise is None or -self.steps % self.every >= self.noise.group:
+        if self.noise is None or (left := -self.steps % self.every) >= self.noise.group:
             return
+        if left == self.noise.group - 1:
+            self.noise.restart()
         gradients = [p.grad for p in self._reader.member.module.parameters() if p.requires_grad]
         self._lacks_gradients = all(g is None for g in gradients)
         if not self._lacks_gradients:
             self.noise.add(gradients)
+
+    def _noise_rows(self) -> list[WatchRow]:
+        """The noise scale by all steps so far, where it is known."""
+        scale = math.nan if self.noise is None else self.noise.estimate().value
+        return [WatchRow(self.steps, "noise_scale", None, None, scale)] if math.isfinite(scale) else []
 
     def _prepare(self) -> None:
         self._reader.before_step(looked_at=(self.steps + 1) % self.every == 0)
