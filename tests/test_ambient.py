@@ -214,8 +214,8 @@ def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str)
     assert torch.is_grad_enabled()
 
 
-def test_predict_trains_deferred_networks_in_this_test() -> None:
-    assert nfd.predict(X, Y, depth=1, width=2**14, replicates=2).weights == "deferred"
+def test_predict_stores_no_weights_in_this_test() -> None:
+    assert nfd.predict(X, Y, depth=1, width=2**14, replicates=2).weights in ("deferred", "structured")
 
 
 def test_inputs_that_were_made_in_inference_mode_may_be_trained_on() -> None:

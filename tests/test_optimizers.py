@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 import re
 import subprocess
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.models import Residual
+from torch import nn
 
 import nfd
 from nfd.nets.stacked_optimizers import StackedAdam, StackedAdamW, StackedMuon, StackedOptimizer, StackedSGD
@@ -300,3 +303,15 @@ def test_no_name_of_an_optimizer_is_compared() -> None:
     assert compared == {}
     assert re.search(COMPARED, 'if optimizer == "sgd":')
     assert re.search(COMPARED, 'x in ("adam", "adamw")')
+
+
+def test_networks_that_were_trained_together_are_let_go() -> None:
+    """A sweep trains thousands of them in one process."""
+    weight = nn.Parameter(torch.zeros(2, 3))
+    optimizer = StackedSGD([{"params": [weight], "lr": torch.ones(2)}])
+    weight.sum().backward()
+    assert weight.tolist() == [[-1.0] * 3] * 2
+    kept = weakref.ref(weight)
+    del weight, optimizer
+    gc.collect()
+    assert kept() is None

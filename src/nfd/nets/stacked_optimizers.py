@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +33,10 @@ class StackedOptimizer:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.param_groups = list(groups)
-        for group in self.param_groups:
+        for number, group in enumerate(self.param_groups):
             for p in group["params"]:
                 if p.requires_grad:
-                    p.register_post_accumulate_grad_hook(partial(self._stepped, group, {}))
+                    p.register_post_accumulate_grad_hook(partial(_in_backward, ref(self), number, {}))
 
     def zero_grad(self) -> None:
         """Gradients are let go in ``backward``."""
@@ -56,6 +57,13 @@ class StackedOptimizer:
 
     def _step(self, p: Tensor, g: Tensor, lr: Tensor, group: Group, state: dict[str, Any]) -> None:
         raise NotImplementedError
+
+
+def _in_backward(optimizer: ReferenceType[StackedOptimizer], number: int, state: dict[str, Any], p: Tensor) -> None:
+    """Step a weight of a group. A hook that held the optimizer would keep it and all of its weights for ever."""
+    alive = optimizer()
+    if alive is not None:
+        alive._stepped(alive.param_groups[number], state, p)
 
 
 class StackedSGD(StackedOptimizer):
