@@ -21,7 +21,7 @@ _FULL_RATE = 3 * PRODUCT_RATE  # of products of square matrices
 _QUERY_SECONDS = 7.5e-4  # one query of a deferred layer, apart from its products
 _PASSES = 7  # thin products of a query: six passes over the factors, the first with twice the rows
 _TRANSFORM_SECONDS = 1.6e-9  # of a number in one Hadamard transform
-_TERM_SECONDS = 9.5e-5  # of a structured matrix and step, apart from its transforms
+_TERM_SECONDS = 9.5e-5  # of a structured W_0 and step, apart from its transforms
 _LAYER_SECONDS = 9.5e-4  # of a structured layer and step, apart from its products
 _RECORDED_SECONDS = 3e-4  # the same of one whose update is recorded sample by sample
 _ROW_SECONDS = 1.5e-6  # the same of every row
@@ -95,7 +95,7 @@ def recorded_cost(use: MatrixUse) -> MatrixCost:
 def _transforms(use: MatrixUse) -> float:
     """Seconds of the products with a structured W_0 in a step."""
     N = padded_size(max(use.n_in, use.n_out))
-    return use.terms * (4 * use.rows * N * _TRANSFORM_SECONDS + _TERM_SECONDS)
+    return use.terms * 4 * use.rows * N * _TRANSFORM_SECONDS + _TERM_SECONDS  # of all terms at once
 
 
 def deferred_cost(use: MatrixUse) -> MatrixCost:
