@@ -17,6 +17,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 MOST = 100_000
 OPENING = """# Statements that the figures left undecided
 
+Look up what the first runs left open, what decided it since, and what it costs you to decide the rest.
+
 *Made by `python examples/undecided_page.py` from the table of [claims](claims.md). A statement is undecided where its
 95 % interval lies on both sides of its bound. An interval over R seeds reaches t(R - 1) s / sqrt(R) to either side, so
 the seeds that settle a statement follow from its distance to the bound, if the measured number is the true one.
