@@ -193,13 +193,13 @@ class Growth:
     rows: list[Row]
 
     @classmethod
-    def opened(cls, path: Path, here: Mapping[str, Any], anew: bool = False) -> Growth:
+    def opened(cls, path: Path, here: Mapping[str, Any], again: bool = False) -> Growth:
         """What the file holds, or nothing; ValueError where it was measured elsewhere."""
-        if anew or not path.exists():
+        if again or not path.exists():
             return cls(path, {**here, "load": os.getloadavg()[0]}, {kind: forked(calls, kind) for kind in kinds()}, [])
         before = cls.read(path)
         if differing := [name for name in _COMPARED if before.machine.get(name) != here.get(name)]:
-            raise ValueError(f"{path} was measured with another {' and '.join(differing)}. --anew measures all again.")
+            raise ValueError(f"{path} was measured with another {' and '.join(differing)}. --again measures all again.")
         return before
 
     @classmethod
@@ -233,13 +233,13 @@ def main() -> None:
     """Measure what is not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", action="store_true", help="the study at its defaults too, by cores: 5 minutes more")
-    parser.add_argument("--anew", action="store_true", help="measure again what is there")
+    parser.add_argument("--again", action="store_true", help="measure again what is there")
     parser.add_argument("--out", type=Path, default=GROWTH, help="file of the measurements")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", RuntimeWarning)  # of few replicates about their own noise
     try:
         with threads(1):
-            growth = Growth.opened(arguments.out, machine(time.process_time), arguments.anew)
+            growth = Growth.opened(arguments.out, machine(time.process_time), arguments.again)
     except ValueError as error:
         parser.error(str(error))
     wanted = [case for axis in axes() for weights in kinds() for case in cases(axis, weights, cores())]

@@ -25,7 +25,7 @@ from nfd.report.series import COLOURS
 PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
 OUT = "out/growth"
 _COLOURS = dict(zip(kinds(), COLOURS, strict=False))
-_FORESEEN = 16  # cores
+_PREDICTED = 16  # cores
 _IDLE = 0.5  # processes that ran before the first measurement
 _PANEL = {"width": 300, "height": 240}
 
@@ -88,7 +88,7 @@ def by_cores(growth: Growth) -> Iterator[Row]:
             "work": name,
             "1 core, s": float(one.mean()),
             f"{most} cores, s": float(several.mean()),
-            f"{_FORESEEN} cores, s, foreseen": amdahl(one, several, most, _FORESEEN).unsigned,
+            f"{_PREDICTED} cores, s, predicted": amdahl(one, several, most, _PREDICTED).unsigned,
         }
 
 

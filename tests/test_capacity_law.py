@@ -189,7 +189,7 @@ def test_diverged_runs_and_two_sizes_are_said() -> None:
     assert law.freedom == 13
     corners = fit_law({key: grid[key] for key in product((64, 192), (2, 8))})
     assert (corners.freedom, corners.good) == (0, False)
-    assert "2 widths and 2 depths cannot tell" in corners.note
+    assert "2 widths and 2 depths are too few to distinguish" in corners.note
 
 
 GRID = drawn(3, 0)

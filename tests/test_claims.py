@@ -185,6 +185,8 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
             assert row["low"] <= row["value"] <= row["high"]
     page, text = (tmp_path / "report.html").read_text(), (tmp_path / "claims.md").read_text()
     assert all(claim.id in page and claim.id in text for claim in CLAIMS)
+    assert main(["claims", *arguments, "--only", CLAIMS[0].id]) == 0
+    assert [row["id"] for row in json.loads((tmp_path / "result.json").read_text())["rows"]] == [c.id for c in CLAIMS]
 
 
 def test_the_table_is_complete_against_the_equations() -> None:

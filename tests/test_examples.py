@@ -506,3 +506,29 @@ def test_published_arrays_are_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for name, power in (("param_diff_05", -0.5), ("param_diff_1", 0.0)):
         np.save(tmp_path / f"{name}.npy", np.exp(0.1 * np.arange(3))[:, None] * depths**power)
     assert [round(row["value"], 6) for row in example.completep(tmp_path)] == [-0.5, -0.5, 0.0, 0.0]
+
+
+def test_inner_layers_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No seed chooses its own rate; differences are of the same seeds; the page is that of the stored numbers."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example, page = (importlib.import_module(name) for name in ("inner_layers_gpt", "inner_layers_gpt_page"))
+    losses = torch.tensor([[1.0, 2.0], [3.0, 5.0], [6.0, 4.5]])  # [seeds, rates]
+    assert example.chosen_by_others(losses).tolist() == [1.0, 5.0, 6.0]
+    answers = [
+        {"optimizer": "sgd", "rule": rule, "losses": {"2": values}}
+        for rule, values in (("depth-mup", [1.0, 2.0]), ("complete-p", [1.5, 2.6]))
+    ]
+    assert round(page.gain(answers, answers[1], 2).value, 6) == 0.55
+    (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
+    page.write(tmp_path, example.NUMBERS)
+    assert (tmp_path / "inner-layers-gpt.md").read_text() == (EXAMPLES.parent / "docs/inner-layers-gpt.md").read_text()
+
+
+@pytest.mark.slow
+def test_inner_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("inner_layers_gpt")
+    example.main(example.Setting(depths=(2, 4), deeper=(2, 4), steps=3, seeds=2), tmp_path, ("sgd",))
+    uniform, eq8, complete = json.loads((tmp_path / example.NUMBERS).read_text())["answers"]
+    assert [answer["rule"] for answer in (uniform, eq8, complete)] == list(example.RULES)
+    assert uniform["inner"][1]["value"] < 0.85 * complete["inner"][1]["value"]

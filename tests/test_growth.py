@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import foreseen, growth, growth_page
+from benchmarks import forecast, growth, growth_page
 from benchmarks.accounting import count
 from benchmarks.counted import Training, Work
-from benchmarks.foreseen import GPU, MACHINES, Device, Forecast, Job, Task, figure, on_many, on_one
+from benchmarks.forecast import GPU, MACHINES, Device, Forecast, Job, Task, figure, on_many, on_one
 from benchmarks.growth import Case, Growth, axes, cases, kinds, measured, studies
 from benchmarks.jobs import unstored_run
 
@@ -59,9 +59,9 @@ def test_two_sizes_that_were_measured_once_have_a_power_and_no_interval() -> Non
 
 def test_what_more_cores_would_give_follows_from_two_numbers_of_them() -> None:
     one, two = (3 + 10 / count + torch.tensor([-0.01, 0.0, 0.01]).double() for count in (1, 2))
-    foreseen_seconds = growth_page.amdahl(one, two, 2, 16)
-    assert foreseen_seconds.value == pytest.approx(3 + 10 / 16)
-    assert foreseen_seconds.low < 3 + 10 / 16 < foreseen_seconds.high
+    predicted_seconds = growth_page.amdahl(one, two, 2, 16)
+    assert predicted_seconds.value == pytest.approx(3 + 10 / 16)
+    assert predicted_seconds.low < 3 + 10 / 16 < predicted_seconds.high
 
 
 def test_every_figure_shows_seconds_and_memory_of_every_kind(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_measurement_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch:
     assert len(Growth.read(path).rows) == 6
     with pytest.raises(ValueError, match="another cores"):
         Growth.opened(path, MACHINE | {"cores": 64})
-    assert Growth.opened(path, MACHINE | {"cores": 64}, anew=True).rows == []
+    assert Growth.opened(path, MACHINE | {"cores": 64}, again=True).rows == []
 
 
 def test_cores_double_up_to_all() -> None:
@@ -180,7 +180,7 @@ def test_the_networks_of_a_figure_are_all_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "made"), [(growth_page.PAGE, growth_page.made), (foreseen.PAGE, foreseen.made)], ids=["growth", "larger"]
+    ("page", "made"), [(growth_page.PAGE, growth_page.made), (forecast.PAGE, forecast.made)], ids=["growth", "larger"]
 )
 def test_the_pages_are_made_from_what_was_measured(page: Path, made: Any) -> None:
     text = page.read_text()

@@ -743,7 +743,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "CapacityCommand": {"store", "where", "log", "columns", "rate"},
     "TransferCommand": {"log", "columns", "guess"},
     "FigureCommand": {"number", "store"},
-    "ClaimsCommand": {"store"},
+    "ClaimsCommand": {"store", "only"},
     "KernelCommand": {"action"},
     "DataCommand": {"action"},
     "CheckCommand": {"model"},
@@ -893,6 +893,8 @@ def test_the_rest_of_what_commands_take_changes_what_they_say(place: Path, capsy
         assert (place / "kept").is_dir()
     with pytest.raises(UsageError, match="'nowhere' holds no networks"):
         made(ClaimsCommand, store="nowhere").run("")
+    with pytest.raises(UsageError, match="--only takes ids of statements; got nothing"):
+        made(ClaimsCommand, only=("nothing",)).run("")
     for name in ("fitting", "plain"):
         for question, kind in (
             ("checking.check", CheckCommand),

@@ -172,7 +172,7 @@ def test_a_gap_that_closes_is_said_to(by_hand: Study, truth: Truth) -> None:
     for L in DEPTHS:
         study.measured.limits["independent", L] = study.measured.limits["shared", L] + 0.9 * truth.apart / L
     reading = named(study, "gap").reading
-    assert "gets narrower" in reading
+    assert "narrows" in reading
     assert "do not differ significantly" in reading or "No:" in reading
 
 

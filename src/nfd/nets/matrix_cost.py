@@ -23,7 +23,7 @@ _PASSES = 7  # thin products of a query: six passes over the factors, the first 
 _TRANSFORM_SECONDS = 1.6e-9  # of a number in one Hadamard transform
 _TERM_SECONDS = 9.5e-5  # of a structured W_0 and step, apart from its transforms
 _LAYER_SECONDS = 9.5e-4  # of a structured layer and step, apart from its products
-_RECORDED_SECONDS = 3e-4  # the same of one whose update is recorded sample by sample
+_RECORDED_SECONDS = 4e-4  # the same of one whose update is recorded sample by sample
 _ROW_SECONDS = 1.5e-6  # the same of every row
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 

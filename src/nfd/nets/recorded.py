@@ -30,6 +30,7 @@ class RecordedLinear(nn.Module):
 
     def __init__(self, layer: StructuredLinear, samples: int) -> None:
         super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
         self.matrix, self.std, self.feedback = layer.matrix, layer.std, layer.feedback
         like = layer.scale.numbers
         self.inputs = Frame(layer.in_features, dtype=like.dtype, device=like.device)

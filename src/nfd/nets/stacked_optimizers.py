@@ -21,7 +21,7 @@ Group = dict[str, Any]
 
 
 class StackedOptimizer:
-    """Steps every parameter of ``groups`` during backward.
+    """Steps every parameter of ``groups`` during backward, for as long as it is held.
 
     Args:
         groups: ``params``, their ``lr`` and, where it applies, ``eps`` and ``weight_decay``, each with a number for
@@ -124,6 +124,7 @@ class StackedParts(StackedOptimizer):
 
     def __init__(self, parts: Sequence[StackedOptimizer]) -> None:
         super().__init__([])
+        self.parts = tuple(parts)  # they step as long as somebody holds them
         self.param_groups = [group for part in parts for group in part.param_groups]
 
 

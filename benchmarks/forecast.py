@@ -1,12 +1,12 @@
 """Predicted time and memory of what does not fit here: on one large GPU, and on a Ray cluster of a hundred machines.
 
-python -m benchmarks.foreseen          # the tables of docs/larger-machines.md, from benchmarks/growth.json
+python -m benchmarks.forecast          # the tables of docs/larger-machines.md, from benchmarks/growth.json
 
     seconds = max(bytes / bandwidth, operations / peak) / share + calls * seconds of a call
 
 with bytes and operations of ``benchmarks.counted``, the device's numbers by its data sheet, the share of that bound
 that the widest network of the same kind of weights reached here on one core, and the operations of PyTorch that were
-counted in a training. Memory is what ``nfd.predict`` foresees. Nothing of it is measured on these machines.
+counted in a training. Memory is what ``nfd.predict`` predicts. Nothing of it is measured on these machines.
 """
 
 from __future__ import annotations
