@@ -18,6 +18,7 @@ R = TypeVar("R")
 
 _AHEAD = 2  # tasks handed to Ray for each slot: none waits for the driver, and 10,000 do not flood the cluster
 _LOOK = 1.0  # seconds after which a change of the cluster is noticed
+_CANCELLATIONS = 10  # of a task that goes on
 
 
 class Ray(Executor):
@@ -122,8 +123,14 @@ class _Cluster:
             yield self._handed.pop(handed), self._answered(handed)
 
     def stop(self) -> None:
-        for handed in self._handed:
-            self._ray.cancel(handed, force=True)
+        """Cancel what was handed over, again where it goes on: Ray can lose the cancellation of a task that begins."""
+        going = list(self._handed)
+        for _ in range(_CANCELLATIONS):
+            if not going:
+                return
+            for handed in going:
+                self._ray.cancel(handed, force=True)
+            _, going = self._ray.wait(going, num_returns=len(going), timeout=_LOOK)
 
     def _answered(self, handed: Any) -> bytes | Lost:
         try:
