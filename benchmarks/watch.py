@@ -7,6 +7,7 @@ python -m benchmarks.watch --width 512
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +22,8 @@ import nfd
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 wide_gpt: Any = import_module("wide_gpt")
 
-EVERY, STEPS, LOOKS = 100, 20, 5
+EVERY: int = inspect.signature(nfd.Watch).parameters["every"].default
+STEPS, LOOKS = 20, 5
 
 
 def cpu_seconds(repeat: int, run: Callable[[], object]) -> float:

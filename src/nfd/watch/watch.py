@@ -53,7 +53,8 @@ class Watch:
             calls ``step()``; under DDP one suffices.
         plan: of this model.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
-        every: after how many steps to look.
+        every: after how many steps to look; by default so many that looking takes less than 3 % of the time, even of
+            small models (``benchmarks.watch``).
         expected: a check of a ladder of small networks, or where it was stored: it gives every meter a band at this
             size (``nfd.watch.bands``), and what leaves it is an alert. So does anything else that has
             ``alerts(rows)``.
@@ -89,7 +90,7 @@ class Watch:
         model: nn.Module,
         plan: Plan,
         sample: Any,
-        every: int = 100,
+        every: int = 128,
         expected: Check | Expected | str | Path | None = None,
         *,
         seed: int = 0,
