@@ -26,6 +26,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
 OUT = "out/growth"
 _COLOURS = dict(zip(kinds(), COLOURS, strict=False))
 _PREDICTED = 16  # cores
+_LEAST = 2.0**23  # bytes: what one more process or page makes of a peak
 _IDLE = 0.5  # processes that ran before the first measurement
 _PANEL = {"width": 300, "height": 240}
 
@@ -35,7 +36,7 @@ def points(growth: Growth, axis: Axis) -> list[Row]:
     most = int(growth.machine["cores"])
     measured = [(kind, case, growth.row(case)) for kind in kinds() for case in cases(axis, kind, most)]
     return [
-        {"weights": kind, "size": getattr(case, axis), "seconds": row["seconds"], "bytes": [row["bytes"]]}
+        {"weights": kind, "size": getattr(case, axis), "seconds": row["seconds"], "bytes": [max(row["bytes"], _LEAST)]}
         for kind, case, row in measured
         if row
     ]
