@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from page_parts import bracketed, table
+
 from nfd.core.files import write_text
 
 Row = Mapping[str, Any]
@@ -40,7 +42,8 @@ to 1,024.
 
 {mup}
 
-{mup_verdict} The unplanned network shows that the check can fail: its largest power is {worst}.
+{mup_verdict} The rows of the unplanned network that overlap are those of the first step and of layers that hardly
+move in {steps} steps; its largest power is {worst}.
 
 ## neural-tangents: kernels entry by entry
 
@@ -68,25 +71,52 @@ Drift of the best rate with width, from the best rates that Megatron-LM #3058 re
 
 ## The pi-limit's table of CIFAR-10
 
-The pi-limit paper trains perceptrons and their limits on CIFAR-10 for 50 epochs. It leaves out the infinitely wide
-network of muP, which it calls too costly. Ours is that limit for our network, [trained for epochs](epochs.md).
+The pi-limit paper trains perceptrons and their limits on CIFAR-10 for 50 epochs. It has no row for the infinitely wide
+network of muP, which is hard to compute by its account. Our network's limit is of that kind, [trained for
+epochs](epochs.md).
 
 {pi}
 
 Theirs and ours differ in network (theirs a perceptron, ours residual of depth 4), data (theirs the whole official
 CIFAR-10, ours 2,000 images of a recompressed copy), epochs (50 and 10) and tuning. So no row of theirs tests a row of
 ours. Theirs puts trained networks above their kernels; ours are too short of data to show that.
+
+## Where their numbers come from
+
+{sources}
 """
 
-
-def interval_of(row: Row, form: str = "+.3f") -> str:
-    """As the page prints one."""
-    return f"{row['value']:{form}} [{row['low']:{form}}, {row['high']:{form}}]"
-
-
-def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
+SOURCES = (
+    (
+        "CompleteP",
+        "[EleutherAI/nanoGPT-mup](https://github.com/EleutherAI/nanoGPT-mup/tree/completep), branch `completep`, "
+        "commit 6f8bc3bd, `completep_examples`",
+        "their arrays, read by our command",
+    ),
+    ("mup", "[microsoft/mup](https://github.com/microsoft/mup)", "their package, run by our command"),
+    (
+        "neural-tangents",
+        "[google/neural-tangents](https://github.com/google/neural-tangents)",
+        "their package, run by our command",
+    ),
+    ("GQA and MLA curves", "[marin #7381](https://github.com/marin-community/marin/issues/7381)", "read in the thread"),
+    (
+        "drift with width",
+        "[Megatron-LM #3058](https://github.com/NVIDIA/Megatron-LM/pull/3058)",
+        "read in the thread",
+    ),
+    (
+        "ArchScale's losses",
+        "[microsoft/ArchScale](https://github.com/microsoft/ArchScale), commit c2ec1d69, `plot_data_scaling.py`",
+        "read in the script",
+    ),
+    (
+        "pi-limit",
+        "[Yang, Santacroce and Hu, 2022](https://openreview.net/forum?id=tUMr0Iox8XW)",
+        "accuracies quoted at second hand; we read the abstract and the [code](https://github.com/santacml/pilim), not "
+        "the table",
+    ),
+)
 
 
 def inside(value: float, row: Row) -> str:
@@ -98,11 +128,11 @@ def completep(known: Row) -> str:
     """Exponents of theirs and ours."""
     rows = [
         [who, NAMES[row["rule"]], f"{row['depths'][0]} to {row['depths'][-1]:,}", str(row["seeds"]),
-         f"{row['epsilon']:.0e}", interval_of(row), f"{THEORY[row['rule']]:+.1f}"]
+         f"{row['epsilon']:.0e}", bracketed(row, '+.3f'), f"{THEORY[row['rule']]:+.1f}"]
         for who, part in (("theirs", "completep"), ("ours", "toy"))
         for row in known[part]
     ]  # fmt: skip
-    return table_of(["", "multiplier of branches", "depths", "seeds", "epsilon", "power of depth", "theory"], rows)
+    return table(["", "multiplier of branches", "depths", "seeds", "epsilon", "power of depth", "theory"], rows)
 
 
 def gap(known: Row, rule: str) -> str:
@@ -119,24 +149,27 @@ def overlap(one: Row, other: Row) -> bool:
 def mup(rows: Sequence[Row]) -> str:
     """Powers of the width by optimizer, layer and step."""
     cells = [
-        [row["optimizer"], row["layer"], str(row["step"]), interval_of(row["theirs"], "+.2f"),
-         interval_of(row["ours"], "+.2f"), interval_of(row["standard"], "+.2f"),
+        [row["optimizer"], row["layer"], str(row["step"]), bracketed(row["theirs"]),
+         bracketed(row["ours"]), bracketed(row["standard"]),
          "yes" if overlap(row["theirs"], row["ours"]) else "no"]
         for row in rows
     ]  # fmt: skip
-    return table_of(["optimizer", "layer", "step", "mup", "our plan", "neither", "intervals overlap"], cells)
+    return table(["optimizer", "layer", "step", "mup", "our plan", "neither", "mup and our plan overlap"], cells)
 
 
 def mup_verdict(rows: Sequence[Row]) -> str:
     """How many rows agree."""
-    agreeing = sum(overlap(row["theirs"], row["ours"]) for row in rows)
-    return f"In {agreeing} of {len(rows)} rows the intervals of mup and ours overlap."
+    ours, standard = (sum(overlap(row["theirs"], row[who]) for row in rows) for who in ("ours", "standard"))
+    return (
+        f"Of {len(rows)} rows, {ours} of our plan have intervals that overlap with those of mup, and {standard} of the "
+        "unplanned network."
+    )
 
 
 def kernels(rows: Sequence[Row]) -> str:
     """Differences by kind and depth."""
     cells = [[row["kind"], str(row["depth"]), f"{row['difference']:.1e}"] for row in rows]
-    return table_of(["kernel", "depth", "largest difference"], cells)
+    return table(["kernel", "depth", "largest difference"], cells)
 
 
 def optima(rows: Sequence[Row]) -> str:
@@ -151,24 +184,24 @@ def optima(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return table_of(["source", "curve", "theirs", "ours", "difference"], cells)
+    return table(["source", "curve", "theirs", "ours", "difference"], cells)
 
 
 def drifts(rows: Sequence[Row]) -> str:
     """Doublings per doubling of the width."""
     cells = [[row["rule"], ", ".join(f"{rate:.3g}" for rate in row["rates"]), f"{row['slope']:+.2f}"] for row in rows]
     widths = ", ".join(f"{width:,}" for width in rows[0]["widths"])
-    return table_of(["rule", f"best rate at width {widths}", "doublings per doubling"], cells)
+    return table(["rule", f"best rate at width {widths}", "doublings per doubling"], cells)
 
 
 def laws(rows: Sequence[Row]) -> str:
     """Predicted and measured."""
     cells = [
-        [row["source"], row["name"], f"{row['tokens']:.0e}", interval_of(row, ".4f"), f"{row['theirs']:.4f}",
+        [row["source"], row["name"], f"{row['tokens']:.0e}", bracketed(row, ".4f"), f"{row['theirs']:.4f}",
          inside(row["theirs"], row)]
         for row in rows
     ]  # fmt: skip
-    return table_of(["source", "model", "tokens", "predicted", "theirs", "inside the interval"], cells)
+    return table(["source", "model", "tokens", "predicted", "theirs", "inside the interval"], cells)
 
 
 def pi(published: Row, epochs: Sequence[Row]) -> str:
@@ -178,7 +211,7 @@ def pi(published: Row, epochs: Sequence[Row]) -> str:
         [f"ours: {row['name']}", f"{100 - row['value']:.1f} [{100 - row['high']:.1f}, {100 - row['low']:.1f}]"]
         for row in epochs
     ]
-    return table_of(["network", "test accuracy, %"], theirs + ours)
+    return table(["network", "test accuracy, %"], theirs + ours)
 
 
 def write(out: Path, known: Mapping[str, Any], published: Mapping[str, Any]) -> None:
@@ -187,8 +220,9 @@ def write(out: Path, known: Mapping[str, Any], published: Mapping[str, Any]) -> 
     text = PAGE.format(
         completep=completep(known), gap=gap(known, "depth-mup"), other_gap=gap(known, "complete-p"),
         mup=mup(rows), mup_verdict=mup_verdict(rows), steps=max(row["step"] for row in rows),
-        worst=interval_of(max((row["standard"] for row in rows), key=lambda power: abs(power["value"])), "+.2f"),
+        worst=bracketed(max((row["standard"] for row in rows), key=lambda power: abs(power["value"]))),
         kernels=kernels(known["kernels"]), optima=optima(known["optima"]), drifts=drifts(known["drifts"]),
         laws=laws(known["laws"]), pi=pi(published["pi_limit"], known["epochs"]),
+        sources=table(["numbers", "source", "how we have them"], SOURCES),
     )  # fmt: skip
     write_text(out / "against-others.md", text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page_parts import bracketed, table
 from torch import Tensor
 
 from nfd.core.files import prepare_directory, write_csv, write_text
@@ -177,22 +178,11 @@ def text(found: Answers, images: str) -> str:
         ),
         rates=table(
             ["momentum", "`eta_c`", "validation error, %"],
-            [[f"{row['momentum']:g}", f"{row['eta_c']:g}", limits(row)] for row in found.rates],
+            [[f"{row['momentum']:g}", f"{row['eta_c']:g}", bracketed(row, ".1f")] for row in found.rates],
         ),
         meaning="\n".join(meaning(found)),
         costs=costs(found),
     )
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def limits(row: Row, digits: int = 1) -> str:
-    """``62.1 [61.0, 63.2]``."""
-    return f"{row['value']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
 
 
 def network_cells(found: Answers, row: Row) -> list[object]:
@@ -202,7 +192,7 @@ def network_cells(found: Answers, row: Row) -> list[object]:
 
 def kernel_cells(row: Row) -> list[object]:
     """A kernel in its table."""
-    return [row["kernel"].upper(), depth_name(row["depth"]), limits(row), f"{row['ridge']:g}"]
+    return [row["kernel"].upper(), depth_name(row["depth"]), bracketed(row, ".1f"), f"{row['ridge']:g}"]
 
 
 def limit_cells(found: Answers, k: int) -> list[object]:

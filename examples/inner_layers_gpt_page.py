@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 import torch
+from page_parts import bracketed, table
 
 from nfd.core.files import write_text
 from nfd.core.statistics import Interval, mean
@@ -81,16 +82,6 @@ How far the best rate moves, in doublings per doubling of depth:
 """
 
 
-def interval_of(row: Row, form: str = "+.2f") -> str:
-    """As the page prints one."""
-    return f"{row['value']:{form}} [{row['low']:{form}}, {row['high']:{form}}]"
-
-
-def table_of(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
-
-
 def named(answer: Row) -> str:
     """Optimizer and rule."""
     return f"{NAMES[answer['optimizer']]}, {RULES[answer['rule']]}"
@@ -109,8 +100,8 @@ def exponents(answers: list[Row], steps: int) -> str:
             theory = THEORY[answer["rule"]].get(meter)
             first, last = (exponent(answer, meter, step) for step in (1, steps))
             expected = "" if theory is None else f"{theory:+.1f}"
-            rows.append([named(answer), words, expected, interval_of(first), interval_of(last), last["verdict"]])
-    return table_of(["", "meter", "theory", "step 1", f"step {steps}", f"verdict at step {steps}"], rows)
+            rows.append([named(answer), words, expected, bracketed(first), bracketed(last), last["verdict"]])
+    return table(["", "meter", "theory", "step 1", f"step {steps}", f"verdict at step {steps}"], rows)
 
 
 def losses_of(answer: Row, depth: int | str) -> torch.Tensor:
@@ -121,8 +112,8 @@ def losses_of(answer: Row, depth: int | str) -> torch.Tensor:
 def losses(answers: list[Row]) -> str:
     """At the best rate, by depth."""
     depths = list(answers[0]["losses"])
-    rows = [[named(a), *(interval_of(mean(losses_of(a, L)).limits, ".3f") for L in depths)] for a in answers]
-    return table_of(["", *(f"depth {depth}" for depth in depths)], rows)
+    rows = [[named(a), *(bracketed(mean(losses_of(a, L)).limits, ".3f") for L in depths)] for a in answers]
+    return table(["", *(f"depth {depth}" for depth in depths)], rows)
 
 
 def gain(answers: list[Row], answer: Row, depth: int) -> Interval:
@@ -141,14 +132,14 @@ def sentence(answers: list[Row], answer: Row, steps: int, depth: int) -> str:
     first, last = (exponent(answer, "inner_update", step) for step in (1, steps))
     moved = exponent(answer, "function_update_inner", 1)
     text = (
-        f"- **{named(answer)}**: inner updates scale with depth by the power {interval_of(first)} at step 1 and "
-        f"{interval_of(last)} at step {steps}; their effect on the function by {interval_of(moved)} at step 1."
+        f"- **{named(answer)}**: inner updates scale with depth by the power {bracketed(first)} at step 1 and "
+        f"{bracketed(last)} at step {steps}; their effect on the function by {bracketed(moved)} at step 1."
     )
     if answer["rule"] == UNIFORM:
         return text
     difference = gain(answers, answer, depth)
     word = "is lower" if difference.high < 0 else "is higher" if difference.low > 0 else "does not differ significantly"
-    return f"{text} At depth {depth} its loss {word}: {interval_of(difference.limits, '+.3f')} nats."
+    return f"{text} At depth {depth} its loss {word}: {bracketed(difference.limits, '+.3f')} nats."
 
 
 def apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,8 +196,8 @@ def write(folder: Path, numbers: str) -> None:
         exponents=exponents(answers, steps),
         losses=losses(answers),
         differences="\n".join(
-            f"- {named(a)}: {interval_of(gain(answers, a, tuned).limits, '+.3f')}" for a in others(answers)
+            f"- {named(a)}: {bracketed(gain(answers, a, tuned).limits, '+.3f')}" for a in others(answers)
         ),
-        drifts="\n".join(f"- {named(answer)}: {interval_of(answer['drift'])}" for answer in answers),
+        drifts="\n".join(f"- {named(answer)}: {bracketed(answer['drift'])}" for answer in answers),
     )  # fmt: skip
     write_text(folder / numbers.replace(".json", ".md"), text)

@@ -12,7 +12,7 @@ from pathlib import Path
 import muon_limit_words as words
 from muon_limit_charts import charts
 from muon_limit_numbers import METERS, NAMES, POWERS, ROLES, STARTS, Case, Results, Row, interval, plus
-from transfer_gpt_page import bracketed, table
+from page_parts import bracketed, table
 
 from nfd.core.files import write_bytes, write_text
 from nfd.meters.verdict import verdict

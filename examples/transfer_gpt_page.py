@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import wide_gpt
+from page_parts import LIMITS, bracketed, table
 from transfer_gpt_charts import chart
 from transfer_gpt_words import CHECKS, LADDER, LARGER, LIMITS_OF_IT, PAGE, SAVED, SETTING
 
@@ -22,7 +23,6 @@ Found = Mapping[str, Any]
 
 NAMES = {"adamw": "AdamW", "muon": "Muon"}
 AXES = ("width", "depth")
-LIMITS = ("value", "low", "high")
 
 
 class Results:
@@ -94,18 +94,6 @@ def losses_of(larger: Found) -> torch.Tensor:
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown."""
-    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])
-
-
-def bracketed(row: Mapping[str, float | None], form: str, factor: float = 1.0) -> str:
-    """``0.008 [0.007, 0.01]``; a dash where it is not known."""
-    value, low, high = (None if row[name] is None else format(factor * row[name], form) for name in LIMITS)
-    return "-" if value is None else value if low is None else f"{value} [{low}, {high}]"
 
 
 def best_rates(results: Results, axis: str) -> str:

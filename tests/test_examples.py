@@ -496,7 +496,18 @@ def test_published_numbers_are_fitted_and_the_toy_measured(monkeypatch: pytest.M
     example.main(tmp_path, {"optima": example.optima})
     page = (tmp_path / "against-others.md").read_text()
     assert "| marin #7381 | GQA, width 1,024 | 0.97 | 0.96 | -1% |" in page
-    assert "{" not in page
+    assert page == (EXAMPLES.parent / "docs/against-others.md").read_text()
+
+
+def test_a_coordinate_check_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    page = importlib.import_module("against_others_page")
+    flat, growing = ({"value": v, "low": v - 0.1, "high": v + 0.1} for v in (0.0, 0.5))
+    row = {"optimizer": "adam", "layer": "second", "step": 4, "theirs": flat, "ours": flat, "standard": growing}
+    assert page.mup([row]).endswith("| yes |")
+    assert page.mup([row | {"ours": growing}]).endswith("| no |")
+    assert "1 of our plan" in page.mup_verdict([row])
+    assert "0 of the" in page.mup_verdict([row])
 
 
 def test_published_arrays_are_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
