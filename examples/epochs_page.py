@@ -59,31 +59,33 @@ class Answers:
 
 PAGE = """# The limit, trained for epochs
 
-Here you see the limit of feature learning over many passes of the data, beside the kernels, and how to repeat it.
+This page follows the limit of feature learning over many passes of the data, compares it with the kernels, and says
+how to repeat it.
 Words and symbols are in the [glossary](glossary.md).
 
 *Made by `python examples/epochs.py --data-dir DIR`; no number is written by hand. Data: {data}; {train:,} training
 and {tests:,} test images.*
 
-The infinitely wide network of muP learns features, and no fixed kernel describes it. With exact deferred weights
-every sample of every pass costs as much as a new one, so this limit was followed for a few hundred samples. Here it
-is trained for **{passes} passes**: to [structured weights](mathematics/structured.md) with a resolution, an image
-that comes back adds next to nothing. As far as we found, the limit of feature learning has not been shown for
-epochs before.
+The infinitely wide network of muP learns features, so no fixed kernel describes it. With exact deferred weights, a
+repeated sample costs as much as a new one. This limit was therefore only followed for a few hundred samples. With
+[structured weights](mathematics/structured.md) and a resolution, an image that was seen before adds almost nothing to
+the cost. So here the limit is trained for **{passes} passes**. As far as we know, the limit of feature learning has
+not been shown over epochs before.
 
 ## What was run
 
-- The paper's network of Eq. 1, relu, {depth} blocks, horizon 1, rule `depth-mup`: the standard network, not the
-  decoupled one. Cross-entropy, batches of {batch}, {passes} passes over {train:,} images in one order for every
-  network, a new shuffle in every pass.
-- SGD with momentum {momentum:g} and `eta_c` = {eta_c:g}: the least error on {validation:,} other training images
-  among {choices} choices, at width {tuned} with stored weights ([below](#how-the-rate-was-chosen)). All widths have
-  this rate.
-- Stored weights at the smaller widths, structured ones with resolution {resolution:g} at the larger ones. Networks
-  of one seed and width have the same input and output weights.
-- On the same images, regression with the exact kernels of the infinitely wide network that learns no features: of
-  its functions at the start (NNGP) and of its linearised training (NTK), at this depth and at infinite depth.
-  Labels are one-hot and centred; the ridge is the best on the same {validation:,} validation images.
+- The standard (not decoupled) network of the paper's Eq. 1: relu, {depth} blocks, horizon 1, rule `depth-mup`.
+  Cross-entropy, batches of {batch}, {passes} passes over {train:,} images. Each pass has a new shuffle, the same for
+  every network.
+- SGD with momentum {momentum:g} and `eta_c` = {eta_c:g}. Of {choices} choices, this one had the lowest error on
+  {validation:,} other training images, at width {tuned} with stored weights ([below](#how-the-rate-was-chosen)). All
+  widths use this rate.
+- Stored weights at the smaller widths, structured ones with resolution {resolution:g} at the larger ones. Networks of
+  the same seed and width have the same input and output weights.
+- For comparison, regression on the same images with the exact kernels of the infinitely wide network that learns no
+  features. The NNGP is the kernel of its functions at initialisation, the NTK that of its linearised training; both
+  at this depth and at infinite depth. Labels are one-hot and centred. The ridge is the best one on the same
+  {validation:,} validation images.
 
 ## What came out
 
@@ -105,13 +107,15 @@ The law `a + b / n` through widths {quarter:,} and {wide:,} (`nfd.limits.loss`) 
 
 {limit}
 
-The interval holds the noise of both widths. The width bias is what width {wide:,} adds; it is taken out. What the
-resolution adds is given as twice what halving it takes away at width {halved:,}, in networks of the same seeds: this is
-exact for an error of first order, and too large for one of higher order. It is not taken out. The total error is half
-of the interval plus the larger end of what the resolution adds.
+- The interval includes the noise of both widths.
+- The width bias is what width {wide:,} adds to the limit. It is subtracted.
+- The error of the resolution is estimated at width {halved:,}: twice the change when the resolution is halved, with
+  the same seeds. This is exact for an error of first order in the resolution, and too large for one of higher order.
+  It is not subtracted.
+- The total error is half of the interval plus the larger end of the error of the resolution.
 
-Structured weights have the limit of Gaussian ones, not their law. Where both were trained, structured minus stored, in
-pairs of one seed (which share input and output weights):
+Structured weights have the same limit as Gaussian ones, but another distribution at finite width. Where both were
+trained, this is structured minus stored, in pairs of networks of the same seed, which share input and output weights:
 
 {apart}
 
@@ -125,14 +129,14 @@ pairs of one seed (which share input and output weights):
 
 ## What is not shown
 
-- **More images.** These are {train:,}; more need more directions, and so wider networks.
+- **More images than {train:,}.** They need more directions, and so wider networks.
 - **Another order of the batches, another choice of images, another depth.** Intervals of networks are over initial
   weights, those of kernels over test images.
-- **A proof.** That structured weights have the limit of Gaussian ones in training is expected and measured.
-- **What the resolution adds at width {wide:,}.** It was measured at width {halved:,}.
-- **The best rate of each width.** The one here is best at width {tuned}, among those tried.
-- **What features are worth by themselves.** The kernels are fitted to squared loss and to its end, the networks to
-  cross-entropy for {passes} passes. Neither augments images or convolves.
+- **A proof that structured and Gaussian weights have the same limit in training.** It is expected and measured.
+- **The error of the resolution at width {wide:,}.** It was measured at width {halved:,}.
+- **The best rate of each width.** The rate here is the best one tried at width {tuned}.
+- **The value of features alone.** The kernels minimise the squared loss completely; the networks train on
+  cross-entropy for {passes} passes. Neither uses augmentation or convolution.
 
 ## How the rate was chosen
 
@@ -223,21 +227,25 @@ def meaning(found: Answers) -> list[str]:
     gain = narrow["test_error"].value - limit.value
     error = math.hypot(total, narrow["test_error"].high - narrow["test_error"].value)
     lines = [
-        f"- The infinitely wide network that learned features for {found.settings['passes']} passes errs on "
-        f"{limit.value:.1f} ± {total:.1f} % of the test images. {' '.join(beside)}",
-        f"- At this rate {'wider is better' if gain > error else 'width changes less than can be told'}: width "
-        f"{narrow['width']:,} adds {gain:+.1f} ± {error:.1f} points to the error of infinite width.",
+        f"- After {found.settings['passes']} passes, the infinitely wide network that learns features has a test error "
+        f"of {limit.value:.1f} ± {total:.1f} %. {' '.join(beside)}",
+        f"- At this rate {'wider is better' if gain > error else 'the effect of width is not significant'}: the error "
+        f"of width {narrow['width']:,} minus that of infinite width is {gain:+.1f} ± {error:.1f} points.",
     ]
-    fits_less = f"- Updates of a coarse resolution fit less closely: it adds {coarse} to the training loss."
+    fits_less = f"- A coarse resolution fits the data less closely: it adds {coarse} to the training loss."
     return [*lines, fits_less] if coarse.low > 0 else lines
 
 
 def beside_kernel(value: float, total: float, row: Row) -> str:
     """The limit against regression with a kernel."""
     apart = row["value"] - value
-    told = abs(apart) > math.hypot(total, (row["high"] - row["low"]) / 2)
-    where = f"{abs(apart):.1f} points {'above' if apart > 0 else 'below'} it" if told else "within the error of it"
-    return f"Regression with the {row['kernel'].upper()} of the same depth errs on {row['value']:.1f} %, {where}."
+    significant = abs(apart) > math.hypot(total, (row["high"] - row["low"]) / 2)
+    where = (
+        f"{abs(apart):.1f} points {'above' if apart > 0 else 'below'} it"
+        if significant
+        else "not significantly different"
+    )
+    return f"Regression with the {row['kernel'].upper()} of the same depth has {row['value']:.1f} %, {where}."
 
 
 def costs(found: Answers) -> str:
@@ -246,11 +254,12 @@ def costs(found: Answers) -> str:
     n, r = widest["width"], widest["directions"]
     stored, held = (s["depth"] * 3 * 4 * numbers / 2**30 for numbers in (n * n, 4 / 3 * n * r))
     return (
-        f"At width n = {n:,} a layer has r = {r:,.0f} directions after {s['passes']} passes (the mean over layers), "
-        f"where {s['train']:,} images and {s['passes'] * s['train']:,} samples were seen. Basis, update, gradient and "
-        f"momentum of the hidden layers take {held:.2g} GiB; stored weights with theirs would take {stored:.2g} GiB. A "
-        f"sample costs some 14 r n operations a layer, where stored weights cost 6 n^2: {14 * r / (6 * n):.2g} of them "
-        "here. Where n is below 2.3 r, stored weights are cheaper; structured ones are there for one law at all widths."
+        f"After {s['passes']} passes over {s['train']:,} images, which are {s['passes'] * s['train']:,} samples, a "
+        f"layer of width n = {n:,} has recorded r = {r:,.0f} directions (mean over layers). Basis, update, gradient "
+        f"and momentum of the hidden layers take {held:.2g} GiB; stored weights with their gradient and momentum would "
+        f"take {stored:.2g} GiB. A sample costs about 14 r n operations per layer, and 6 n^2 with stored weights: here "
+        f"{14 * r / (6 * n):.2g} times as many. Below n = 2.3 r stored weights are cheaper. Structured ones are used "
+        "there too where all widths must have the same kind of weights."
     )
 
 
