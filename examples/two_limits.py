@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from two_limits_words import PAGE
 
 from nfd.core.statistics import interval, log_slope, rms, squared_distances, squared_size, stderr
 from nfd.data.digits import digits
@@ -20,94 +21,6 @@ from nfd.paper.two_limits import ETA_C, HORIZON, first_step, networks, solutions
 from nfd.paper.untrained import errors_in_depth, errors_in_width
 
 WIDTH, NETWORKS, PARTICLES, SOLUTIONS = 4096, 24, 8192, 24
-
-PAGE = """# Two limits
-
-See how far the paper's limit is from the network that you train, and why there are two.
-Words and symbols are in the [glossary](glossary.md).
-
-*Made by `python examples/two_limits.py`, the section on settings by `python examples/two_limits_settings.py`.
-{samples} digits, one per step, +1 for even and -1 for odd, inputs normalised,
-(f - y)^2 / 2, ReLU, T = {horizon:g}, eta_c = {eta_c:g}. {networks} networks with deferred weights of width {width:,}
-stand for infinite width, {networks} dense ones of width {dense_width:,} are the standard network, {solutions} solutions
-with {particles:,} particles are Definition 1. Outputs have RMS {size:.2f}.*
-
-Theorem 1 and Corollary 1 say that a residual network, as its width and then its depth go to infinity, trains like the
-SDE of Definition 1, and that it makes no difference whether the backward pass uses the network's own weights or an
-independent copy of them. A reader who believes this should expect every column below to shrink to zero with depth.
-
-## What was measured
-
-The table gives the RMS difference of the outputs over all steps, beyond what noise explains, and in brackets the noise;
-then the RMS of the differences in units of their standard errors, which is about 1 when two things are the same. Eq. 5
-and Definition 1 are solved with the same random numbers, so their difference has little noise.
-
-{table}
-
-{verdicts}
-
-## What the paper's own propositions imply
-
-By Eq. 3, `g_l / n` is the derivative of f in the stream: moving the stream after layer l by `dh` changes f by
-`g_l . dh / n`. By Eq. 4 the first step of gradient descent, with `L' = dLoss/df`, moves it there by `-tau eta_c L'
-<phi, phibar> / n g_l`. So, as eta_c goes to 0, f changes by
-
-    -eta_c L' [C_T + int E[phi phibar] P_t dt + (x.xbar / d) P_0],    P_t = E[g_t gbar_t],
-
-all taken at initialisation, where Props. 2 and 6 hold and no independence is in question. In Definition 1 the same push
-along `g_t` reaches `h_T` unchanged, and `f = E[g_T h_T]` weighs it by `E[g_T g_t] = 1`. For ReLU, an input repeated and
-`|x|^2 = d`, `P_t = e^((T-t)/2)` exceeds 1: the two are (2 + T/2) e^(T/2) and 2 e^(T/2), 4.122 and 3.297 at T = 1. At
-depth L their ratio is 1 + (T/4) / (1 + T/(2L)): it grows with depth.
-
-{steps}
-
-To check it without this library: `python examples/first_step_by_hand.py`, 40 lines of PyTorch, prints the ratio at
-three horizons and three depths beside the formula (half a minute on one core).
-
-## Over activations, horizons, losses and outputs, and while training
-
-<!-- settings -->
-<!-- end of settings -->
-
-## Where the term is lost
-
-Appendix F ("Second Forward Pass") writes `hbar_(l-1) = hbar_(l-2) + tau a_(l-2) g_(l-1) + ...`, finds `W_l' g_l` in
-`g_(l-1)`, and gets a correction of order tau^2. But `hbar_(l-2)` itself contains `tau a_(l-3) g_(l-2)`, and so on down
-to `(x.xbar / d) g_0`, the update of U; and *every* `g_j` with j < l contains `sqrt(tau / n) phi'(h_(l-1)) W_l' g_l`.
-Let `-eta_c L' D_(l-1)` be the sum of their coefficients, `D_0 = x.xbar / d`. Layer l multiplies what it is given by
-`sqrt(tau / n) W_l phi'(hbar_(l-1))`, and `W_l diag(phi' phibar') W_l' g_l / n` is `E[phi' phibar'] g_l` plus a fresh
-Gaussian vector; times tau, the Gaussian parts are independent from layer to layer and add up to order sqrt(tau), while
-the parts along `g_l` add up to order one. So with m = E[phi phibar] and s = E[phi' phibar']
-
-    D_l = D_(l-1) + tau (m_(l-1) + s_(l-1) D_(l-1)),    that is    D' = m + s D,    NTK = C + D.
-
-Definition 1 drops `s D`. Eq. 5 keeps it with `D_(l-1)` replaced by its last increment, `tau m_(l-2)`: hence tau^2. This
-is the equation that `nfd.kernel(kind="ntk")` integrates; the backward pass has its mirror image. In the language of
-spin glasses it is the Onsager, or response, term, and [deferred layers](mathematics/deferred-decisions.md) carry it
-exactly. [Response](mathematics/response.md) derives it in both passes from the law of a Gaussian matrix.
-
-## Convergence at initialisation
-
-Mean squares of `h_L` and `g_0` of networks of width {start_width} minus those of twice the depth, along one Brownian
-path of weight matrices (`nfd.ResNet(coupled=True)`; the paper couples the Gaussian noise of each coordinate instead,
-under which the square falls as L^-2), and of `h_L.h_L / n` minus the kernel of Prop. 3 and `g_0.g_0 / n` minus P_0 of
-Prop. 6 at depth {kernel_depth}, as powers of depth and of width. Prop. 6 asks for a Lipschitz phi', which relu has not.
-
-{start}
-
-## Convergence while training
-
-RMS error of the outputs against the limit of the same feedback, as a power of width n (one network of depth {depth},
-against the infinitely wide one) and of depth L (infinitely wide, one Brownian path at all depths, against infinite
-depth extrapolated from L = {last} and {twice}, which are left out of the fit).
-
-{slopes}
-
-Do the limits commute? Mean outputs of networks, extrapolated as `2 f - f'` from {grid}; difference beyond noise
-(noise), and in standard errors:
-
-{orders}
-"""
 
 
 def main() -> None:
@@ -146,7 +59,7 @@ def main() -> None:
 
 
 def agreement(x: Tensor, y: Tensor, depths: list[int], particles: int, sizes: dict[str, int]) -> tuple[str, str, float]:
-    """Differences at every depth, what they say, and the RMS of the outputs."""
+    """Differences at every depth, a verdict on each pair, and the RMS of the outputs."""
     names = ("Definition 1 - independent", "Eq. 5 - Definition 1", "Definition 1 - standard", "shared - standard")
     rows, paired, apart = [], [], {name: [] for name in names}
     for L in depths:
@@ -167,25 +80,26 @@ def agreement(x: Tensor, y: Tensor, depths: list[int], particles: int, sizes: di
         paired.append((found["Eq. 5"] - found["Definition 1"])[:, None])
         rows.append(f"| {L} | " + " | ".join(cells) + " |")
     head = f"| depth | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}"
-    by_depth = ""
+    change = ""
     if len(depths) > 1:
-        by_depth = f" falls as L^{interval(lambda r: log_slope(depths, systematic(r)), torch.cat(paired, 1))}"
-    said = "\n".join(
+        power = interval(lambda r: log_slope(depths, systematic(r)), torch.cat(paired, 1))
+        change = f" by an amount that falls as L^{power}"
+    limits = apart[names[2]]
+    verdicts = "\n".join(
         [
-            f"- Definition 1, solved literally by particles, against the network whose backward weights are "
-            f"independent: {alike(apart[names[0]])}.",
-            f"- The standard network against the infinitely wide one with shared feedback: {alike(apart[names[3]])}.",
-            f"- Definition 1 against the standard network: {alike(apart[names[2]])}; from the smallest depth to the "
-            f"largest the difference goes from {apart[names[2]][0][0]:.3f} to {apart[names[2]][-1][0]:.3f}.",
-            f"- What Eq. 5 as printed adds to Definition 1{by_depth or ' is in the table'}: it vanishes with depth, as "
-            "the paper says, and is not what separates the two limits.",
+            f"- Definition 1 and the decoupled network: {alike(apart[names[0]])}.",
+            f"- The standard network and the infinitely wide one with shared feedback: {alike(apart[names[3]])}.",
+            f"- Definition 1 and the standard network: {alike(limits)}. The difference goes from {limits[0][0]:.3f} at "
+            f"depth {depths[0]} to {limits[-1][0]:.3f} at depth {depths[-1]}.",
+            f"- The extra term of Eq. 5 moves Definition 1{change}. It vanishes with depth, as the paper says, and "
+            "does not explain the gap between the two limits.",
         ]
     )
-    return "\n".join([head, *rows]), said, rms(found["standard"].mean(0))
+    return "\n".join([head, *rows]), verdicts, rms(found["standard"].mean(0))
 
 
 def alike(found: list[tuple[float, float, float]]) -> str:
-    """In words, whether differences are more than noise."""
+    """Whether differences exceed the noise, in words."""
     largest = max(z for _, _, z in found)
     return f"the same within noise ({largest:.1f} standard errors at most)" if largest < 2 else (
         f"different, by {min(z for _, _, z in found):.0f} to {largest:.0f} standard errors"
@@ -193,7 +107,7 @@ def alike(found: list[tuple[float, float, float]]) -> str:
 
 
 def first_steps(x: Tensor, n: int, count: int) -> str:
-    """Ratio of the first small step's effect on f, standard over decoupled, against the formula."""
+    """Change of f by the first small step: standard over decoupled, against the formula."""
     x = (x / x.norm() * math.sqrt(len(x))).double()[None]
     lines = ["| depth | standard / decoupled, measured | formula |", "|---|---|---|"]
     for L in (4, 16, 64):

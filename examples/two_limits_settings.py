@@ -38,7 +38,7 @@ LOSSES: dict[str, tuple[int, Loss]] = {  # outputs, and the loss of a batch [B, 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained."""
+    """A problem on which networks are trained."""
 
     loss: str = "squared"
     activation: Activation = "relu"
@@ -78,21 +78,23 @@ def section(width: int, count: int) -> str:
         replace(base, eta_c=ETA_C / 4),
     ]  # fmt: skip
     return f"""
-The first small step, standard over decoupled, at infinite width: `nfd.kernel(kind="ntk")` over
-`kind="independent-feedback"` for an input repeated, |x|^2 = d. By Theorem 1 and Corollary 1 it would tend to 1 with
-depth. No activation and no horizon does that: the ratio grows with depth.
+**The first step, computed.** By Theorem 1 and Corollary 1 the ratio of standard to decoupled tends to 1 with depth. It
+does so for no activation and no horizon below: it grows with depth. The table holds the ratio of two tangent kernels at
+infinite width, `nfd.kernel(kind="ntk")` over `kind="independent-feedback"`, for one input with |x|^2 = d.
 
 {kernels()}
 
-The loss and the number of outputs do not enter: the step is along dLoss/df, the change of an output is its kernel times
-that. Measured, as `-(df . dLoss/df)`, on networks of width {width} and depth 16, {count} of each kind, eta_c = 0.001:
+**The first step, measured under three losses.** A step goes along dLoss/df, and an output changes by its kernel times
+dLoss/df. So neither the loss nor the number of outputs enters the ratio. Networks of width {width} and depth 16,
+{count} of each kind, at eta_c = 0.001; measured is `-(df . dLoss/df)`:
 
 {losses(width, count)}
 
-The gap while training: digits in batches of {BATCH}, eta_c = {ETA_C:g}, {count} standard and {count} decoupled networks
-of width {width} from the same starts. What k steps make of outputs on 32 other digits: RMS of the mean difference,
-noise taken away, over the RMS of what decoupled networks make, with its 95 % interval. The squared loss pulls both
-to the same targets, so the gap falls as outputs come near them; under losses without targets it grows.
+**During training.** {count} standard and {count} decoupled networks of width {width} start alike and learn digits in
+batches of {BATCH}. The rate is eta_c = {ETA_C:g} where the table gives no other. After k steps their outputs on 32
+other digits have changed, by different amounts. A cell holds the RMS of the mean difference, noise subtracted, over the
+RMS of the change in decoupled networks, with its 95 % interval. Under the squared loss both kinds approach the same
+targets, and the gap falls as they come near. Under losses without targets it grows.
 
 {gaps(settings, width, count)}"""
 
@@ -138,7 +140,7 @@ def _network(setting: Setting, x: Tensor, width: int, feedback: Feedback, seed: 
 
 
 def _first_step(setting: Setting, width: int, feedback: Feedback, seed: int) -> Tensor:
-    """What one small step on a sample does to its outputs, along dLoss/df, over eta_c and |dLoss/df|^2."""
+    """Change of the outputs of a sample by one small step on it, along dLoss/df, over eta_c and |dLoss/df|^2."""
     data = digits()
     x = data.inputs[:1].double()
     x = x / x.norm() * math.sqrt(x.shape[1])
@@ -171,7 +173,7 @@ def gaps(settings: list[Setting], width: int, count: int) -> str:
 
 
 def _outputs(setting: Setting, width: int, feedback: Feedback, seed: int) -> Tensor:
-    """What training made of outputs on other samples [looks, 32 * outputs]; a seed has one start for both kinds."""
+    """Changes of the outputs on other samples [looks, 32 * outputs]; a seed has one start for both kinds."""
     data = digits()
     x, label = data.inputs.float(), data.labels
     steps = LOOKS[-1]
