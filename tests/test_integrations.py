@@ -83,24 +83,40 @@ class Recorder:
     """Stands for a SummaryWriter and for a run of W&B."""
 
     def __init__(self) -> None:
-        self.said: list[Any] = []
+        self.records: list[Any] = []
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.said.append((name, value, step))
+        self.records.append((name, value, step))
 
     def log(self, values: dict[str, float], step: int) -> None:
-        self.said.append((values, step))
+        self.records.append((values, step))
 
 
 def test_writers_give_every_row_its_name_and_step() -> None:
     writer, run = Recorder(), Recorder()
     to_tensorboard(ROWS, writer)
-    assert writer.said == [
+    assert writer.records == [
         ("nfd/alignment", 0.5, 2), ("nfd/update/blocks.0.up", 0.1, 2), ("nfd/alignment", 0.25, 4)
     ]  # fmt: skip
     to_wandb(ROWS, run)
-    assert run.said == [({"nfd/alignment": 0.5, "nfd/update/blocks.0.up": 0.1}, 2), ({"nfd/alignment": 0.25}, 4)]
+    assert run.records == [({"nfd/alignment": 0.5, "nfd/update/blocks.0.up": 0.1}, 2), ({"nfd/alignment": 0.25}, 4)]
     assert of_network(ROWS[:2]) == {"nfd/alignment": 0.5}
+
+
+@pytest.mark.slow
+def test_real_writers_store_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        to_tensorboard(ROWS, writer)
+    events = reading.EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("nfd/alignment")] == [(2, 0.5), (4, 0.25)]
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with wandb.init(mode="offline", dir=tmp_path) as run:
+        to_wandb(ROWS, run)
+        run.log({}, step=5)
+        assert (run.summary["nfd/alignment"], run.summary["nfd/update/blocks.0.up"]) == (0.25, 0.1)
 
 
 # ---- Hugging Face ----------------------------------------------------------------------------------------------------
