@@ -171,10 +171,21 @@ def test_the_lines_for_pytorch_run(options: tuple[str, ...]) -> None:
     plan.check_rates(namespace["optimizer"])
 
 
+def assert_scheduled(plan: nfd.Plan, optimizer: Any, steps: int) -> None:
+    """Rates after some steps are those of the plan's schedule."""
+    assert plan.run is not None
+    assert plan.run.schedule is not None
+    assert plan.run.steps is not None
+    factor = plan.run.schedule(steps, plan.run.steps)
+    assert 0 < factor < 1
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([factor * group["initial_lr"] for group in optimizer.param_groups])
+
+
 @pytest.mark.filterwarnings("ignore")  # of Hugging Face's own
 def test_the_lines_for_the_trainer_run(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    plan = planned("--for", "trainer", "--lr", "0.01", model="planned_models:answering")
+    plan = planned("--for", "trainer", "--lr", "0.01", *RUN, model="planned_models:answering")
     arguments = transformers.TrainingArguments(
         str(tmp_path), max_steps=1, per_device_train_batch_size=2, report_to=[], save_strategy="no", use_cpu=True,
         max_grad_norm=0.0, disable_tqdm=True, logging_strategy="no",
@@ -184,13 +195,14 @@ def test_the_lines_for_the_trainer_run(tmp_path: Path) -> None:
     start = Residual(16, 4)
     plan.apply_(start)
     assert namespace["trainer"].state.global_step == 1
+    assert_scheduled(plan, namespace["optimizer"], 1)
     assert not any(map(torch.equal, namespace["model"].parameters(), start.parameters()))
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning's own
 def test_the_lines_for_lightning_run() -> None:
     lightning = pytest.importorskip("lightning")
-    plan = planned("--for", "lightning", "--lr", "0.01")
+    plan = planned("--for", "lightning", "--lr", "0.01", *RUN)
 
     class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self, model: torch.nn.Module) -> None:
@@ -209,6 +221,7 @@ def test_the_lines_for_lightning_run() -> None:
     start = Residual(16, 4)
     plan.apply_(start)
     assert namespace["trainer"].global_step == 1
+    assert_scheduled(plan, namespace["trainer"].optimizers[0], 1)
     assert not any(map(torch.equal, namespace["model"].parameters(), start.parameters()))
 
 
