@@ -139,6 +139,8 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
         nfd.kernel([torch.ones(2, dtype=torch.complex64)])
     with pytest.raises(TypeError, match=r"X must be an array of numbers; .*Use tensor\.detach"):
         nfd.kernel([torch.ones(2, requires_grad=True)])
+    with pytest.raises(TypeError, match="X2 must be a dense tensor with numbers in it"):
+        nfd.kernel(torch.ones(2, 3), torch.ones(2, 3, device="meta"))
     with pytest.raises(TypeError, match="X must be an array of numbers"):
         nfd.kernel([["a"]])
 

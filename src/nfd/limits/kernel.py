@@ -12,7 +12,16 @@ from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, RangeError, check_choice, check_depth, check_device, check_finite, check_numbers
+from nfd.core.errors import (
+    InputError,
+    RangeError,
+    check_choice,
+    check_dense,
+    check_depth,
+    check_device,
+    check_finite,
+    check_numbers,
+)
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
 
@@ -179,7 +188,7 @@ def checked_inputs(name: str, value: Any, device: torch.device | str | None = No
     x = check_numbers(name, value)
     if x.dim() != 2 or not x.shape[1]:
         raise InputError(f"{name} must be [N, d] with d of at least 1; got shape {list(x.shape)}.")
-    return check_finite(name, x.to(place, torch.float64))
+    return check_finite(name, check_dense(name, x).to(place, torch.float64))
 
 
 def _norms(X: Tensor) -> Tensor:
