@@ -39,165 +39,166 @@ SECTIONS = (
     Section(
         "Against an earlier version",
         ("against",),
-        "`python -m benchmarks.run --against COMMIT` checks the commit out beside this one and runs every job on both, "
-        "in turn, each time in a process of its own with an empty cache. The goal of a cost is the most that new over "
-        "old should be; the goal of `dense / ours` is how often our time should fit into that of the plain dense "
-        "network (16 layers, 25 steps of 8). A goal is met or missed where the whole interval is on one side of it.",
+        "`python -m benchmarks.run --against COMMIT` checks out the commit and runs every job on both versions, in "
+        "turn. Each run has its own process and an empty cache. The goal of a cost is the highest allowed ratio of "
+        "new to old. The goal of `dense / ours` is how many times faster than the plain dense network we want to be "
+        "(16 layers, 25 steps of 8). A goal counts as met or missed if the whole interval lies on one side of it.",
     ),
     Section(
         "Deferred against dense",
         ("dense",),
-        "Initialisation included, float32. The opponent is `benchmarks/dense.py`: fused `addmm` forward and "
-        "backward, updates of the rank of the batch in place, no autograd and no gradient matrices, so faster than "
-        '`nfd.ResNet(weights="dense")`. The share is that of the bound of all queries (below) in the whole of the '
-        "time, which also draws every Gaussian and trains the dense ends.",
+        "Times include initialisation; float32. The opponent is `benchmarks/dense.py`: fused `addmm` forward and "
+        "backward, and in-place updates of the rank of the batch, without autograd or gradient matrices. It is "
+        'faster than `nfd.ResNet(weights="dense")`. The share of the bound is the least time of all queries (below), '
+        "divided by the whole time. The whole time also includes drawing all Gaussians and training the dense input "
+        "and output layers.",
     ),
     Section(
         "Structured weights",
         ("structured", "structured-large", "structured-growth"),
-        "The same against the same opponent. Then networks whose dense weights would not fit, each in a process of "
-        "its own, the smaller beside deferred weights; and time as samples double, while all of them are new "
-        "directions.",
-        "A step costs four transforms a layer, O(n log n), and nine passes over a vector of the width for every "
+        "First the same networks against the same opponent. Then networks whose dense weights would not fit into "
+        "memory, each in its own process; the smaller one also with deferred weights. Last the time as the number of "
+        "samples doubles, where every sample adds new directions.",
+        "A step costs four transforms per layer, O(n log n), and nine passes over a vector of the width for every "
         "direction of the update: six thin products and three of the optimizer. At batches of 8 these products run "
-        "at a third of the rate of large ones, and outweigh the transforms from some 50 directions on: they, and not "
-        "the transforms, bound the gain at small widths. 16 rows take 1.3 times as long as 8, so that what passes "
-        "over one frame at one time should do so together. Rows pass through a product in "
-        "blocks of 2^18 numbers, which stay in the cache: that and gathers in place of scatters made "
-        "a product of 256 rows two to three times faster on one core.",
+        "at a third of the rate of large ones. From some 50 directions on they cost more than the transforms and "
+        "limit the gain at small widths. 16 rows take only 1.3 times as long as 8, so vectors that multiply the same "
+        "factor should be batched. Rows pass through a product in blocks of 2^18 numbers, which stay in the cache. "
+        "This, and gathers in place of scatters, made a product of 256 rows two to three times faster on one core.",
     ),
     Section(
         "One query against its bound",
         ("query",),
-        "A query passes six times over the factors, four without response; the second passes over `Q` and `P` "
-        "follow the first. Its bound is the larger of these bytes at the measured bandwidth and of their "
+        "A query reads the factors six times, four times without the response; the second reads of `Q` and `P` come "
+        "right after the first. The bound is the larger of two times: these bytes at the measured bandwidth, and the "
         "operations at the measured rate of large matrix products.",
-        "What keeps it from the bound: products of few rows with a factor run below the rate of large products and "
-        "below the bandwidth at once, since the BLAS behind PyTorch is made for neither; and at small widths the "
-        "tens of small operations of a query (see the hot paths). What was tried:",
+        "What keeps a query from it? Products of few rows with a factor run below both the rate of large products and "
+        "the bandwidth, because the BLAS behind PyTorch is optimised for neither. At small widths the tens of small "
+        "operations of a query count too (see the hot paths). What was tried:",
         "tried on queries",
     ),
     Section(
         "Large networks",
         ("large",),
-        "Each in a process of its own. The factors are four vectors of the width per layer and sample.",
+        "Each network is trained in its own process. Its factors take four vectors of the width per layer and sample.",
     ),
     Section(
         "On a GPU, or without one",
         ("wide",),
-        "One wide network with deferred weights (`python -m benchmarks.gpu --device cuda`), on the device that the "
-        "rows name. The bound is what must be read and written at least, at the bandwidth measured there.",
+        "One wide network with deferred weights (`python -m benchmarks.gpu --device cuda`), on the device named in "
+        "each row. The bound is the time of the reads and writes that cannot be avoided, at the bandwidth measured "
+        "on that device.",
     ),
     Section(
         "The limit",
         ("reference",),
-        "Reference problem A (online steps of one sample, tanh, mean squared error) by `nfd.predict`, against "
-        "dense networks with autograd and `torch.optim.SGD` of an eighth of the width, as many as the same "
-        "standard error needs (variances fall as one over the width; that their bias is eight times as large is "
-        "not counted).",
+        "Reference problem A (online steps of one sample, tanh, mean squared error). `nfd.predict` runs against "
+        "dense networks of an eighth of the width, with autograd and `torch.optim.SGD`. There are as many dense "
+        "networks as reach the same standard error, since variances fall as one over the width. Their bias, which is "
+        "eight times as large, is ignored.",
     ),
     Section(
         "Growth",
         ("growth",),
-        "Time at a larger size over that at a smaller one, deferred weights. Linear in width and depth; quadratic "
-        "in the samples seen once the products outweigh the fixed cost of a query.",
+        "Time at a larger size over time at a smaller one, with deferred weights. It is linear in width and depth. "
+        "It becomes quadratic in the number of samples once the products cost more than the fixed part of a query.",
     ),
     Section(
         "Networks trained together",
         ("stacks",),
-        "One step of nfd.ResNet (one-layer blocks, ReLU, SGD) for many networks at once (`nfd.nets.stack.Stack`, "
-        "as sweeps use it) against a loop over them with `torch.optim.SGD`, both on one thread; and the share of "
-        "the time that the three matrix products per layer take at the rate of `torch.bmm` of the same shapes.",
-        "What bounds the small ones is the number of operations, at small batches also the memory traffic of the "
-        "weights. Three things help the large ones: weights step during backward, while their gradients are in the "
-        "cache; phi'(h) is taken from phi(h), so that the stream is added to in place (ReLU); and no buffer is "
-        "allocated where one can be written in place, since a page fault costs more here than the arithmetic.",
+        "One step of many networks at once (`nfd.nets.stack.Stack`, as sweeps use it) against a loop over them with "
+        "`torch.optim.SGD`, both on one thread. The networks are nfd.ResNet with one-layer blocks, ReLU and SGD. The "
+        "share of the product peak is the time of the three matrix products per layer, at the rate of `torch.bmm` on "
+        "the same shapes, over the whole time.",
+        "Small networks are limited by the number of operations, and at small batches also by the memory traffic of "
+        "the weights. Three things make large ones faster. Weights step during the backward pass, while their "
+        "gradients are in the cache. phi'(h) is computed from phi(h), so that the stream is updated in place (ReLU). "
+        "And buffers are reused, since a page fault costs more here than the arithmetic.",
     ),
     Section(
         "Anyone's networks trained together",
         ("modules",),
-        "One step of several networks of one size as one (`torch.func`), the optimizer's part included, against a loop "
-        "over them as sweeps train them alone, by the processor's time on one thread; four residual blocks of width n, "
-        "2 n, n, in the Transformer each after causal attention with heads of 16.",
-        "Calls of operations are saved, and no arithmetic. So what bounds the gain is the time that a network alone "
-        "spends in products and in the memory of its weights: where a product has few operations "
-        "most of the time goes into calls, and the gain grows with the number of networks; where it has millions there "
-        "is none. A Transformer of width 32 on 256 tokens a step is there already: operations on all networks by "
-        "hand, without `vmap`, are no more than 1.4 times as fast as a loop. Sweeps train up to 16 networks together "
-        "where a product has at most a million operations, five under Muon, counted for the first batch, and alone "
-        "beyond (`nfd.training.together`). Muon gains most, as its Newton-Schulz steps are 15 small products for every "
+        "One step of several networks of the same size, computed together by `torch.func`, against a loop over them, "
+        "as sweeps train them alone. Both include the optimizer; times are CPU times on one thread. The networks "
+        "have four residual blocks of widths n, 2 n, n; in the Transformer each follows causal attention with heads "
+        "of 16.",
+        "Training together saves calls of operations, not arithmetic. If a product has few operations, most of the "
+        "time goes into calls, and the gain grows with the number of networks. If it has millions, there is no gain. "
+        "A Transformer of width 32 on 256 tokens a step is already there: even hand-written operations on all "
+        "networks, without `vmap`, are at most 1.4 times as fast as a loop. Sweeps train up to 16 networks together "
+        "if a product has at most a million operations, or five million under Muon, counted on the first batch "
+        "(`nfd.training.together`). Muon gains most, since its Newton-Schulz iteration makes 15 small products per "
         "matrix.",
     ),
     Section(
         "Kernels",
         ("grams", "horizons"),
-        "Gram matrices of inputs in R^64 of different norms, each in a fresh process, table included, T = 1; "
-        "memory is the peak beyond the inputs over the result. The bound is writing the result, and the products "
-        "of the inputs: what is above it evaluates the table, a recurrence per entry and coefficient. Long "
-        "horizons need larger tables where norms differ and phi is not homogeneous, once per horizon; what a table "
-        "cannot resolve is warned of.",
+        "Gram matrices of inputs in R^64 of different norms, T = 1, each in a fresh process, with the time of the "
+        "table included. Memory is the peak beyond the inputs, over the size of the result. The bound is the time to "
+        "write the result and to compute the products of the inputs; the rest evaluates the table, a recurrence per "
+        "entry and coefficient. If norms differ and phi is not homogeneous, long horizons need larger tables, once "
+        "per horizon. A warning says where a table is too coarse.",
     ),
     Section(
         "Kernels against others",
         ("recursion", "neural-tangents"),
-        f"Infinite depth here, table included, relu, against {DEPTH} layers there, on digits, 4,000 inputs on Gaussian "
-        "ones of different norms: the arc-cosine recursion on whole Gram matrices in plain PyTorch (float64), and "
-        "neural-tangents (JAX, CPU, float64, compilation not counted; `make bench-neural-tangents` makes its "
-        "environment). Errors are relative to `sqrt(K(x, x) K(xbar, xbar))`; ours is the bound that "
-        "`return_error=True` gives.",
+        f"Infinite depth by `nfd`, table included, against {DEPTH} layers by others; relu, on digits (4,000 inputs: "
+        "Gaussian inputs of different norms). The others are the arc-cosine recursion on whole Gram matrices in "
+        "plain PyTorch (float64), and neural-tangents (JAX, CPU, float64, without compilation; `make "
+        "bench-neural-tangents` makes its environment). Errors are relative to `sqrt(K(x, x) K(xbar, xbar))`; ours "
+        "is the bound that `return_error=True` gives.",
     ),
     Section(
         "Definition 1 by particles",
         ("variance", "particles", "samples"),
-        "Variance of the outputs by plain sampling over that by others at the same number of particles, digits of "
-        "problem A continued; above 1 is better. Then `solve_nfd` against deferred networks with independent "
-        "feedback, at one standard error; then as many samples as particles are made for, against the memory "
-        "traffic of their histories.",
-        "Antithetic pairs win while the network is near its start and lose once it is trained at the higher rate; "
-        "Sobol' points for u and v are the default.",
+        "Three measurements. The variance of the outputs by plain sampling over that by other sampling, at the same "
+        "number of particles, on the digits of problem A; above 1 is better. `solve_nfd` against deferred networks "
+        "with independent feedback, at the same standard error. And a long run, with many samples, against the "
+        "memory traffic of its histories.",
+        "Antithetic pairs are better while the network is near its start, and worse once it is trained at the higher "
+        "rate. Sobol' points for u and v are the default.",
     ),
     Section(
         "Kernel regression",
         ("kernel-fit",),
-        "`nfd kernel fit --data digits --kind ntk`, relu: answers with 95 % intervals, not times; and the same on "
-        "CIFAR-10, measured once.",
+        "The answers of `nfd kernel fit --data digits --kind ntk` with relu: horizons and accuracies with 95 % "
+        "intervals. The second table is the same on CIFAR-10, measured once.",
         earlier="kernel regression",
     ),
     Section(
         "Plans and checks",
         ("plan", "check"),
-        "A plan of a Transformer that finds its roles by measurement, against one forward and backward pass of the "
-        "model itself on the same sample. A check of the paper's two-layer network, against training the same "
-        "networks and measuring nothing.",
+        "A plan of a Transformer whose roles are found by tracing, against one forward and backward pass of the "
+        "model on the same sample. A check of the paper's two-layer network, against training the same networks "
+        "without meters.",
     ),
     Section(
         "Data",
         ("data",),
-        "Random pixels in the layouts that are read, against the plainest reading: NumPy from the files, `tarfile` "
-        "and the checksum one after the other, a loop over Pillow. Measured once, larger things:",
+        "Random pixels in the file formats that `nfd` reads, against the simplest code: NumPy from the files; "
+        "`tarfile`, then the checksum; a loop over Pillow. The second table has larger data, measured once:",
         earlier="large data",
     ),
     Section(
         "The study",
         ("study", "page"),
-        "`nfd study` at its defaults, and a small one against the matrix products that it consists of, counted by "
-        "operation, at the measured rate. Then the page with its charts as PDF and PNG, against the renderer "
-        "alone.",
+        "`nfd study` at its defaults. A small study against its matrix products alone, counted by operation, at the "
+        "measured rate. The page with its charts as PDF and PNG, against the renderer alone.",
     ),
     Section(
         "Sweeps",
         ("sweep",),
-        "Many short runs, against training the same groups in a loop on one thread: what is left are names, "
-        "hand-outs and commits, and with processes the start of the workers, once.",
+        "Many short runs, against training the same stacks in a loop on one thread. The difference is the time for "
+        "names, hand-outs and commits, and with worker processes their start, once.",
     ),
     Section(
         "What bounds the hot paths",
         ("paths",),
         "Where the commands spend their time (`python -m benchmarks.profile` also lists their functions). All "
-        "operations of PyTorch are recorded; products alone, and the others alone, are run again one after the "
-        "other, and what is left of the whole is Python, autograd and NumPy. It is negative where the others take "
-        "longer alone than in the whole, whose buffers are still in the cache. Page faults are counted, at the "
-        "price of one measured in the same run; they are part of the other columns.",
+        "operations of PyTorch are recorded. Products are run again alone, and so are all other operations, one "
+        "after the other. The remaining time is Python, autograd and NumPy. It is negative if the operations take "
+        "longer alone than in the whole, whose buffers are still in the cache. Page faults are counted at the price "
+        "of one, measured in the same run; their time is part of the other columns.",
     ),
 )
 
@@ -212,8 +213,8 @@ def page(result: Result) -> str:
 def _opening(result: Result) -> list[str]:
     about = {name: cell(name, value) for name, value in result.machine.items()}
     said = [
-        "Here you see how fast the library is beside dense networks and other libraries, and how to measure it on your "
-        "machine.",
+        "This page compares the speed of the library with that of dense networks and of other libraries, and says how "
+        "to measure it on your machine.",
         "*Made by `python -m benchmarks.page` from benchmarks/baseline.json, a result of `make bench`; no number "
         "is written by hand.*",
         f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "
@@ -221,12 +222,12 @@ def _opening(result: Result) -> list[str]:
         f"{about['python']}. It read {about['read, GB/s']} GB/s from memory and multiplied large matrices at "
         f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in "
         "float64.",
-        "Read the ratios: seconds are medians over rounds of one machine on one day. A ratio compares two "
-        "measurements made one after the other, and again in every round; in brackets are 95 % intervals over "
-        "rounds (Student's t on logarithms). Shares of the bound compare with bandwidth and product rate measured "
-        "at the same moment.",
-        "`make bench-check` measures again and compares ratios, not seconds: it fails where one is worse beyond "
-        f"the scatter of both runs (5 % for all together) and by more than {cell('', LEAST)} times. "
+        "Trust the ratios more than the seconds, which are medians over rounds on one machine on one day. A ratio "
+        "compares two measurements made one after the other, in every round. Brackets hold 95 % intervals over rounds "
+        "(Student's t on logarithms). A share of the bound is the least possible time over the measured one. It uses "
+        "the bandwidth and the product rate measured at the same moment.",
+        "`make bench-check` measures again and compares ratios, not seconds. It fails if a ratio is worse by more than "
+        f"the scatter of both runs (5 % chance for all ratios together) and by more than {cell('', LEAST)} times. "
         "`python -m benchmarks.run --against COMMIT` runs an earlier commit and this one in turn.",
     ]
     missing = [f"{name} ({reason})" for name, reason in result.missing.items()]
