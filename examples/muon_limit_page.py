@@ -21,7 +21,7 @@ from nfd.scaling.rules import rule_named
 
 NUMBERS, PAGE = Path("docs/muon.json"), Path("docs/muon.md")
 RULES = (*STARTS, "depth-mup-inner", "mup")
-MOVES = {"STABLE": "stays", "COLLAPSES": "falls", "GROWS": "rises", "UNCERTAIN": "is undecided"}
+MOVES = {"STABLE": "stays", "COLLAPSES": "falls", "GROWS": "rises", "UNCERTAIN": "undecided"}
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def best(case: Case | None, place: int) -> str:
 
 def moves(case: Case | None) -> str:
     """``stays: +0.01 [-0.05, +0.07]``, of a best rate."""
-    return "is not measured" if case is None else said({**case.drift, "verdict": verdict(interval(case.drift))})
+    return "not measured" if case is None else said({**case.drift, "verdict": verdict(interval(case.drift))})
 
 
 def summary_table(results: Results) -> str:
