@@ -40,11 +40,11 @@ updates of the output and input weights. For $\eta_c \to 0$ and infinite width a
 
 $$
 \Delta f = -\eta_c \ell' \left[ C_T + \int_0^T m_t P_t dt + \frac{{x \cdot \bar x}}{{d}} P_0 \right]
-\quad \text{{(standard)}}, \qquad P_t = E[g_t \bar{{g}}_t] .
+\quad \text{{(standard)}}, \qquad P_t = E[g_t \bar{{g}}{{}}_t] .
 $$
 
-$C_T = E[h_T \bar{{h}}_T]$ and $P_t$ belong to the network before training. Their values are those of Props. 2, 3 and
-6, and no independence during training is assumed.
+$C_T = E[h_T \bar{{h}}{{}}_T]$ and $P_t$ belong to the network before training. Their values are those of Props. 2, 3
+and 6, and no independence during training is assumed.
 
 In Definition 1 the same push along $g_t$ arrives at $h_T$ unchanged. It counts with $E[g_T g_t] = 1$ in
 $f = E[g_T h_T]$, in place of $P_t$:
@@ -116,13 +116,13 @@ then the RMS of the differences in standard errors. The last number is about 1 f
 Appendix F ("Second Forward Pass") follows the second forward pass through block $l$, where the initial $W_l$
 multiplies a stream that has been updated along $g_{{l-1}}$. As $g_{{l-1}}$ contains $W_l^\top g_l$, the matrix meets
 its own transpose. The paper writes the update as
-$\bar{{h}}_{{l-1}} = \bar{{h}}_{{l-2}} + \tau a_{{l-2}} g_{{l-1}} + \ldots$, with $a = -\eta_c \ell' m$, and gets a
-correction of order $\tau^2$.
+$\bar{{h}}{{}}_{{l-1}} = \bar{{h}}{{}}_{{l-2}} + \tau a_{{l-2}} g_{{l-1}} + \ldots$, with $a = -\eta_c \ell' m$, and
+gets a correction of order $\tau^2$.
 
-That counts the last increment alone. $\bar{{h}}_{{l-2}}$ itself contains $\tau a_{{l-3}} g_{{l-2}}$, and so on down to
-the update of the input weights, $(x \cdot \bar x / d) g_0$. And *every* $g_j$ with $j < l$ contains
+That counts the last increment alone. $\bar{{h}}{{}}_{{l-2}}$ itself contains $\tau a_{{l-3}} g_{{l-2}}$, and so on
+down to the update of the input weights, $(x \cdot \bar x / d) g_0$. And *every* $g_j$ with $j < l$ contains
 $\sqrt{{\tau / n}} \phi'(h_{{l-1}}) \odot W_l^\top g_l$, since the skip connection carries it down. So sum the
-coefficients of all $g_j$ in $\bar{{h}}_{{l-1}}$, call the sum $-\eta_c \ell' D_{{l-1}}$, and start with
+coefficients of all $g_j$ in $\bar{{h}}{{}}_{{l-1}}$, call the sum $-\eta_c \ell' D_{{l-1}}$, and start with
 $D_0 = x \cdot \bar x / d$. Block $l$ multiplies them by $\sqrt{{\tau / n}} W_l \mathrm{{diag}}(\bar\phi')$. There
 
 $$
