@@ -62,7 +62,7 @@ class Run:
         return BETAS[0] ** power, BETAS[1] ** power
 
     def trained(self) -> float:
-        """The loss on bytes that were not trained on; divergence counts as equal guesses."""
+        """The loss on bytes that were not trained on; divergence counts as a uniform guess."""
         *_, (model, _) = self.states()
         return evaluated(model)
 
@@ -92,7 +92,7 @@ class Run:
 
 
 def evaluated(model: GPT) -> float:
-    """The loss on bytes that were not trained on; divergence counts as equal guesses."""
+    """The loss on bytes that were not trained on; divergence counts as a uniform guess."""
     with torch.no_grad():
         value = float(loss_of(model, *next(windows("argparse.py", rows=EVALUATED, seed=0))))
     return min(value, math.log(BYTES)) if math.isfinite(value) else math.log(BYTES)

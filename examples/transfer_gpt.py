@@ -159,7 +159,7 @@ class Larger:
         return f"{self.ladder.name}-{self.width}"
 
     def measured(self, known: Mapping[str, Found], out: Path, executor: Executor | None) -> Found:
-        """Losses at every rate, by seed; a network that diverged counts as equal guesses."""
+        """Losses at every rate, by seed; a network that diverged counts as a uniform guess."""
         ladder, depth = self.ladder, self.ladder.depths[0]
         recipe = Recipe(ladder.family, Task.of(batches(ladder.steps), eval_batches=eval_batches()))
         rates = [float(f"{tuned(known, ladder) * factor:.3g}") for factor in self.factors]

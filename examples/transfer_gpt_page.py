@@ -215,11 +215,11 @@ def foresight(drift: Mapping[str, float | None], faults: Collection[str]) -> str
         return "the drift is not known"
     kind = "growth" if "GROWS" in faults else "a collapse"
     if not moved.resolved:
-        return f"no: {kind} without a drift" if faults else "yes: no fault, and no drift that seeds resolve"
+        return f"no: {kind} without a drift" if faults else "yes: no fault, and no significant drift"
     if faults:
         return f"yes: {kind}, and a drift"
     small = verdict(moved) in ("STABLE", "UNCERTAIN")
-    return "no: a drift without a fault" + (", of a size that a check would not call one" if small else "")
+    return "no: a drift without a fault" + (", too small for a check to call it one" if small else "")
 
 
 def exponents(check: Found) -> str:
@@ -254,10 +254,10 @@ def summary(results: Results, name: str) -> str:
     found = results.ladders[name]
     small, large = (bracketed(row, ".2g") for row in (found["best"][0], found["best"][-1]))
     return (
-        f"- **{ladder_title(results, name)}**: the best rate goes from {small} to {large}, by "
-        f"{bracketed(found['drift'], '+z.2f')} doublings per doubling. The smallest network's rate costs the largest "
-        f"{bracketed(found['regret'], '+z.3f')} nats. The losses of the two at their best rates: "
-        f"{least(found, 0)['value']:.3f}, {least(found, -1)['value']:.3f}. {found['verdict']}."
+        f"- **{ladder_title(results, name)}**: {found['verdict']}. The best rate goes from {small} to {large}, a "
+        f"drift of {bracketed(found['drift'], '+z.2f')} doublings per doubling. The smallest network's rate costs the "
+        f"largest {bracketed(found['regret'], '+z.3f')} nats. At their best rates their losses are "
+        f"{least(found, 0)['value']:.3f} and {least(found, -1)['value']:.3f}."
     )
 
 

@@ -262,10 +262,10 @@ def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     [
         (-0.9, -1.2, -0.7, {"GROWS", "COLLAPSES"}, "yes: growth, and a drift"),
         (0.5, 0.2, 0.7, set(), "no: a drift without a fault"),
-        (-0.2, -0.3, -0.1, set(), "no: a drift without a fault, of a size that a check would not call one"),
+        (-0.2, -0.3, -0.1, set(), "no: a drift without a fault, too small for a check to call it one"),
         (0.1, -0.1, 0.2, {"COLLAPSES"}, "no: a collapse without a drift"),
         (0.1, -0.1, 0.2, {"GROWS"}, "no: growth without a drift"),
-        (0.1, -0.1, 0.2, set(), "yes: no fault, and no drift that seeds resolve"),
+        (0.1, -0.1, 0.2, set(), "yes: no fault, and no significant drift"),
         (0.1, None, None, {"GROWS"}, "the drift is not known"),
     ],
 )

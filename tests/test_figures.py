@@ -253,7 +253,7 @@ def test_figure_2() -> None:
     assert {r["horizon"] for r in c.rows} == set(HORIZONS) - {32.0}
     assert figure2.best(runs["horizon"], "train_loss") == 8
     assert figure2.gain(runs["horizon"], 1.0, 8.0, 10, "train_loss").value == pytest.approx(-0.9)
-    assert figure2.gain(runs["horizon"], 1.0, 32.0, 10).value > 0  # what diverges counts as equal guesses
+    assert figure2.gain(runs["horizon"], 1.0, 32.0, 10).value > 0  # what diverges counts as a uniform guess
     assert figure2.gain(runs["horizon"], 32.0, 32.0, 10).value == 0
 
 

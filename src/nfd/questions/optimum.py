@@ -1,7 +1,7 @@
 """The best learning rate: where the typical score of networks is lowest, over log eta_c.
 
 What is sought is the rate that minimises the geometric mean over all initialisations of the score, which is the loss
-or, where that is larger or not finite, log C: divergence counts, as the loss of equal guesses. What is measured is the
+or, where that is larger or not finite, log C: divergence counts, as the loss of a uniform guess. We measure the
 same over a few seeds, on a grid. A cubic is fitted through the rates around the best one that keep four fifths of the
 best progress, each with a weight that falls to zero where a fifth is lost: losses rise faster to the right of the best
 rate than to the left, which moves the vertex of a parabola by a fifth of a doubling and more. Which rates those are
@@ -36,7 +36,7 @@ _RESAMPLES = 200
 _FORM = 0.6  # standard error of the form, over the distance between the cubic's lowest point and the parabola's
 _FORM_UNSEEN = 0.11  # of a step: the same where no cubic can be fitted
 _GRID = 0.475 / 1.96  # of a step: of a place within half a step, so that 95 % reach as far as they should
-LEARNT = 0.01  # nats below equal guesses
+LEARNT = 0.01  # nats below a uniform guess
 _LEAST = 1e-9  # of a loss whose logarithm is taken
 
 
@@ -47,7 +47,7 @@ class Scores:
     Attributes:
         log2_eta: ``[E]``, ascending. losses: ``[S, E]``, one row per seed, infinite where one diverged.
         upset: ``[S, E]``, whether training diverged, or its loss rose to twice the first on the way.
-        guess: the loss that divergence counts as, and progress is measured from: log C, that of equal guesses.
+        guess: the loss that divergence counts as, and progress is measured from: log C, that of a uniform guess.
         seeds: names of the seeds; sizes with the same names share them.
         least: how far below ``guess`` a typical score must be for something to be learnt.
     """

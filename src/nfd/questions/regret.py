@@ -50,7 +50,7 @@ class Regret:
 
     @property
     def progress(self) -> float:
-        """What the largest network learns at its own best rate, in nats below equal guesses; not-a-number where that
+        """What the largest network learns at its own best rate, in nats below a uniform guess; not-a-number where that
         is not known."""
         return self.guess - float(self.own.mean()) if self.counts_progress else math.nan
 

@@ -75,7 +75,7 @@ def transfer(
     ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Its exponent stands beside the one that is
     usually assumed, and width and depth may make one size.
 
-    Progress counts from log C, the loss of equal guesses, for ``loss="cross-entropy"``, and from the mean loss of
+    Progress counts from log C, the loss of a uniform guess, for ``loss="cross-entropy"``, and from the mean loss of
     untrained networks for any other, which must not be negative. A network that diverges has made none.
 
     Args:

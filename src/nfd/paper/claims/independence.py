@@ -282,7 +282,7 @@ CLAIMS = (
     Claim(
         "fig7-steadies", "Fig. 7b; Section I.2", "Width makes muP residual networks less unstable.",
         "Chance that the highest loss on the way is lower at width 256 than at 128, at depths where half of width 128 "
-        "rise above 2 log C, twice the loss of equal guesses: holds above 1/2.", _wide_steadies,
+        "rise above 2 log C, twice the loss of a uniform guess: holds above 1/2.", _wide_steadies,
     ),
     Claim(
         "fig7-mup-apart", "Fig. 7b; Section I.2", "Wider muP residual networks still train differently when decoupled.",

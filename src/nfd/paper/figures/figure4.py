@@ -24,7 +24,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "depth-mup": {"rule": "depth-mup"},
 }
 TITLES = {"dnn": "vanilla network", "mup": "residual network, muP", "depth-mup": "residual network, depth-muP"}
-_TOP = 1.2  # times the loss of equal guesses: the highest that is drawn
+_TOP = 1.2  # times the loss of a uniform guess: the highest that is drawn
 MEMBERS = {"shared": "standard", "independent": "decoupled"}
 
 
