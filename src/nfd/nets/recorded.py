@@ -4,7 +4,8 @@
 
 X and G ``[N, n]`` hold the inputs of the layer and the gradients of its outputs, sample by sample, as they came. SGD
 subtracts ``lr g'x`` for every sample, so that a sample that is new in a step enters with ``c = -lr``: of all samples of
-the step, ``dLoss/dc`` is 1. Momentum, schedules and weight decay are linear, and so act on c as they act on W.
+the step, ``dLoss/dc`` is 1. Momentum and schedules are linear, and so act on c as they act on W. Weight decay would
+have to act on s too, which is a number here: train without it.
 
 Nothing is orthogonalised and nothing is dropped, and X and G are read once in each direction. ``StructuredLinear``
 holds fewer directions than samples where the layer sees many samples that are alike; it is cheaper for those.
