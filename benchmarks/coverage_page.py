@@ -15,48 +15,48 @@ PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 TITLES = {
     "means": (
         "Means, differences, ratios, exponents, shares",
-        "Made-up normal numbers, or log-normal ones where a row says so, through the functions that make intervals, "
+        "Simulated normal numbers (log-normal ones where a row says so), given to the functions that make intervals, "
         "bands and bars on all pages.",
     ),
     "slopes": (
-        "Slopes of a check, made-up numbers",
-        "Logarithms of a meter fall as the root of the size; their scatter goes as a power of it. The slope is fitted "
-        "with an intercept for every size of the other axis.",
+        "Slopes of a check, simulated numbers",
+        "Simulated meters fall as the root of the size; the scatter of their logarithms is a power of it. The slope is "
+        "fitted with an intercept for every size of the other axis.",
     ),
     "networks": (
         "Slopes of a check, trained networks",
-        "`nfd.check` trains two-layer residual networks for two steps; every three seeds make a slope. The truth is "
-        "the mean of all slopes.",
+        "`nfd.check` trains two-layer residual networks for two steps. Each slope is fitted to three seeds; the truth "
+        "is the mean of all slopes.",
     ),
     "study": (
         "The study",
-        "Outputs of made-up networks whose limit is known, through the findings of `nfd study`. Their noise has 36 "
-        "directions, as that of trained networks has (150 networks of width 64 on digits).",
+        "Simulated outputs whose limit is known, given to the findings of `nfd study`. Their noise has 36 directions, "
+        "as in trained networks (150 networks of width 64 on digits).",
     ),
     "claims": (
         "Distances, correlations and tails in claims",
-        "Means of outputs that lie a known distance apart. Noise in 32 directions: every entry errs on its own; in one "
-        "direction: all err together.",
+        "Two groups of outputs whose means lie a known distance apart. With noise in 32 directions the entries err "
+        "independently, with noise in one direction all err together.",
     ),
     "kernels": (
         "The horizon of a kernel",
-        "Labels drawn from the kernel of horizon 1, on digits; the interval is where the log likelihood is within 1.92 "
-        "of its maximum.",
+        "Labels drawn from the kernel of horizon 1, on digits. The interval holds the horizons whose log likelihood is "
+        "within 1.92 of the maximum.",
     ),
     "predict": ("Predictions", "Small networks through `nfd.predict`, against very wide ones."),
     "laws": (
         "Laws of size, best rates, regret",
-        "Made-up losses through the fits of `nfd capacity` and `nfd transfer`.",
+        "Simulated losses, given to the fits of `nfd capacity` and `nfd transfer`.",
     ),
 }
 
 # Kind -> why its intervals fall short in some cases.
 WHY = {
-    "mean of replicates": "A mean of few numbers does not show how skewed they are. Losses over seeds scatter by a few "
-    "per cent and are hardly skewed; log-normal numbers with a standard deviation of 0.5 are an extreme.",
-    "distance of two groups": "If all entries err together, and the distance is about twice the noise, an estimate "
-    "that is small by chance comes with an error that is too small, since the jackknife's grows with it. With noise "
-    "in several directions, as outputs on several samples have it, this averages out.",
+    "mean of replicates": "A few numbers do not show how skewed their distribution is. Losses over seeds scatter by a "
+    "few per cent and are hardly skewed; log-normal numbers with a standard deviation of 0.5 are an extreme case.",
+    "distance of two groups": "If all entries err together and the distance is about twice the noise, an estimate that "
+    "is too small by chance also has an error that is too small, since the jackknife error grows with the estimate. "
+    "With noise in several directions, as in outputs on several samples, this averages out.",
     "distance of pairs": "As for the distance of two groups.",
     "exponent of a distance in width": "An exponent is fitted only where all distances differ from zero by their own "
     "intervals; with three replicates that selects draws with little scatter.",
@@ -84,16 +84,16 @@ def _opening(result: dict[str, Any]) -> list[str]:
     kinds = len({row["kind"] for row in rows})
     noise = math.sqrt(NOMINAL * (1 - NOMINAL) / result["repetitions"])
     said = [
-        "Here you see how often the intervals that `nfd` prints hold the truth.",
+        "This page counts how often the intervals that `nfd` prints contain the truth.",
         "*Made by `make coverage`; no number is written by hand.*",
-        "An interval of 95 % holds the truth 19 times in 20, if what it assumes is so. This page repeats every kind of "
-        "interval that `nfd` prints, on cases whose truth is known, and counts.",
+        "A 95 % interval should contain the truth 19 times in 20, if its assumptions hold. Here every kind of interval "
+        "that `nfd` prints is computed many times on cases whose truth is known.",
         f"{result['repetitions']:,} repetitions of {len(rows)} cases of {kinds} kinds, seed {result['seed']}, on "
-        f"{result['machine']['date'][:10]}. The count itself errs by {noise:.3f} (one standard error). Below {WANTED} "
-        f"lie {len(below)} cases; {len(shorter)} of them by more than that noise, and the text under their table says "
-        "why. Intervals that hold the truth more often than they say are too wide, and safe.",
-        'Intervals that say "unknown" (no number left to tell the noise by) are left out; the count says how many '
-        "intervals there were.",
+        f"{result['machine']['date'][:10]}. The standard error of a count is {noise:.3f}. {len(below)} cases "
+        f"lie below {WANTED}, {len(shorter)} of them by more than that noise; the text under their table says why. "
+        "Intervals that contain the truth more often than they promise are too wide, and safe.",
+        'Intervals that are "unknown", because no data are left to estimate the noise, are left out. The column '
+        "`intervals` counts the others.",
     ]
     return [_filled(text) for text in said]
 
@@ -108,7 +108,7 @@ def _part(name: str, rows: list[Row]) -> str:
 
 def _why(kind: str, rows: list[Row]) -> str:
     found = (reason(row) for row in rows if row["kind"] == kind and row["verdict"] == "falls short")
-    return next(filter(None, found), "Falls short, and it is not known why.")
+    return next(filter(None, found), "Falls short; we do not know why.")
 
 
 def _shown(row: Row) -> Row:

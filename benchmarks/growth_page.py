@@ -184,7 +184,9 @@ def machine_line(growth: Growth) -> str:
     line = f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores, PyTorch {about['torch']}."
     if growth.machine["load"] <= _IDLE:
         return line
-    return f"{line} **The machine was busy (load {about['load']}): times are rough, those of the clock far too long.**"
+    return (
+        f"{line} **The machine was busy (load {about['load']}): times are rough, and wall-clock times far too long.**"
+    )
 
 
 def main() -> None:

@@ -166,12 +166,13 @@ def page(found: list[Edit], results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Wrong edits, and the tests that notice",
         "",
-        "Here you see which small mistakes in the code the tests notice.",
+        "Do the tests notice a wrong sign or a swapped argument? This page lists small mistakes and the tests that",
+        "notice.",
         "",
-        "A test is worth what it notices. These are small wrong edits in the mathematics and the measurements: signs,",
-        "exponents, factors, swapped arguments. `make wrong-edits` makes each in a copy of the repository and runs the",
-        "tests that should notice it; where they pass, the whole default suite. A test of the default suite keeps the",
-        "list in step with the code. Edits that change no number are not in it, such as a factor that a ratio cancels.",
+        "Each row is a small wrong edit of the mathematics or of a measurement. `make wrong-edits` makes it in a",
+        "copy of the repository and runs the tests that should fail; if they pass, it runs the whole default suite.",
+        "A test checks that every edit still applies to the code. Edits that change no number are left out, such as",
+        "a factor that cancels in a ratio.",
         "",
         f"Of {len(found)} edits {noticed} are noticed by the tests named for them, {both} ({both / len(found):.1%}) by "
         "the default suite.",
