@@ -20,6 +20,7 @@ from nfd.nets.matrix_cost import (
     DRAW_RATE,
     MATRIX_RATE,
     PRODUCT_RATE,
+    STORED_SECONDS,
     MatrixUse,
     deferred_seconds,
     recorded_cost,
@@ -97,7 +98,7 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
     size = layers * matrices * n * n * _FLOAT + _shared_bytes(problem, n, depth)
     passes = 2 * matrices + 2
     flops = 3 * 2 * n * n * problem.task.batch
-    step = passes * n * n * _FLOAT / MATRIX_RATE + flops / (3 * PRODUCT_RATE) + 1e-4
+    step = passes * n * n * _FLOAT / MATRIX_RATE + flops / (3 * PRODUCT_RATE) + STORED_SECONDS
     return Storage("dense", size, layers * (steps * step + copies * n * n / DRAW_RATE))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
@@ -47,6 +47,10 @@ class Problem:
         names = ("horizon", "activation", "block", "feedback", "coupled")
         settings = {name: getattr(self, name) for name in names} | {"regime": "feature"}
         return PaperFamily(ResNet, self.task.features, self.task.outputs, self.rule, "sgd", settings)
+
+    def first(self, steps: int) -> Problem:
+        """The same with its first batches alone."""
+        return replace(self, task=self.task.first(steps))
 
     def member(
         self, width: int, depth: int, weights: NetworkWeights, seed: int, resolution: float | None = None

@@ -2,14 +2,18 @@
 
 Stored weights hold n_in n_out numbers, as many for the gradient and for each state of the optimizer. Structured ones
 hold r vectors of both sides, r being the directions of the update; deferred ones four vectors for every row that was
-asked. The seconds are a model of a two-core CPU, on every device; only their ratio decides anything.
+asked. The seconds are a model of a two-core CPU, on every device and every machine. Their ratios decide which weights,
+widths and replicates are taken. So the constants are fixed numbers: no answer depends on how busy a machine was. What
+tells time, ``nfd.runs.forecast``, corrects them by what it measures, and decides nothing.
 ``python -m benchmarks.constants`` measures the constants.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from nfd.core.names import NetworkWeights
 from nfd.nets.frame import LEAST_ROOM, predicted_bytes
 from nfd.nets.hadamard import padded_size
 
@@ -25,6 +29,7 @@ _TERM_SECONDS = 9.5e-5  # of a structured W_0 and step, apart from its transform
 _LAYER_SECONDS = 9.5e-4  # of a structured layer and step, apart from its products
 _RECORDED_SECONDS = 4e-4  # the same of one whose update is recorded sample by sample
 _ROW_SECONDS = 1.5e-6  # the same of every row
+STORED_SECONDS = 1e-4  # of a stored matrix and step, apart from its products
 _NEWTON_SCHULZ = 5  # iterations of an optimizer that normalises a matrix as a whole
 
 
@@ -113,6 +118,11 @@ def deferred_seconds(n_in: int, n_out: int, samples: int, rows: int) -> float:
     return products / PRODUCT_RATE + 2 * rank * n / DRAW_RATE + 2 * samples / rows * _QUERY_SECONDS
 
 
+def training_seconds(weights: NetworkWeights, use: MatrixUse) -> float:
+    """Of a training that shows a matrix of these weights all samples, apart from calling its operations."""
+    return _COSTS[weights](use).seconds * use.samples / max(use.rows, 1)
+
+
 def _orthogonalising(rows: float, columns: float) -> float:
     """Operations of making all singular values of a matrix one."""
     m, M = min(rows, columns), max(rows, columns)
@@ -122,3 +132,10 @@ def _orthogonalising(rows: float, columns: float) -> float:
 def _orthogonalising_gram(rows: float, columns: float) -> float:
     """The same on the Gram matrix of the rows, as ``nfd.Muon`` does it."""
     return 4 * rows * rows * columns + _NEWTON_SCHULZ * 8 * rows**3
+
+
+_COSTS: dict[NetworkWeights, Callable[[MatrixUse], MatrixCost]] = {
+    "dense": stored_cost,
+    "deferred": deferred_cost,
+    "structured": structured_cost,
+}

@@ -156,7 +156,7 @@ def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladd
     steps = ladder.recipe.task.steps
     several = [steps] if lengths is None else check_ascending("lengths", lengths, steps)
     ladders = [ladder if several == [steps] else varied(ladder, Variation("steps", length)) for length in several]
-    return {_targets(of_length.recipe.task): of_length for of_length in ladders}
+    return {of_length.recipe.task.targets: of_length for of_length in ladders}
 
 
 def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
@@ -165,13 +165,6 @@ def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
     seconds = median(record.seconds for record in trained[largest])
     known = "flops" in costs.by_resource and seconds > 0
     return costs.cost("flops").at(*largest[:2]) / seconds if known else math.nan
-
-
-def _targets(task: Task) -> int:
-    """How many class ids a training is shown, or samples where targets are no class ids."""
-    return sum(
-        y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else batch_size(x) for x, y in task.batches
-    )
 
 
 def _fitted(names: tuple[str, ...], losses: Losses) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from nfd.core.ambient import undisturbed
 from nfd.core.errors import described, trace_of
 from nfd.data.dataset import Dataset
 from nfd.data.load import load
+from nfd.nets.matrix_cost import STORED_SECONDS, MatrixUse, training_seconds
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
 from nfd.runs.settings import RunConfig
 from nfd.runs.trained import Trained, is_stackable, tested, trained
@@ -25,6 +26,7 @@ from nfd.store.rows import Record
 from nfd.training.losses import cross_entropy
 
 _IN_A_GROUP = {"seed", "eta_c", "horizon", "rule"}  # what may differ there
+_FLOAT = 4  # bytes
 _TOGETHER = 32  # most runs in a group: beyond, batched products gain nothing more
 _SINCE_0_1 = ("resolution", "train", "validation")  # not in a name unless they are set: settings then had none of them
 _ENTRIES = 2**18  # of a hidden vector of the whole group: what stays in a core's cache
@@ -47,9 +49,16 @@ class ConfiguredRun(Run):
 
     @property
     def cost(self) -> float:
-        """Multiply-adds."""
         c = self.config
-        return c.steps * c.batch * c.width * (c.depth * c.width + 256.0)
+        use = MatrixUse(c.width, c.width, c.batch, c.batch * c.steps, 0, False, _FLOAT)
+        return _matrices(c) * training_seconds(c.weights, use)
+
+    @property
+    def calls(self) -> float:
+        return self.config.steps * _matrices(self.config) * STORED_SECONDS
+
+    def shortened(self, steps: int) -> Self:
+        return replace(self, config=self.config.model_copy(update={"steps": min(steps, self.config.steps)}))
 
     @property
     def form(self) -> Hashable:
@@ -63,6 +72,11 @@ class ConfiguredRun(Run):
     @classmethod
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
         return train_group([run.settings for run in runs], device)
+
+
+def _matrices(config: RunConfig) -> int:
+    """Of the blocks, and one for the ends."""
+    return config.depth * (2 if config.block == "two-layer" else 1) + 1
 
 
 def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool = False) -> Iterator[Run]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class ReplicateRun(Run):
 
     replicate: Replicate
 
+    largest_first: ClassVar[bool] = False  # in their order: the most telling first
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides its numbers, as plain data: tensors by their fingerprints."""
@@ -52,14 +54,16 @@ class ReplicateRun(Run):
 
     @property
     def cost(self) -> float:
-        """Predicted seconds, so that what a progress display says is left follows from counted operations."""
         r = self.replicate
         return way_of(r.weights, r.problem, r.width, r.depth).seconds
 
     @property
-    def urgency(self) -> float:
-        """The same for all: they are trained in their order, the most telling first."""
-        return 0.0
+    def size(self) -> Hashable:
+        return hashed(self.settings | {"seed": None})
+
+    def shortened(self, steps: int) -> Self:
+        problem = self.replicate.problem
+        return replace(self, replicate=replace(self.replicate, problem=problem.first(steps)))
 
     @classmethod
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:

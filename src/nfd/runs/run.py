@@ -31,6 +31,9 @@ class Run(ABC):
     ends_the_sweep: ClassVar[bool] = False
     """Whether the sweep ends where a run of this kind fails, as the others would fail alike."""
 
+    largest_first: ClassVar[bool] = True
+    """Whether the costliest runs are trained first, so that no core waits at the end; otherwise in their order."""
+
     @property
     @abstractmethod
     def key(self) -> str:
@@ -44,17 +47,29 @@ class Run(ABC):
     @property
     @abstractmethod
     def cost(self) -> float:
-        """Its work, for the progress display."""
+        """Its work as ``nfd.nets.matrix_cost`` counts it, in seconds of the machine whose constants these are.
+
+        Forecasts take ratios of costs for ratios of times; no number depends on them.
+        """
 
     @property
-    def urgency(self) -> float:
-        """Runs with a larger one are trained first: by default the larger ones, so that no core waits at the end."""
-        return self.cost
+    def calls(self) -> float:
+        """The same of calling operations, which the runs of a group share."""
+        return 0.0
 
     @property
     def form(self) -> Hashable:
         """What the runs of a group have in common."""
         return self.key
+
+    @property
+    def size(self) -> Hashable:
+        """What decides how fast it is trained; runs of equal size have one pace."""
+        return self.form
+
+    @abstractmethod
+    def shortened(self, steps: int) -> Self:
+        """The same run, ended after so many steps at most, to be timed."""
 
     @property
     def most_together(self) -> int:
@@ -87,10 +102,15 @@ class Group:
         """Its own name."""
         return group_key(self.keys)
 
-    @property
+    @cached_property
+    def kind(self) -> tuple[type, Hashable]:
+        """Groups of one kind have one pace."""
+        return type(self.runs[0]), self.runs[0].size
+
+    @cached_property
     def cost(self) -> float:
         """The work of its runs."""
-        return sum(run.cost for run in self.runs)
+        return max(run.calls for run in self.runs) + sum(run.cost for run in self.runs)
 
     def train(self, device: str) -> list[Record]:
         """Train them; what a worker does."""
@@ -102,7 +122,7 @@ class Group:
 
 
 def groups(runs: Iterable[Run], done: Container[str] = ()) -> list[Group]:
-    """What is to be trained of ``runs``, in groups that they alone decide; the most urgent groups first.
+    """What is to be trained of ``runs``, in groups that they alone decide; the costliest groups first.
 
     A run whose key is ``done`` is left out of its group: what is left of a plan is trained in the plan's groups,
     whenever it was stopped. Another order of the runs, or more of them, can make other groups of those that are not
@@ -119,7 +139,7 @@ def groups(runs: Iterable[Run], done: Container[str] = ()) -> list[Group]:
         for first in range(0, len(members), size):
             left = tuple(run for run in members[first : first + size] if run.key not in done)
             missing += [Group(left)] if left else []
-    return sorted(missing, key=lambda group: -sum(run.urgency for run in group.runs))
+    return sorted(missing, key=lambda group: -group.cost if group.runs[0].largest_first else 0.0)
 
 
 def loss_metrics(losses: Tensor, answers: bool) -> dict[str, float]:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, StateError, check_device, check_several, described
 from nfd.core.progress import Bar, bar
 from nfd.runs.executors.executor import Executor, Inline, Outcome
+from nfd.runs.forecast import Forecast, Rehearsal, Stage
 from nfd.runs.records import runs_of
 from nfd.runs.run import Group, Run, groups
 from nfd.runs.settings import RunConfig
@@ -38,7 +39,8 @@ class Sweep:
         device: where the executor's workers compute. It changes numbers by rounding, and what deferred weights reveal,
             which is drawn there, within its law.
         trackers: told of every run that is stored; one that raises is warned of, and is told when next it is there.
-        progress: show a bar when stderr is a terminal.
+        progress: show a bar when stderr is a terminal, with the time left: predicted before training begins, from the
+            first steps of some networks, and corrected by the networks that were trained since.
 
     Raises:
         BlockingIOError: when another process drives a sweep in this directory.
@@ -66,6 +68,7 @@ class Sweep:
         self.directory = None if directory is None else self.store.path.parent
         self.executor: Executor = Inline() if executor is None else executor
         self.trackers, self.progress = watching, progress
+        self.forecast = Forecast()
         self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
 
     def __enter__(self) -> Self:
@@ -163,30 +166,45 @@ def upset_in(record: Record) -> bool:
     return record.status == "diverged" or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
 
 
-def _trained_on(device: str, group: Group) -> list[Record]:
-    """What a worker does."""
-    return group.train(device)
+def _trained_on(device: str, task: Group | Rehearsal) -> list[Record] | float:
+    """What a worker does: one function for both, since workers of another function are not used again."""
+    return task.train(device)
 
 
 class _Training:
-    """The training of some groups, as it is shown."""
+    """The training of some groups, as it is shown: before it begins a few are rehearsed, which tells the time left."""
 
     def __init__(self, sweep: Sweep, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
         self.sweep, self.groups, self.label, self.shown = sweep, missing, label, shown
         self.total = total
-        self.running: set[int] = set()
+        self.work = partial(_trained_on, sweep.device)
+        self.stage = Stage(missing, sweep.forecast)
         self.done = total - sum(len(group.keys) for group in missing)
         self.diverged = self.failed = 0
         shown.plan(sum(group.cost for group in missing), self._status())
 
     def finish(self) -> None:
-        work = partial(_trained_on, self.sweep.device)
-        with closing(self.sweep.executor.run(work, self.groups, self._started)) as outcomes:
+        if self.shown.is_shown:
+            self._rehearse()
+        with closing(self.sweep.executor.run(self.work, self.groups, self._started)) as outcomes:
             for outcome in outcomes:
-                self._keep(outcome)
+                self._keep(cast("Outcome[list[Record]]", outcome))
+
+    def _rehearse(self) -> None:
+        """Time the first steps of some groups; what goes wrong there shows when they are trained."""
+        rehearsals = self.sweep.forecast.to_rehearse(self.groups)
+        for outcome in self.sweep.executor.run(self.work, rehearsals):
+            if outcome.value is not None:
+                self.sweep.forecast.rehearsed(rehearsals[outcome.index].group, cast("float", outcome.value))
+        self._show()
 
     def _started(self, index: int) -> None:
-        self.running.add(index)
+        self.stage.started(index)
+        self._show()
+
+    def _show(self) -> None:
+        if self.shown.is_shown:
+            self.shown.expect(self.stage.remaining(self.sweep.executor.slots))
         self.shown.plan(0.0, self._status())
 
     def _keep(self, outcome: Outcome[list[Record]]) -> None:
@@ -201,15 +219,15 @@ class _Training:
         broken = [record for record in records if record.status == "failed"]
         if broken and group.runs[0].ends_the_sweep:
             raise failure(broken, "A run could not be trained, so the sweep ended")
-        self.running.discard(outcome.index)
+        self.stage.ended(outcome.index, sum(record.seconds for record in records))
         self.done += len(records)
         self.diverged += sum(record.status == "diverged" for record in records)
         self.failed += len(broken)
         self.shown.advance(group.cost)
-        self.shown.plan(0.0, self._status())
+        self._show()
 
     def _status(self) -> str:
-        running = sum(len(self.groups[index].keys) for index in self.running)
+        running = sum(len(self.groups[index].keys) for index in self.stage.running)
         parts = [f"{self.label}: {self.done} of {self.total} runs", f"{running} running"]
         parts += [f"{self.diverged} diverged"] if self.diverged else []
         parts += [f"{self.failed} failed"] if self.failed else []

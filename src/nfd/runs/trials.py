@@ -18,6 +18,7 @@ from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.member import Member
+from nfd.nets.matrix_cost import STORED_SECONDS, MatrixUse, training_seconds
 from nfd.nets.structured import StructuredLinear
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
 from nfd.scaling.laws import law_of
@@ -30,6 +31,7 @@ from nfd.training.together import together
 
 DIRECTIONS, MOST_DIRECTIONS = "directions", "most_directions"  # of structured updates, in a record
 TOGETHER = "together"  # in a record: trained with others as one, so that it differs by rounding from one trained alone
+_FLOAT = 4  # bytes
 _NONE: Mapping[str, float] = MappingProxyType({})
 
 
@@ -89,6 +91,11 @@ class Trial(Run):
         return self.recipe.factors(self.lr)
 
     @property
+    def steps(self) -> int:
+        """How many it is trained for."""
+        return self.stop or self.recipe.task.steps
+
+    @property
     def task(self) -> Task:
         """What it is trained on and judged by; the whole task unless it stops early."""
         task = self.recipe.task
@@ -96,8 +103,19 @@ class Trial(Run):
 
     @property
     def cost(self) -> float:
-        """Multiply-adds of the blocks, up to one number."""
-        return float((self.stop or self.recipe.task.steps) * self.depth * self.width**2)
+        """As if a block were one square matrix, asked for every target; a target that judges costs a third."""
+        task, law = self.recipe.task, law_of(self.recipe.family.optimizer)
+        rows = max(task.targets // task.steps, 1)
+        samples = rows * self.steps + (task.eval_targets // 3 if self.stop is None else 0)
+        use = MatrixUse(self.width, self.width, rows, samples, law.states, law.rest is not None, _FLOAT)
+        return self.depth * training_seconds(self.weights, use)
+
+    @property
+    def calls(self) -> float:
+        return self.steps * self.depth * STORED_SECONDS
+
+    def shortened(self, steps: int) -> Self:
+        return replace(self, stop=min(steps, self.steps))
 
     @property
     def form(self) -> Hashable:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +13,8 @@ from torch import Tensor
 
 Rates = Sequence[float] | Callable[[int], float | Tensor]
 Around = Callable[[int], AbstractContextManager[object]]
+
+_trainings: ContextVar[list[list[float]]] = ContextVar("trainings")
 
 
 class Optimizer(Protocol):
@@ -68,7 +72,7 @@ def train(
         around: gives a context for the forward and backward pass of a step; the update comes after it.
     """
     with _scheduled(optimizer, rates) as set_rates:
-        for step, (inputs, targets) in enumerate(batches):
+        for step, (inputs, targets) in enumerate(_noting(batches)):
             set_rates(step)
             optimizer.zero_grad()
             with around(step) if around else nullcontext():
@@ -83,6 +87,29 @@ def train(
             yield row
             if row.diverged:
                 return
+
+
+@contextmanager
+def noted_moments() -> Iterator[list[list[float]]]:
+    """For every training in the block the moments, in seconds, at which it asks for a batch; the last is its end.
+
+    One that diverged has none for its end.
+    """
+    trainings = list[list[float]]()
+    token = _trainings.set(trainings)
+    try:
+        yield trainings
+    finally:
+        _trainings.reset(token)
+
+
+def _noting(batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    moments = list[float]()
+    _trainings.get([]).append(moments)
+    for batch in batches:
+        moments.append(time.perf_counter())
+        yield batch
+    moments.append(time.perf_counter())
 
 
 @contextmanager

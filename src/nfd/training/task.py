@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputTypeError, check_callable
-from nfd.scaling.calls import device_of
+from nfd.scaling.calls import batch_size, device_of
 from nfd.training.batches import cut, pairs_of, placed
 from nfd.training.losses import loss_named, loss_of
 
@@ -57,6 +57,16 @@ class Task:
         """How many updates there are."""
         return len(self.batches)
 
+    @cached_property
+    def targets(self) -> int:
+        """How many class ids a training is shown, or samples where targets are no class ids."""
+        return _targets(self.batches)
+
+    @cached_property
+    def eval_targets(self) -> int:
+        """The same of the batches that a trained network is judged by."""
+        return _targets(self.eval_batches)
+
     @property
     def device(self) -> torch.device:
         """Where its first tensor lies."""
@@ -92,6 +102,10 @@ class Task:
             for pair in pairs:
                 _add(digest, pair)
         return digest.hexdigest()
+
+
+def _targets(pairs: Sequence[Pair]) -> int:
+    return sum(y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else batch_size(x) for x, y in pairs)
 
 
 def _add(digest: blake2b, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self
@@ -111,6 +111,10 @@ class TensorTask:
         if self.eval_targets is None:
             raise InputError("eval_loss needs eval_targets; got None. Pass eval_inputs and eval_targets.")
         return self.value(outputs, self.eval_targets)
+
+    def first(self, steps: int) -> TensorTask:
+        """The same with its first batches alone."""
+        return replace(self, inputs=self.inputs[:steps], targets=self.targets[:steps])
 
     @cached_property
     def fingerprint(self) -> str:
