@@ -108,7 +108,7 @@ def _part(name: str, rows: list[Row]) -> str:
 
 def _why(kind: str, rows: list[Row]) -> str:
     found = (reason(row) for row in rows if row["kind"] == kind and row["verdict"] == "falls short")
-    return next(filter(None, found), "Falls short; we do not know why.")
+    return next(filter(None, found), "Falls short; it is not known why.")
 
 
 def _shown(row: Row) -> Row:

@@ -23,34 +23,34 @@ Batches = list[tuple[Any, Tensor]]
 
 PAGE = """# Checks
 
-Compare your own check with these eight: networks whose scaling is known, and what `nfd.check` says of each.
+Compare your own check with these eight checks of networks whose scaling is known.
 Words and symbols are in the [glossary](glossary.md).
 
-*Made by `python examples/checks.py`. Every table is what `print(nfd.check(...))` shows; exponents are log-log slopes
-with 95 % intervals over seeds and sizes, and meters are defined in `nfd.meters.updates`.*
+*Made by `python examples/checks.py`. Every table is the output of `print(nfd.check(...))`. Exponents are log-log slopes
+with 95 % intervals over seeds and sizes; meters are defined in `nfd.meters.updates`.*
 
 {sections}
 """
 
 CASES = {
     "The paper's two-layer network, uniform rates": (
-        "The inner layers' own updates fall as L^-1/2 (Fig. 5, row 1 of the paper), and the function does not notice."
+        "The updates of inner layers fall as L^-1/2 (Fig. 5, row 1 of the paper). The update of the function stays constant."
     ),
     "The same, Eq. 8": (
-        "Inner updates no longer fall with depth; what they do to the function together grows as sqrt(L). The paper "
-        "shows the first half."
+        "Each inner update is now constant in depth, as the paper shows. But together they change the function by an "
+        "amount that grows as sqrt(L)."
     ),
-    "The same, multiplier 1/L (complete-p)": "Neither falls nor grows.",
-    "The two-layer network under Adam, uniform rates": "Inner and outer rates both L^-1/2: the same collapse.",
-    "The two-layer network under Adam, inner rate L^0": "The same trade as Eq. 8 makes for SGD.",
+    "The same, multiplier 1/L (complete-p)": "Both are constant in depth.",
+    "The two-layer network under Adam, uniform rates": "Inner and outer rates both scale as L^-1/2. The inner updates collapse as under SGD.",
+    "The two-layer network under Adam, inner rate L^0": "The same trade-off as Eq. 8 under SGD.",
     "GPT-2 under AdamW, mup": (
-        "Depth drifts: every block adds an update of its own to the stream. Against width, exponents are small but for "
-        "what inner layers do to the function, which ten steps cannot settle. Trained on the source text of Python's "
-        "json package, as bytes."
+        "With depth the updates grow, since every block adds its own update to the stream. With width they are nearly "
+        "constant. One exception, function_update_inner, stays undecided after ten steps. The data are the source "
+        "text of Python's json package, as bytes."
     ),
-    "GPT-2 under AdamW, complete-p": "The same text and rate: no meter collapses or grows with depth.",
+    "GPT-2 under AdamW, complete-p": "With the same text and rate, no meter collapses or grows with depth.",
     "A broken parameterisation: standard rates on residual blocks of plain linear layers": (
-        "PyTorch's own initialisation and one rate for all: updates grow with width, and with depth."
+        "PyTorch's own initialisation and one rate for all tensors. Updates grow with width and with depth."
     ),
 }
 
