@@ -84,7 +84,7 @@ def _opening(result: dict[str, Any]) -> list[str]:
     kinds = len({row["kind"] for row in rows})
     noise = math.sqrt(NOMINAL * (1 - NOMINAL) / result["repetitions"])
     said = [
-        "This page counts how often the intervals that `nfd` prints contain the truth.",
+        "How far can you trust an interval of `nfd`? This page counts how often intervals contain the truth.",
         "*Made by `make coverage`; no number is written by hand.*",
         "A 95 % interval should contain the truth 19 times in 20, if its assumptions hold. Here every kind of interval "
         "that `nfd` prints is computed many times on cases whose truth is known.",

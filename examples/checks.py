@@ -34,14 +34,16 @@ with 95 % intervals over seeds and sizes; meters are defined in `nfd.meters.upda
 
 CASES = {
     "The paper's two-layer network, uniform rates": (
-        "The updates of inner layers fall as L^-1/2 (Fig. 5, row 1 of the paper). The update of the function stays constant."
+        "The updates of inner layers fall as L^-1/2 (Fig. 5, row 1 of the paper). That of the function stays constant."
     ),
     "The same, Eq. 8": (
         "Each inner update is now constant in depth, as the paper shows. But together they change the function by an "
         "amount that grows as sqrt(L)."
     ),
     "The same, multiplier 1/L (complete-p)": "Both are constant in depth.",
-    "The two-layer network under Adam, uniform rates": "Inner and outer rates both scale as L^-1/2. The inner updates collapse as under SGD.",
+    "The two-layer network under Adam, uniform rates": (
+        "Inner and outer rates both scale as L^-1/2. The inner updates collapse as under SGD."
+    ),
     "The two-layer network under Adam, inner rate L^0": "The same trade-off as Eq. 8 under SGD.",
     "GPT-2 under AdamW, mup": (
         "With depth the updates grow, since every block adds its own update to the stream. With width they are nearly "

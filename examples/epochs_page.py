@@ -59,8 +59,8 @@ class Answers:
 
 PAGE = """# The limit, trained for epochs
 
-This page follows the limit of feature learning over many passes of the data, compares it with the kernels, and says
-how to repeat it.
+Compare the limit of feature learning over many passes of the data with finite networks and with kernels, and repeat
+it.
 Words and symbols are in the [glossary](glossary.md).
 
 *Made by `python examples/epochs.py --data-dir DIR`; no number is written by hand. Data: {data}; {train:,} training

@@ -166,8 +166,7 @@ def page(found: list[Edit], results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Wrong edits, and the tests that notice",
         "",
-        "Do the tests notice a wrong sign or a swapped argument? This page lists small mistakes and the tests that",
-        "notice.",
+        "Look up which small mistakes in the code the tests notice, such as a wrong sign or a swapped argument.",
         "",
         "Each row is a small wrong edit of the mathematics or of a measurement. `make wrong-edits` makes it in a",
         "copy of the repository and runs the tests that should fail; if they pass, it runs the whole default suite.",
