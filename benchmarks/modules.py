@@ -1,4 +1,4 @@
-"""Anyone's networks trained together against a loop over them, by the processor's time."""
+"""Users' networks trained together against a loop over them, by the processor's time."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ SECTIONS = (
         "And buffers are reused, since a page fault costs more here than the arithmetic.",
     ),
     Section(
-        "Anyone's networks trained together",
+        "Your networks, trained together",
         ("modules",),
         "One step of several networks of the same size, computed together by `torch.func`, against a loop over them, "
         "as sweeps train them alone. Both include the optimizer; times are CPU times on one thread. The networks "

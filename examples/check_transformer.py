@@ -22,7 +22,7 @@ from nfd.data.digits import digits
 
 
 class RowTransformer(nn.Module):
-    """Eight rows of eight pixels as tokens; heads of 16 whatever the width."""
+    """Eight rows of eight pixels as tokens; heads of 16 at every width."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

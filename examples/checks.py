@@ -75,7 +75,7 @@ def gpt2(width: int, depth: int) -> nn.Module:
 
 
 class Plain(nn.Module):
-    """``h + W_2 relu(W_1 h)``, as anyone would write it."""
+    """``h + W_2 relu(W_1 h)``, as a user would write it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -69,6 +69,6 @@ class Networks(nfd.ConstructedFamily):
         device: torch.device | str | None = None,
         resolution: float | None = None,
     ) -> nfd.Member:
-        """As every family does; wide networks have structured weights whatever is asked for."""
+        """As every family does; wide networks always have structured weights."""
         chosen = "structured" if width >= self.structured_from else weights
         return super().build(width, depth, seed, chosen, device, resolution)

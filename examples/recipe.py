@@ -116,7 +116,7 @@ def text_of(*files: str) -> Tensor:
 
 
 def windows(*files: str, rows: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Bytes and the bytes that follow, [rows, length] each, without end."""
+    """Bytes and the bytes that follow, [rows, length] each, in an endless stream."""
     text, stream = text_of(*files), torch.Generator().manual_seed(seed)
     while True:
         starts = torch.randint(len(text) - LENGTH, (rows, 1), generator=stream)

@@ -42,7 +42,7 @@ Found = dict[str, Any]
 
 
 def make_model(width: int, depth: int) -> nn.Module:
-    """A GPT over bytes, its heads of one size whatever the width."""
+    """A GPT over bytes, its heads of one size at every width."""
     return wide_gpt.GPT(width, depth)
 
 

@@ -27,7 +27,7 @@ _CIRCUMSTANCES = (
 
 
 def ended(error: BaseException, arguments: Sequence[str], *, show: bool) -> int:
-    """Say why a command ended, on stderr; returns its exit code. ``show``: print the traceback, whatever it is."""
+    """Say why a command ended, on stderr; returns its exit code. ``show``: print the traceback of any error."""
     if _was_interrupted(error):
         _say("interrupted; nothing was written.")
         return INTERRUPTED

@@ -13,7 +13,7 @@ from nfd.runs.config import Config
 
 
 class ReportCommand(Options, Config):
-    """Make one page from the results in a directory: every result.json there and below, whatever command made it.
+    """Make one page from the results in a directory: every result.json there and below, of any command.
 
     Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
     """

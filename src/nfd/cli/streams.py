@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or left by their reader: a command goes on, and what it made is kept."""
+"""Standard streams that are closed, full or left by their reader: a command goes on, and its results are kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Surviving:
 
 @contextmanager
 def surviving() -> Iterator[Surviving]:
-    """Within it output can be written whatever becomes of the streams; gives the one of standard output."""
+    """Within it output can be written also when the streams fail; gives the one of standard output."""
     _reopen()
     before = sys.stdout, sys.stderr
     for stream in before:

@@ -1,7 +1,7 @@
 """What PyTorch was told to do around a call of ours, and how our computations stay as they are.
 
 Inside of ``torch.autocast`` products are taken in 16 bits, and the cast of a weight is kept until the context ends: a
-network that is trained inside of one is evaluated with its first weights, whatever its optimizer does. Without
+network that is trained inside of one is evaluated with its first weights, after any step of its optimizer. Without
 gradients nothing trains; a default device or type is where tensors of ours would be made. None of this is meant for an
 answer of this library, so every public computation is wrapped by ``undisturbed``, which turns it off and back on.
 """

@@ -71,9 +71,9 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 
 def ambient_seed() -> int:
-    """A seed from PyTorch's own generator, which moves: for what a user makes without a seed of its own.
+    """A seed from PyTorch's own generator, which moves: for objects that a user creates without a seed.
 
-    It comes from the generator of the CPU whatever the device, so that ``torch.manual_seed`` repeats it everywhere.
+    It comes from the generator of the CPU on every device, so that ``torch.manual_seed`` repeats it everywhere.
     """
     return int(torch.randint(MAX_SEED, (), dtype=torch.int64, device="cpu", generator=torch.default_generator))
 

@@ -22,7 +22,7 @@ def stderr(samples: Tensor) -> Tensor:
 
 
 def squared_size(mean: Tensor, error: Tensor) -> Tensor:
-    """Mean square over entries beyond what noise explains, ``mean(mean^2 - error^2)``: unbiased, negative at times."""
+    """Mean square over entries less that of the noise, ``mean(mean^2 - error^2)``: unbiased, negative at times."""
     return (mean.square() - error.square()).mean()
 
 

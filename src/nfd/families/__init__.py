@@ -1,1 +1,1 @@
-"""Model families: a network at every width and depth, the paper's and anyone's."""
+"""Model families: a network at every width and depth, the paper's and the user's."""

@@ -1,4 +1,4 @@
-"""Anyone's networks as a family: what ``make_model(width, depth)`` builds."""
+"""The user's networks as a family: what ``make_model(width, depth)`` builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells one version of a model's code from another: what it builds and what that computes."""
+"""A fingerprint of a version of a model's code: the modules that it builds, and their outputs."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Member:
     """One network of a family: a module and the plan by which it is trained.
 
     Args:
-        module: of anyone.
+        module: the user's.
         plan: of this module.
         width, depth: by which it was built; None where that is not known.
     """

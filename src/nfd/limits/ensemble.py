@@ -60,7 +60,7 @@ class Ensemble:
     """What replicates of a run gave, not-a-number after divergence.
 
     Attributes:
-        outputs, eval_outputs: ``[R, steps, b, C]`` and ``[R, n_eval, C]``; of anyone's networks the losses
+        outputs, eval_outputs: ``[R, steps, b, C]`` and ``[R, n_eval, C]``; of the user's networks the losses
             ``[R, steps]`` and, where there are evaluation batches, ``[R, 1]``.
         directions: the most that structured updates of a network have, in the mean over its layers; None without any.
     """

@@ -111,7 +111,7 @@ def _estimate(
 
 
 def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
-    """RMS of the bias ``a / n`` of mean outputs beyond what noise explains, and that noise."""
+    """RMS of the bias ``a / n`` of mean outputs after noise is subtracted, and that noise."""
     if narrow is None:
         return Magnitude(math.nan, math.nan)
     lever = ratio - 1

@@ -1,4 +1,4 @@
-"""What training one of anyone's networks takes, before it is trained: bytes and seconds, by how it holds its weights.
+"""What training one of the user's networks takes, before it is trained: bytes and seconds, by how it holds its weights.
 
 Four small networks, of the base and of twice its width or depth, show the shapes of all tensors, what a pass keeps for
 its gradient, and how many rows each wide matrix is asked for. Shapes are affine in the width, sums over a network

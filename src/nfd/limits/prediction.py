@@ -165,7 +165,7 @@ class Prediction(LossPrediction):
     Attributes:
         outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.
         eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
-        bias, bias_stderr: RMS over outputs of the O(1/n) error beyond what noise explains, and that noise, in units of
+        bias, bias_stderr: RMS over outputs of the O(1/n) error after noise is subtracted, and that noise, in units of
             the outputs.
 
     The other attributes are those of ``nfd.LossPrediction``.

@@ -58,7 +58,7 @@ class Sampler:
     def settle(self, depth: int, deepest: int, amplification: float) -> None:
         """Decide the sizes for runs from ``depth`` to ``deepest``.
 
-        ``amplification`` is the factor by which what is made of the ensembles enlarges their standard error.
+        ``amplification`` is the standard error of the answer over that of the ensembles.
         """
         self._deepest, unit = deepest, self.networks.unit
         if self.width and self.networks.least(self.width, deepest).bytes <= self.memory:

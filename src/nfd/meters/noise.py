@@ -6,7 +6,7 @@ With G their mean over all data and Sigma the covariance of one sample's gradien
     signal   = (|sum g|^2 - sum |g_i|^2) / (m (m - 1))        has the mean |G|^2
     variance = b (sum |g_i|^2 - |sum g|^2 / m) / (m - 1)       has the mean tr Sigma
 
-exactly, whatever the law of the gradients. Their ratio is the simple noise scale ``B = tr Sigma / |G|^2``: at this
+exactly, for any law of the gradients. Their ratio is the simple noise scale ``B = tr Sigma / |G|^2``: at this
 batch the noise of a step is as large as its gradient. With ``H g_i``, products with the Hessian, in place of one factor
 of every square, the same sums give ``tr(H Sigma)`` and ``G' H G``, whose ratio is the noise scale that the loss of a
 step depends on.

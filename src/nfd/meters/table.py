@@ -91,7 +91,7 @@ def _judged(
         text = "exactly zero in every network: nothing moves what is read."
         return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "zero", text)
     if len(value) == runs and _spread(value) <= _SAME:
-        text = f"{float(value[0]):.3g} in every network, whatever its size and seed: no interval."
+        text = f"{float(value[0]):.3g} in every network, at every size and seed: no interval."
         return _row(meter, axis, Trend(UNKNOWN), "STABLE", "constant", text)
     if len(value) == runs and points.scatter() <= _SAME:
         text = "the seeds give the same number at every size: no interval."

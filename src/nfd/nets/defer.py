@@ -1,4 +1,4 @@
-"""``nfd.defer`` and back: anyone's model with layers without stored weights for its wide matrices."""
+"""``nfd.defer`` and back: any model with layers without stored weights for its wide matrices."""
 
 from __future__ import annotations
 

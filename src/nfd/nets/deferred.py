@@ -67,7 +67,7 @@ class DeferredLinear(FactoredLinear):
             ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
             ``"static"``: an independent copy that is never updated (feedback alignment).
         seed: of the reveal stream and the bias; the same seed and the same queries give the same numbers. None draws
-            one from PyTorch's generator of the CPU, whatever the device, and moves it: layers made without a seed are
+            one from PyTorch's generator of the CPU, on any device, and moves it: layers made without a seed are
             independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
             ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
             cut of it.
@@ -84,7 +84,7 @@ class DeferredLinear(FactoredLinear):
             and when ``update`` was changed by anything but ``nfd.SGD`` or ``nfd.Muon``. ``torch.compile`` leaves the
             layer out of its graphs, and refuses it with ``fullgraph=True``.
 
-    Source: docs/mathematics/deferred-decisions.md, docs/mathematics/resolution.md; the layer is no object of the paper.
+    Source: docs/mathematics/deferred-decisions.md, docs/mathematics/resolution.md; the paper has no such layer.
 
     Example::
 

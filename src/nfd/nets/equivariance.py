@@ -54,8 +54,8 @@ def check_equivariance(optimizer: FactoredOptimizer, group: Mapping[str, Any], *
         )
     if transposed and not (gap := equivariance_gap(optimizer, group, transposed=True)) < _ROUNDING:
         raise InputError(
-            f"{name} tells the rows of a matrix from its columns: U(G') and U(G)' differ by {gap:.2g} of a step. The "
-            "update of a StructuredLinear may stand for the transpose of W. Use nfd.DeferredLinear for this rule."
+            f"{name} treats rows and columns of a matrix differently: U(G') and U(G)' differ by {gap:.2g} of a step. "
+            "The update of a StructuredLinear may stand for the transpose of W. Use nfd.DeferredLinear for this rule."
         )
 
 

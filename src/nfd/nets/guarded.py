@@ -151,7 +151,7 @@ class Guarded(Watched, nn.Parameter):
         factor = 1.0 if self.in_factors or self.grad is None else self._factor(self.grad)
         if factor is not None:
             return factor
-        name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "one number times what backward() made")
+        name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
         raise StateError(
             f"{name}.grad of a {self.owner} was changed: it is not {expected}. It stands for the gradient of a "
             "matrix that is not stored, in the layer's own coordinates, so what acts on its entries (clip_grad_value_, "

@@ -1,4 +1,4 @@
-"""Linear maps in anyone's model: which tensors are their weights, and what stands in for them."""
+"""Linear maps in a model: which tensors are their weights, and the layers that replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ModuleStack``: anyone's modules of one shape as one, by ``torch.func``.
+"""``ModuleStack``: modules of one shape as one, by ``torch.func``.
 
 ``vmap`` runs the forward pass of the first module on the tensors of all, ``[R, ...]``, so that every operation is one
 call for R networks. What differs between them must be in their parameters and buffers: a caller that does not know

@@ -2,7 +2,7 @@
 
 A product ``W_0 x`` is drawn given every answer already made. Forward queries span orthonormal directions ``Q``,
 backward ones ``P``. For each new direction one fresh Gaussian vector is drawn, ``z`` for ``W_0 q`` and ``y`` for
-``W_0' p``, and the only thing an answer owes to the past is its component along the other side's directions:
+``W_0' p``, and an answer depends on the past only by its component along the other side's directions:
 
     W_0 q  = z + P k,   k = Y' q - P' z          W_0' p = y + Q m,   m = Z' p - Q' y
 

@@ -57,7 +57,7 @@ class StructuredLinear(FactoredLinear):
         ValueError, TypeError: naming the argument, for anything outside these ranges.
         RuntimeError: as ``DeferredLinear`` does.
 
-    Source: docs/mathematics/structured.md; the layer is no object of the paper.
+    Source: docs/mathematics/structured.md; the paper has no such layer.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Which matrices of anyone's model layers without stored weights stand in for, and why the others stay as they are."""
+"""The matrices of a model that layers without stored weights can replace, and why the others stay."""
 
 from __future__ import annotations
 

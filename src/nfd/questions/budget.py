@@ -181,7 +181,7 @@ class Returns:
 
     Attributes:
         width, depth: loss that doubling it takes away; to first order ``a / (2 n)`` and ``b / (2 L)``.
-        left: the loss above the floor, all that growing without end takes away.
+        left: the loss above the floor, all that growth can remove.
         enough: the size beyond which growing does not pay (see ``returns``); None where it is not resolved.
     """
 

@@ -1,6 +1,6 @@
 """Capacity: the law of size of some runs, its floor, the best size for a budget, and what holds the law to account.
 
-The runs come from a sweep of the paper's networks (``nfd.questions.capacity_sweep``) or of anyone's
+The runs come from a sweep of the paper's networks (``nfd.questions.capacity_sweep``) or of the user's
 (``nfd.questions.capacity_model``), or from a log (``nfd.questions.capacity_logs``). A size outside the fit is
 predicted, then compared with the runs there.
 """
@@ -69,7 +69,7 @@ class Capacity:
         costs: what networks of any size cost, where that is known.
         held_out: a size outside of a fit.
         shorter: the law without the smallest sizes, where enough are left: a floor that moves with them is not yet
-            that of the limit, whatever the misfit says.
+            that of the limit at any misfit.
         predicted: the floor by ``nfd.predict``, without a fit.
         horizons: of the paper's networks.
         lr: the rate of the runs, where they share one, and rate_name: what it is called.

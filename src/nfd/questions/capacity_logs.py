@@ -1,4 +1,4 @@
-"""The capacity that a log tells of: the law of size of anyone's runs, of any framework."""
+"""Capacity from a log: the law of size of the user's runs, of any framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nfd.capacity``: the law of size of anyone's networks, and the best size for a budget."""
+"""``nfd.capacity``: the law of size of your networks, and the best size for a budget."""
 
 from __future__ import annotations
 

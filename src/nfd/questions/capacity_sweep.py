@@ -142,7 +142,7 @@ def _place(record: Record) -> tuple[int, int, int, str]:
 
 
 def losses_of(records: Sequence[Record]) -> Losses:
-    """Test losses by (width, depth), in one order whatever that of the records, so that sums agree to the last bit;
+    """Test losses by (width, depth), in an order that the records do not change, so that sums agree to the last bit;
     those of runs that diverged or failed are infinite."""
     losses: dict[tuple[int, int], list[float]] = {}
     for record in sorted(records, key=_place):

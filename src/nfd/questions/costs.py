@@ -1,8 +1,8 @@
 """What a network costs at a size: parameters, operations and memory.
 
 ``nfd.ResNet`` with m matrices per block: ``d n + C n + m L n^2`` parameters. A training step multiplies every matrix
-forward, for its gradient and, but for the first, for the gradient of its input, 2 flops per multiply-add. What anyone's
-networks cost is counted at several sizes.
+forward, for its gradient and, but for the first, for the gradient of its input, 2 flops per multiply-add. The costs
+of the user's networks are counted at several sizes.
 """
 
 from __future__ import annotations

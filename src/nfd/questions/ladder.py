@@ -1,4 +1,4 @@
-"""``Ladder``: anyone's networks of every width and depth, trained alike; transfer and capacity ask it for trials."""
+"""``Ladder``: the user's networks of every width and depth, trained alike; transfer and capacity ask it for trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of size: what a trained network of width n and depth L loses against one without end, and its fit.
+"""The law of size: what a trained network of width n and depth L loses against the infinite one, and its fit.
 
 ``loss(n, L) = floor + a / n + b / L`` for large n and L: the floor is the loss of the infinite network trained the
 same way, ``a / n`` and ``b / L`` the first corrections of the limits in width and depth. Networks that can be trained
@@ -79,11 +79,11 @@ class Law:
 
     Attributes:
         floor, a, b: the law.
-        second: c, d and e of ``c / n^2 + d / L^2 + e / (n L)``, as far as the losses tell them from 0.
+        second: c, d and e of ``c / n^2 + d / L^2 + e / (n L)``, as far as they differ significantly from 0.
         chi2, freedom: misfit beyond second order, expected to be ``freedom`` from the noise of the seeds alone.
         bend: mean square of the terms of second order over what is expected of them and of the noise: 1 in the mean.
-        p_value: the chance of more misfit or of larger terms of second order, were the law to hold: twice the
-            smaller of both chances.
+        p_value: the chance of more misfit or of larger terms of second order, were the law to hold: three
+            times the smallest of three chances.
         widths, depths: that were fitted, ascending.
         seeds: the fewest of any size.
         correlation: mean over pairs of sizes, of losses with the same place in the list of seeds; not-a-number
@@ -91,7 +91,7 @@ class Law:
         paired: whether that correlation was reckoned with.
         good: whether it may be extrapolated: p_value at least 0.01, and three widths and depths to tell by.
         note: why not, and what was left out; empty if nothing.
-        cells, doubts, noise: what the intervals are made of; ``doubts`` is the change of every coefficient per standard
+        cells, doubts, noise: the parts of the intervals; ``doubts`` is the change of every coefficient per standard
             error of each term of second order.
     """
 

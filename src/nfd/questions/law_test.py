@@ -31,7 +31,7 @@ class Tested:
     """The tests of a law.
 
     Attributes:
-        misfit, freedom: mean square beyond second order over what noise makes it, and of how many combinations.
+        misfit, freedom: mean square beyond second order over its mean under noise alone, and of how many combinations.
         bend: the same of the terms of second order, over noise and what is allowed them.
         p_value: the chance of more of any.
         bent: whether it is the terms of second order that are least likely.

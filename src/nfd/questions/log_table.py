@@ -1,4 +1,4 @@
-"""A log as a table: one flat dict for each row, whatever it was given as."""
+"""A log as a table: one flat dict for each row, from any of its forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs out of anyone's log: which column holds what, and which rows are runs.
+"""Runs from a log: which column holds what, and which rows are runs.
 
 A log is a list of dicts, a DataFrame (of pandas or polars; neither is needed here) or the path of a CSV. Columns are
 known by their usual names (``NAMES``), also below a prefix such as ``config.`` or ``summary/``, as Weights & Biases and

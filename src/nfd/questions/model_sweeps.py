@@ -1,4 +1,4 @@
-"""Transfer and capacity from the command line of anyone's networks: a constructor and batches by name."""
+"""Transfer and capacity from the command line, of the user's networks: a constructor and batches by name."""
 
 from __future__ import annotations
 

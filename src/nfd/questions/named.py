@@ -1,4 +1,4 @@
-"""What a command line names: objects as package.module:name, and the batches of anyone's networks."""
+"""What a command line names: objects as package.module:name, and the batches of the user's networks."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ jumps from seed to seed beside divergence, so the best rate is the mean of the l
 with replacement ("bagging"): its standard error is up to a third smaller there.
 
 The interval holds three errors, each once. Of the seeds: what the lowest point changes per seed, by least squares over
-the same samples, with Student's t. Of the curve's form: 0.6 of the distance to a parabola's vertex, less what the seeds
-make of that distance; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
+the same samples, with Student's t. Of the curve's form: 0.6 of the distance to a parabola's vertex, less the part of
+it that the seeds explain; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
 within half a step, in the share of the samples where a rate next to the best one has lost a fifth already.
 
 Source: Efron 2014, "Estimation and accuracy after model selection" (the error of a bagged estimate).

@@ -97,7 +97,7 @@ class PowerLaw:
     Attributes:
         form: its variables (width, depth, parameters, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
-        floor: the loss without end of every variable.
+        floor: the loss where every variable is infinite.
         coefficients, powers: ``A`` and ``p`` of every variable; a power that is known is 1.
         scatter: standard deviation of a run about the law.
         p_value: the chance of more misfit, were the law to hold; not-a-number where it cannot be tested.

@@ -1,4 +1,4 @@
-"""``nfd.predict``: the training of infinitely wide networks, the paper's or anyone's."""
+"""``nfd.predict``: the training of infinitely wide networks, the paper's or yours."""
 
 from __future__ import annotations
 

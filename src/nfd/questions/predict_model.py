@@ -1,4 +1,4 @@
-"""``nfd.predict`` of anyone's networks: the losses of an infinitely wide, and if asked infinitely deep, one.
+"""``nfd.predict`` of the user's networks: the losses of an infinitely wide, and if asked infinitely deep, one.
 
 Width: networks of a width n and others, narrower, R of each. The mean losses of both are ``loss + a / n``, which gives
 the loss at infinite width and its error (``nfd.limits.loss``). Depth: see ``nfd.limits.depth``; networks of different
@@ -80,7 +80,7 @@ def predict_model(
     executor: Executor | None = None,
     progress: bool = False,
 ) -> LossPrediction:
-    """As ``nfd.predict`` of anyone's networks says."""
+    """As ``nfd.predict`` says."""
     start = time.perf_counter()
     depth, law = check_depth(depth), law_of(optimizer)
     _check_limits(rule, law, depth)

@@ -1,9 +1,9 @@
-"""The transfer that a log tells of: best rates of anyone's runs, of any framework, and their drift.
+"""Transfer from a log: best rates of the user's runs, of any framework, and their drift.
 
 Where the largest network was trained at both best rates from starts that chose neither, a log holds the regret as well.
 Its losses may be of anything, so that no loss of a uniform guess is known. Where the caller gives none, the loss from
 which the progress of a size counts is five times as far above its best rate as its fifth best rate is: the fit then
-sees the five best rates, whatever the unit of the loss, and one rate that spikes without diverging does not decide its
+sees the five best rates, in any unit of the loss, and one rate that spikes without diverging does not decide its
 scale. Divergence counts as that loss. The regret then has no share of progress, and there is no verdict.
 """
 

@@ -1,4 +1,4 @@
-"""``nfd.transfer``: whether the best learning rate of a small network is that of a large one, for anyone's model."""
+"""``nfd.transfer``: whether the best learning rate of a small network is that of a large one, for your model."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class _Trials(Networks):
 
 
 def _check_seeds(records: Sequence[Record]) -> None:
-    """Refuse networks that are the same whatever their seed."""
+    """Refuse networks that are the same for every seed."""
     losses: dict[int, list[float]] = {}
     for record in records:
         losses.setdefault(record.config["seed"], []).extend(record.metrics.values())

@@ -45,7 +45,7 @@ def overview(results: Sequence[Result], problems: Sequence[str], drawers: Sequen
 
 
 def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
-    """A result: where it came from and its answers, then its findings, what ``drawers`` make of it, or values."""
+    """A result: where it came from and its answers, then its findings, the charts of ``drawers``, or values."""
     charts = [finding_section(finding, level=3) for finding in result.findings]
     drawn = [section for drawer in drawers for section in drawer(result)] + charts
     content = result.content

@@ -1,4 +1,4 @@
-"""Anyone's networks for a limit: each a trial, of a width and a depth, whose losses are the values."""
+"""The user's networks for a limit: each a trial, of a width and a depth, whose losses are the values."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _matrices(config: RunConfig) -> int:
 
 
 def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool = False) -> Iterator[Run]:
-    """The runs themselves, where configurations stand for some; each data set is read once, whatever the order."""
+    """The runs themselves, where configurations stand for some; each data set is read once, in any order."""
     prints: dict[Hashable, str] = {}
     for run in wanted:
         if isinstance(run, Run):

@@ -1,6 +1,6 @@
 """A sweep: what is missing is trained, group by group, and stored as it comes; a sweep can stop at any time.
 
-The driver is the only writer of its store. A group is committed whole, so that a sweep that was stopped, by whatever
+The driver is the only writer of its store. A group is committed whole, so that a sweep that was stopped, by any
 cause, and started again holds what an uninterrupted one holds.
 """
 

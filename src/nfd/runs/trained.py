@@ -54,7 +54,7 @@ def trained(configs: Sequence[RunConfig], dataset: Dataset, device: str = "cpu")
 
 
 def tested(config: RunConfig) -> slice:
-    """The test samples that a run is tested on: whatever its losses are compared with must be of the same."""
+    """The test samples that a run is tested on: losses that they are compared with must be of the same."""
     return slice(None if config.meter == "none" else TESTED)
 
 

@@ -1,4 +1,4 @@
-"""``nfd.plan``: initialisation, rates, decay and epsilon of every tensor of anyone's model, at any width and depth."""
+"""``nfd.plan``: initialisation, rates, decay and epsilon of every tensor of a model, at any width and depth."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def plan(
             None.
         roles: pattern to role, for what you know better: ``"input"``, ``"embedding"``, ``"tied"``, ``"vector"``,
             ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``. In patterns a last ``**`` stands for the rest.
-        decay: ``"constant-product"`` keeps rate times decay, ``"independent"`` keeps the shrinkage of a step whatever
-            the rate, ``"raw"`` passes the number on.
+        decay: ``"constant-product"`` keeps rate times decay, ``"independent"`` keeps the shrinkage of a step at every
+            rate, ``"raw"`` passes the number on.
         sample: an input (tensor, tuple of arguments, or dict of keyword arguments), to measure which matrices write the
             residual stream where the model's family is not known.
         batch, tokens: of a step and of the whole run, ``(small, large)``: those that the rate was tuned with, and those
@@ -188,7 +188,7 @@ def _parts_of_any(
     roles: Mapping[str, str],
     sample: Any,
 ) -> Parts:
-    """The parts of the plan of anyone's module."""
+    """The parts of the plan of a module."""
     chosen, base = rule_named(rule), given.built(model, blocks)
     if blocks is None and base is not None:
         blocks = _shown_blocks(model, base, given, chosen)

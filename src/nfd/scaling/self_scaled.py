@@ -79,7 +79,7 @@ class SelfScaled(nn.Module):
 
 
 def self_scaled_of(model: nn.Module) -> SelfScaled | None:
-    """The self-scaled network that a model is, whatever it is wrapped in; None where it is another module.
+    """The self-scaled network that a model is, also inside of wrappers; None where it is another module.
 
     Raises:
         ValueError: where such a network is only a part of the model.

@@ -34,7 +34,7 @@ def loss_named(name: str) -> Loss:
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """The batch-mean loss of what anyone's model returns, by name or as given; targets may have any dimensions."""
+    """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions."""
     if callable(loss):
         return loss
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]

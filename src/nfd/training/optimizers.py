@@ -174,7 +174,7 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
     Args:
         name: of a registered law.
         groups: parameters with their ``lr`` and, where it applies, ``eps`` and ``weight_decay``, which is 0 where a
-            group has none, whatever PyTorch's default.
+            group has none, also where PyTorch's default is another.
         momentum: where the optimizer has one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""``Recipe``: how networks of every size are trained alike, and what tells one version of its code from another."""
+"""``Recipe``: how networks of every size are trained alike, and a fingerprint of each version of its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Task``: what anyone's network is trained on and judged by."""
+"""``Task``: the batches that a network is trained on, and its losses."""
 
 from __future__ import annotations
 

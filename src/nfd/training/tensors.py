@@ -49,7 +49,7 @@ class TensorTask:
         eval_targets: Any = None,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """The task of tensors, or arrays, of one's own.
+        """The task of your own tensors or arrays.
 
         Args:
             inputs: ``[steps, batch, d]`` or ``[steps, d]``. targets: ``[steps, batch]`` or ``[steps]``.

@@ -4,7 +4,7 @@
 count, and zero, a frozen layer, lies far outside of every band, at a finite distance.
 
 **Place.** Layers of one kind, such as ``up`` of every block, are one curve along the blocks. A network with another
-number of blocks is read off it linearly, the first block at the first, the last at the last.
+number of blocks takes its values from this curve linearly: the first block at the first, the last at the last.
 
 **Size.** At every step and place the runs r of the ladder, of widths n and depths L, give two predictions by least
 squares,

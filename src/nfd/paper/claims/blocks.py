@@ -100,7 +100,7 @@ def _trained(evidence: Evidence, rule: str) -> Runs:
 
 
 def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
-    """What the shallowest network's best rate costs the deepest, read off its curve."""
+    """The cost of the shallowest network's best rate to the deepest, on its curve."""
     scores = list(_largest(evidence, rule).values())
     first, last = scores[0], scores[-1]
     lost = last.at(first.best()) - last.at(last.best())

@@ -35,7 +35,7 @@ class Crew(Protocol):
         ...
 
     def stop(self) -> None:
-        """End every worker, whatever it does."""
+        """End every worker, also one at work."""
 
 
 def outcomes(
