@@ -27,9 +27,11 @@ They do not. Definition 1 is the limit of the decoupled network. The standard ne
 Write the network and its backward flow (Eqs. 1 and 3) with $\tau = T/L$:
 
 $$
-h_l = h_{{l-1}} + \sqrt{{\frac{{\tau}}{{n}}}} W_l \phi(h_{{l-1}}), \qquad
-g_{{l-1}} = g_l + \sqrt{{\frac{{\tau}}{{n}}}} \phi'(h_{{l-1}}) \odot W_l^\top g_l, \qquad
-f = \frac{{v \cdot h_L}}{{n}}, \quad g_L = v .
+h_l = h_{{l-1}} + \sqrt{{\frac{{\tau}}{{n}}}} W_l \phi(h_{{l-1}}), \qquad f = \frac{{v \cdot h_L}}{{n}},
+$$
+
+$$
+g_{{l-1}} = g_l + \sqrt{{\frac{{\tau}}{{n}}}} \phi'(h_{{l-1}}) \odot W_l^\top g_l, \qquad g_L = v .
 $$
 
 So $g_l / n$ is the derivative of $f$ in $h_l$: a push of the stream by $\Delta$ after block $l$ changes $f$ by
@@ -40,11 +42,11 @@ updates of the output and input weights. For $\eta_c \to 0$ and infinite width a
 
 $$
 \Delta f = -\eta_c \ell' \left[ C_T + \int_0^T m_t P_t dt + \frac{{x \cdot \bar x}}{{d}} P_0 \right]
-\quad \text{{(standard)}}, \qquad P_t = E[g_t \bar{{g}}{{}}_t] .
+\quad \text{{(standard)}} .
 $$
 
-$C_T = E[h_T \bar{{h}}{{}}_T]$ and $P_t$ belong to the network before training. Their values are those of Props. 2, 3
-and 6, and no independence during training is assumed.
+Here $C_T = E[h_T \bar{{h}}{{}}_T]$ and $P_t = E[g_t \bar{{g}}{{}}_t]$ belong to the network before training. Their
+values are those of Props. 2, 3 and 6, and no independence during training is assumed.
 
 In Definition 1 the same push along $g_t$ arrives at $h_T$ unchanged. It counts with $E[g_T g_t] = 1$ in
 $f = E[g_T h_T]$, in place of $P_t$:
@@ -127,16 +129,16 @@ $D_0 = x \cdot \bar x / d$. Block $l$ multiplies them by $\sqrt{{\tau / n}} W_l 
 
 $$
 \frac{{1}}{{n}} W_l \mathrm{{diag}}(\phi' \bar\phi') W_l^\top g_l = s_{{l-1}} g_l + \text{{a fresh Gaussian vector}},
-\qquad s = E[\phi'(h) \phi'(\bar h)] .
 $$
 
-Times $\tau$, the Gaussian vectors of the $L$ blocks are independent and add up to order $\sqrt\tau$. The parts along
-$g_l$ add up to order one:
+with $s = E[\phi'(h) \phi'(\bar h)]$. Times $\tau$, the Gaussian vectors of the $L$ blocks are independent and add up
+to order $\sqrt\tau$. The parts along $g_l$ add up to order one:
 
 $$
-D_l = D_{{l-1}} + \tau (m_{{l-1}} + s_{{l-1}} D_{{l-1}}), \qquad \text{{as }} \tau \to 0: \quad D' = m + s D, \quad
-\Delta f = -\eta_c \ell' (C_T + D_T) .
+D_l = D_{{l-1}} + \tau (m_{{l-1}} + s_{{l-1}} D_{{l-1}}),
 $$
+
+which is $D' = m + s D$ as $\tau \to 0$, and $\Delta f = -\eta_c \ell' (C_T + D_T)$.
 
 Definition 1 drops $s D$. Eq. 5 keeps it with $\tau m_{{l-2}}$, the last increment, in place of $D_{{l-1}}$: hence its
 $\tau^2$. $C + D$ is the tangent kernel that `nfd.kernel(kind="ntk")` integrates, and the bracket of the closed form
