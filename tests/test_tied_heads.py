@@ -105,6 +105,13 @@ def test_a_head_is_wrapped_where_no_norm_can_take_its_factor(make: Any) -> None:
     assert any(WRAPPED in note for note in plan.notes)
 
 
+def test_without_a_sample_a_plan_says_that_it_does_not_know_the_norm() -> None:
+    plan = nfd.plan(Tied(64, 2), rule="mup", make_model=Tied, base_width=16, base_depth=2)
+    assert plan.multipliers == {"head": 0.25}
+    assert any("without sample= it is not known whether" in note for note in plan.notes)
+    assert not any(WRAPPED in note for note in plan.notes)
+
+
 @pytest.mark.parametrize(("optimizer", "decay"), [("adamw", 0.1), ("adam", 0.0), ("sgd", 0.1), ("muon", 0.1)])
 def test_both_ways_train_the_same_function(optimizer: str, decay: float) -> None:
     """Thirty steps, bit for bit: the ratio of widths is a power of two."""

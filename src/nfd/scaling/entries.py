@@ -14,6 +14,11 @@ from nfd.scaling.rules import INPUT_LIKE, Power, Role
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.sizes import Base, ratios, ratios_by_role
 
+_NO_NORM = {  # whether an input was followed
+    True: "no affine norm feeds it alone",
+    False: "without sample= it is not known whether an affine norm feeds it alone",
+}
+
 Settled = Mapping[str, tuple[Role, str]]  # every tensor's role, and why
 
 
@@ -76,7 +81,7 @@ def with_tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[d
     for name in _grown_heads(entries):
         if norm := _folding(structure, entries, name):
             folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0)) for n in norm}
-            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} stand for its factor 1/m.")
+            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor 1/m.")
     return folded, notes
 
 
@@ -121,7 +126,7 @@ def _wrapped_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[di
             heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
             factors |= dict.fromkeys(heads, 1 / entries[name].ratios.fan_out)
             notes.append(
-                f"{name} is the head as well, and no affine norm feeds it alone: plan.apply_ wraps {', '.join(heads)} "
+                f"{name} is the head as well, and {_NO_NORM[structure.followed]}: plan.apply_ wraps {', '.join(heads)} "
                 "in nfd.Scaled, which renames its entries of the state_dict; the factor is in plan.multipliers."
             )
     return factors, notes

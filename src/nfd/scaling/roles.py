@@ -52,6 +52,7 @@ class Anatomy:
         unscaled: modules in blocks whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
         attends: whether something in it looks like attention.
+        followed: whether an input was followed through the whole model.
     """
 
     tensors: dict[str, TensorInfo]
@@ -61,6 +62,7 @@ class Anatomy:
     unscaled: tuple[str, ...] = ()
     norms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     attends: bool = False
+    followed: bool = True
 
 
 def anatomy(
@@ -94,9 +96,11 @@ def anatomy(
             decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
     if traced is None:
-        return Anatomy(all_tensors, ordered, names, interrupted)
+        return Anatomy(all_tensors, ordered, names, interrupted, followed=False)
     unscaled = _unscaled(traced, names, decisions)
-    return Anatomy(all_tensors, ordered, names, interrupted, unscaled, traced.norms, traced.attends)
+    return Anatomy(
+        all_tensors, ordered, names, interrupted, unscaled, traced.norms, traced.attends, followed=sample is not None
+    )
 
 
 def _with_fans(all_tensors: dict[str, TensorInfo], traced: Trace | None) -> dict[str, TensorInfo]:

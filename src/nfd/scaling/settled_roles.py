@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.blocks import block_of, single_blocks
+from nfd.scaling.blocks import single_blocks
 from nfd.scaling.names import numberless
 from nfd.scaling.roles import Anatomy, Decision, RoleReason
-from nfd.scaling.rules import Role, Rule
+from nfd.scaling.rules import ROLES, Role, Rule
 
 _WAYS = {
-    RoleReason.NEEDS_SAMPLE: "sample=, an input to trace",
+    RoleReason.NEEDS_SAMPLE: "sample=, an input to trace, such as the inputs of a batch",
     RoleReason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
 }
 
@@ -35,7 +35,7 @@ def settled_roles(structure: Anatomy, chosen: Rule, rule: str, model: nn.Module)
         raise InputError(f"Rule {rule!r} {_needs(structure.interrupted, model)}")
     undecided = {n: d for n, d in decisions.items() if d.role is None}
     if undecided:
-        raise InputError(_question(undecided, structure))
+        raise InputError(_question(undecided))
     if chosen.scales_depth and not structure.blocks:
         raise InputError(f"Rule {rule!r} needs residual blocks; none were found. {_where_blocks_are(model)}")
     return {name: (d.role, d.why) for name, d in decisions.items() if d.role is not None}
@@ -63,30 +63,13 @@ def _where_blocks_are(model: nn.Module) -> str:
     return f"One module alone is not known to be a block: pass blocks={single[0]!r}, or take a depth of at least 2."
 
 
-def _question(undecided: Mapping[str, Decision], structure: Anatomy) -> str:
+def _question(undecided: Mapping[str, Decision]) -> str:
     """Which tensors are open, those of several blocks as one line, and what would decide them."""
     lines = list(dict.fromkeys(f"  {numberless(n)}: {d.why}" for n, d in undecided.items()))
     if len(lines) > 12:
         lines = [*lines[:12], f"  and {len(lines) - 12} more"]
     reasons = {decision.reason for decision in undecided.values()}
     ways = [way for reason, way in _WAYS.items() if reason in reasons]
-    ways.append(f"the roles yourself, such as (correct this guess)\n  roles={_guessed_roles(undecided, structure)}")
+    ways.append(f"the roles yourself: roles={{pattern: role}}, each one of {', '.join(ROLES)}")
     count = "1 tensor" if len(undecided) == 1 else f"{len(undecided)} tensors"
-    return "\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}"])
-
-
-def _guessed_roles(undecided: Mapping[str, Decision], structure: Anatomy) -> dict[str, Role]:
-    """Patterns to paste: the last matrix of a block is taken to write the stream, what follows blocks to read it."""
-    names = list(structure.tensors)
-    first = next((k for k, name in enumerate(names) if block_of(name, structure.blocks)), len(names))
-    guesses: dict[str, Role] = {}
-    inside: dict[str, str] = {}  # the last open matrix of every kind of block
-    for name in undecided:
-        t = structure.tensors[name]
-        block = block_of(name, structure.blocks)
-        if block is None:
-            guesses[name] = "readout" if names.index(name) > first else "embedding" if t.ins is None else "input"
-        elif not t.is_vector:
-            inside[numberless(block)] = f"{numberless(t.owner_name)}.*" if t.ins is not None else numberless(name)
-    guesses |= dict.fromkeys(inside.values(), "outer")
-    return guesses | {f"{block}.**": "inner" for block in inside}
+    return "\n".join([f"The plan cannot decide {count}:", *lines, f"Pass {', or '.join(ways)}."])

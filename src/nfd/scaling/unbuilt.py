@@ -52,7 +52,7 @@ def anatomy_by_base(
     alike = set(map(numberless, small.unscaled))
     unscaled = tuple(name for name in modules(model) if numberless(name) in alike)
     norms = {head: norm for head, norm in small.norms.items() if own.keys() >= {head, *norm}}  # outside of blocks
-    return Anatomy(with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends)
+    return Anatomy(with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends, small.followed)
 
 
 def _with_fans_of(t: TensorInfo, other: TensorInfo | None) -> TensorInfo:
