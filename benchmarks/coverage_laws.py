@@ -23,7 +23,7 @@ from nfd.core.statistics import Interval
 from nfd.questions.law_fit import fit_law
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.regret import Regret
-from nfd.questions.transfer import drift
+from nfd.questions.rule_transfer import drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]

@@ -14,7 +14,7 @@ import nfd
 from nfd.core.files import write_text
 from nfd.core.statistics import UNKNOWN, Interval, mean
 from nfd.meters.verdict import Axis
-from nfd.questions.transfer import RuleTransfer
+from nfd.questions.rule_transfer import RuleTransfer
 
 Row = Mapping[str, Any]
 

@@ -32,7 +32,7 @@ from nfd.nets.network import Network
 from nfd.questions.budget import best_size, returns
 from nfd.questions.costs import Cost, residual_costs
 from nfd.questions.law_fit import fit_law
-from nfd.questions.transfer import TOLERANCE
+from nfd.questions.rule_transfer import TOLERANCE
 from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 

@@ -24,8 +24,9 @@ from nfd.questions.law_fit import fit_law
 from nfd.questions.next_steps import NextStep, NextSteps
 from nfd.questions.optimum import Scores
 from nfd.questions.regret import Regret
+from nfd.questions.rule_transfer import RuleTransfer
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelTransferConfig
-from nfd.questions.transfer import RuleTransfer, Transfer
+from nfd.questions.transfer import Transfer
 from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 
 SIZES: dict[str, Any] = {"widths": (8, 16), "depths": (2, 4)}
@@ -67,6 +68,7 @@ def test_a_fault_with_a_cure_leads_to_a_check_under_it() -> None:
     assert (asked.optimizer, asked.roles) == ("adamw", ("head.*=readout",))
     assert "rule='complete-p'" in plan.command
     assert "roles={'head.*': 'readout'}," in plan.command
+    assert "make_optimizer(model, lr=lr)" in plan.command
 
 
 def test_no_fault_leads_to_later_steps_and_no_other_rule() -> None:
@@ -77,7 +79,7 @@ def test_no_fault_leads_to_later_steps_and_no_other_rule() -> None:
     assert (settings.rule, settings.at, settings.steps) == ("mup", (1, 4, 40), None)
     asked = as_typed(transfer)
     assert isinstance(asked, ModelTransferCommand)
-    assert (asked.rules, asked.steps) == (("mup",), 4)
+    assert (asked.rules, asked.steps) == (("mup",), None)  # a check is too short for a best rate
     incurable = judged_as("complete-p", ("stream_update", "depth", "GROWS"))
     assert not any(step.command.startswith("nfd check") for step in after_check(incurable))
 
@@ -206,7 +208,7 @@ def test_the_lines_of_a_plan_run(settings: dict[str, Any], tmp_path: Path, monke
     config = CheckConfig(**SIZES | {"optimizer": "adamw", "rule": "mup"} | settings)
     check = judged_as("mup", ("stream_update", "depth", "STABLE"))
     plan = NextSteps("asked_models:make").after_check(config, check)[-1]
-    namespace: dict[str, Any] = {"width": 16, "depth": 4}
+    namespace: dict[str, Any] = {"width": 16, "depth": 4, "lr": 0.01}
     exec(plan.command, namespace)
     rates = [group["lr"] for group in namespace["optimizer"].param_groups]
     assert 0.01 in rates  # a plan leaves some rates of the base, and changes others

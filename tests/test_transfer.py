@@ -19,8 +19,8 @@ from nfd.core.files import staged, write_text
 from nfd.questions.optimum import Scores, of_seeds, resamples, rounded, vertex
 from nfd.questions.recommendation import recommended
 from nfd.questions.regret import Regret
+from nfd.questions.rule_transfer import drift
 from nfd.questions.sweep_settings import TransferConfig
-from nfd.questions.transfer import drift
 from nfd.questions.transfer_findings import sentence, table
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.records import run_key
@@ -340,7 +340,7 @@ def test_the_recommendation_says_what_to_do() -> None:
     assert large.rate.value == pytest.approx(2**-4.5, rel=0.1)
     assert "No rule transfers" in str(large)
     few = transfer_of_sweep(config(seeds=2), cast(Sweep, Known(0.0, 0.0, start=-1.0))).rules
-    assert (recommended(few).kind, "--seeds 4" in str(recommended(few))) == ("more seeds", True)
+    assert (recommended(few).kind, "with 4 seeds" in str(recommended(few))) == ("more seeds", True)
     assert recommended([blind]).kind == "other rates"
     assert "Give other rates or more steps" in str(recommended([blind]))
 

@@ -19,7 +19,7 @@ from nfd.core.statistics import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.assumed import Assumed
 from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of
-from nfd.questions.transfer import Size, in_words, rate_in_words, signed
+from nfd.questions.rule_transfer import Size, in_words, rate_in_words, signed
 
 Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
 

@@ -10,7 +10,8 @@ from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
 from nfd.questions.findings.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
-from nfd.questions.transfer import Transfer, in_words, rate_in_words
+from nfd.questions.rule_transfer import in_words, rate_in_words
+from nfd.questions.transfer import Transfer
 
 
 def against_findings(transfer: Transfer) -> list[Finding]:

@@ -19,7 +19,8 @@ from nfd.questions.against import RateAgainst, SettingAxis, Variation
 from nfd.questions.halving import halved, wider
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.regret import Regret
-from nfd.questions.transfer import TOLERANCE, RuleTransfer, Size, Transfer
+from nfd.questions.rule_transfer import TOLERANCE, RuleTransfer, Size
+from nfd.questions.transfer import Transfer
 from nfd.runs.run import Run
 from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep, upset_in

@@ -19,8 +19,9 @@ from nfd.questions.budget import BestSize
 from nfd.questions.capacity_answers import Answers
 from nfd.questions.plan_lines import plan_lines
 from nfd.questions.recommendation import recommended
+from nfd.questions.rule_transfer import FEWEST_SEEDS
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelTransferConfig
-from nfd.questions.transfer import FEWEST_SEEDS, Transfer
+from nfd.questions.transfer import Transfer
 from nfd.runs.model_settings import CheckConfig, ModelConfig, ModelPredictConfig, RecipeConfig
 
 C = TypeVar("C", bound=ModelConfig)
@@ -64,10 +65,12 @@ class NextSteps:
         elif check.ok and len(check.at) == 1 and config.batches is None:
             steps.append(NextStep("See whether this still holds late", self._line("check", _later(config))))
         rules = list(dict.fromkeys((check.rule, cure or check.rule)))
-        steps.append(self._transfer("See whether the best rate transfers, and what it costs", config, rules, check.lr))
+        as_long_as_usual = config.model_copy(update={"steps": None})  # a check is too short for a best rate
+        purpose = "See whether the best rate transfers, and what it costs"
+        steps.append(self._transfer(purpose, as_long_as_usual, rules, check.lr))
         if check.rate_name == "lr":
-            lines = self._plan(config, rules[-1], check.lr)
-            steps.append(NextStep("Train at any size by the rate of the smallest, in Python", lines))
+            purpose = "Train at any size by the rate lr that is the best at the smallest, in Python"
+            steps.append(NextStep(purpose, self._plan(config, rules[-1], None)))
         return steps
 
     def after_transfer(self, config: ModelTransferConfig, transfer: Transfer) -> list[NextStep]:
@@ -121,7 +124,9 @@ class NextSteps:
         lines = plan_lines(self.model, config, config.rule, lr, base, adamw_lr=config.adamw_lr)
         return [*steps, NextStep("Train at any size by the rate of the base, in Python", lines)]
 
-    def _plan(self, config: ModelConfig, rule: str, lr: float, size: tuple[object, object] = ("width", "depth")) -> str:
+    def _plan(
+        self, config: ModelConfig, rule: str, lr: float | None, size: tuple[object, object] = ("width", "depth")
+    ) -> str:
         base = config.widths[0], config.depths[0]
         return plan_lines(self.model, config, rule, lr, base, size, config.make_optimizer)
 

@@ -15,7 +15,7 @@ def plan_lines(
     model: str,
     config: RecipeConfig,
     rule: str,
-    lr: float,
+    lr: float | None,
     base: tuple[int, int],
     size: tuple[object, object] = ("width", "depth"),
     make_optimizer: str | None = None,
@@ -24,9 +24,10 @@ def plan_lines(
     """The plan of the constructor ``model`` at a size, as these settings train it.
 
     Args:
-        model: package.module:name. base: width and depth that the rate was tuned at. size: width and depth: numbers, or
-            names to fill in. make_optimizer: package.module:name; None for PyTorch's. adamw_lr: of what Muon leaves to
-            AdamW; ``lr`` where None.
+        model: package.module:name. lr: of the base; None for one that is not known yet. base: width and depth that the
+            rate was tuned at. size: width and depth: numbers, or names to fill in.
+        make_optimizer: package.module:name; None for PyTorch's. adamw_lr: of what Muon leaves to AdamW; ``lr`` where
+            None.
     """
     make_model = name_at(model)
     settings = {
@@ -38,7 +39,9 @@ def plan_lines(
         "blocks": None if config.blocks is None else repr(config.blocks),
         "roles": roles_of(config),
     }
-    rates = f"lr={lr:g}" + (f", weight_decay={config.weight_decay:g}" if config.weight_decay else "")
+    rates = ("lr=lr" if lr is None else f"lr={lr:g}") + (
+        f", weight_decay={config.weight_decay:g}" if config.weight_decay else ""
+    )
     rates += "" if adamw_lr is None else f", adamw_lr={adamw_lr:g}"
     lines = [
         *import_lines([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval
 from nfd.questions.optimum import rate_of
-from nfd.questions.transfer import RuleTransfer, Size, in_words, rate_in_words
+from nfd.questions.rule_transfer import RuleTransfer, Size, in_words, rate_in_words
 
 Advice = Literal["use", "more seeds", "tune large", "other rates", "one size"]
 
@@ -58,8 +58,7 @@ class Recommendation:
         if self.kind == "more seeds":
             return (
                 f"No rule is known to transfer: {self.rule} costs {cost} of the progress at {large}. Ask again with "
-                f"more seeds (--seeds {2 * self.seeds}), or tune at the size that you train: there its best "
-                f"{self.name} is {rate}."
+                f"{2 * self.seeds} seeds, or tune at the size that you train: there its best {self.name} is {rate}."
             )
         return (
             f"No rule transfers: {self.rule} costs {cost} of the progress at {large}. Tune at the size that you train: "

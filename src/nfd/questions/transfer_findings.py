@@ -12,15 +12,8 @@ from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
-from nfd.questions.transfer import (
-    FEWEST_SEEDS,
-    RuleTransfer,
-    Transfer,
-    TransferVerdict,
-    in_words,
-    rate_in_words,
-    signed,
-)
+from nfd.questions.rule_transfer import FEWEST_SEEDS, RuleTransfer, TransferVerdict, in_words, rate_in_words, signed
+from nfd.questions.transfer import Transfer
 
 _MEANINGS: dict[TransferVerdict, str] = {
     "TRANSFERS": "it transfers",

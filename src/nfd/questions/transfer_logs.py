@@ -22,7 +22,8 @@ from nfd.core.errors import InputError, check_real
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
 from nfd.questions.optimum import Scores
 from nfd.questions.regret import Regret
-from nfd.questions.transfer import RuleTransfer, Size, Transfer, in_words
+from nfd.questions.rule_transfer import RuleTransfer, Size, in_words
+from nfd.questions.transfer import Transfer
 
 _NEAREST = 5  # rates of a fit
 _SAME = 0.25  # doublings within which a rate that was trained counts as the best one
