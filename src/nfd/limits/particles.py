@@ -40,15 +40,21 @@ _LOSSES: dict[str, Slope] = {
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of ``nfd.solve_nfd``, mean over replicates.
+    """The result of ``nfd.solve_nfd``, a mean over replicates.
 
     Attributes:
         outputs, outputs_stderr: f^(k) before the update of step k, [K].
         Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
-        min_eigenvalues: their raw smallest eigenvalues, [2, L+1] (Assumption 1), mean over replicates; not-a-number
-            when a replicate diverged.
+        min_eigenvalues: the smallest eigenvalues of Sigma and Theta, [2, L+1] (Assumption 1), mean over replicates;
+            not-a-number if a replicate diverged.
         dropped: how many directions the growing factors dropped, [2, L], summed over replicates: forward, backward.
-        diverged_at: the first step at which an output of a replicate left all bounds, or None; not-a-number from there.
+        diverged_at: the first step at which an output of a replicate diverged, or None. Numbers are not-a-number from
+            there on.
+
+    Example::
+
+        s = nfd.solve_nfd(x[:4], [1.0, -1.0, 1.0, -1.0], grid=4, eta_c=0.3, particles=64)
+        s.outputs, s.outputs_stderr  # before each of the four steps
     """
 
     outputs: Tensor

@@ -20,37 +20,45 @@ _WIDTH = 150  # of the printed table, at most
 
 @dataclass(frozen=True, repr=False)
 class LossPrediction:
-    """The losses of an infinitely wide network, as ``nfd.predict`` returns them; ``print`` shows them.
+    """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
-    Losses are those of the infinitely wide network: what the finite width of the networks that were run adds is
-    estimated and taken out, and their 95 % intervals count the noise of the networks, that of this correction and,
-    where the depth is infinite, how far the last doubling of the depth moved them.
+    The bias from the finite width of the trained networks is estimated and subtracted. The 95 % intervals include the
+    noise of the networks, the noise of this correction and, for infinite depth, the change at the last doubling of the
+    depth.
 
     Attributes:
-        loss, loss_stderr, loss_low, loss_high: [steps], batch means, their standard errors and intervals.
-        loss_bias, loss_bias_stderr: [steps], what ``width`` had added to the loss, and its error.
-        loss_resolution_bias, loss_resolution_bias_stderr: [steps], what the resolution of structured weights adds, at
-            most, and its error; it is not taken out, and the intervals count it. Zero for other weights.
-        loss_sampling_error, loss_depth_error: [steps], the other parts of the error beside that of ``loss_bias``: the
-            standard error of the wide networks, and how far the last doubling of the depth moved the losses.
+        loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the update of each step;
+            their standard errors and 95 % intervals.
+        loss_bias, loss_bias_stderr: [steps], the bias of ``width``, which was subtracted, and its error.
+        loss_resolution_bias, loss_resolution_bias_stderr: [steps], an upper estimate of what the resolution of
+            structured weights adds, and its error. It is not subtracted; the intervals include it. Zero for other
+            weights.
+        loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
+            networks, and the change of the losses at the last doubling of the depth.
         resolution: of structured weights, 0 where nothing is dropped; None for others.
-        weighing: exact layers against a resolution, predicted, where ``resolution="auto"`` chose; else None.
+        weighing: with ``resolution="auto"``, the predicted costs of exact layers and of a resolution; else None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
             eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
-            eval_loss_depth_error: the same of the mean loss on what is evaluated after the last step; None without it.
-            With the depth infinite it is the floor of the law of size.
-        depths: depths that were run; the last two are extrapolated when ``depth`` is infinite.
-        extrapolated: whether they were; otherwise everything is of the last of ``depths``.
-        width, replicates: of the ensembles. narrow_width: of those that show what ``width`` adds.
-        converged: whether the limit in depth was reached within ``rtol`` and the noise is small enough to tell
+            eval_loss_depth_error: the same of the mean evaluation loss after the last step; None without evaluation
+            data. At infinite depth it is the floor of the law of size.
+        depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
+        extrapolated: whether they were; otherwise all numbers are those of the last of ``depths``.
+        width, replicates: of the wide networks. narrow_width: of the networks that estimate the bias.
+        converged: whether the losses reached their limit in depth within ``rtol``, and noise is small enough to see it
             (always True for a finite depth that did not diverge).
         growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
             doubling; None before there are two.
-        weights: "structured", "deferred" or "dense", the cheaper by predicted cost.
-        ways: how a network of ``width`` at the last of ``depths`` could hold its weights, each with the bytes and the
-            seconds that were predicted.
-        seconds: time it took.
+        weights: "structured", "deferred" or "dense".
+        ways: the predicted bytes and seconds of a network of ``width`` and the last of ``depths``, for each kind of
+            weights.
+        seconds: time of the prediction.
         note: what limits the answer; empty if nothing.
+
+    Example::
+
+        p = nfd.predict(batches=batches, make_model=make_model, depth=2, lr=0.1, base_width=16, width=32, replicates=2)
+        for row in p.table:
+            print(row["step"], row["value"], row["low"], row["high"])
     """
 
     loss: Tensor
@@ -160,15 +168,25 @@ class LossPrediction:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(LossPrediction):
-    """The answer of ``nfd.predict`` for the paper's networks: losses, and outputs, which are means at ``width``.
+    """The result of ``nfd.predict`` for the paper's networks: losses, and outputs.
+
+    The losses are those of the infinitely wide network. Outputs are means over networks of the finite ``width``, and
+    ``bias`` estimates their distance from the limit.
 
     Attributes:
-        outputs, outputs_stderr: [steps, batch, C], before the update of each step; the error counts noise alone.
+        outputs, outputs_stderr: [steps, batch, C], before the update of each step. The standard error is that of the
+            noise alone.
         eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
-        bias, bias_stderr: RMS over outputs of the O(1/n) error after noise is subtracted, and that noise, in units of
-            the outputs.
+        bias, bias_stderr: the RMS over outputs of the O(1/n) error that noise does not explain, and the noise of this
+            estimate, in units of the outputs.
 
     The other attributes are those of ``nfd.LossPrediction``.
+
+    Example::
+
+        p = nfd.predict(inputs, targets, depth=2, eta_c=0.3, width=32, replicates=2)
+        p.loss[-1], p.loss_low[-1], p.loss_high[-1]  # of the last step
+        p.outputs.shape  # [2, 8, 10]
     """
 
     outputs: Tensor

@@ -66,52 +66,59 @@ def check(
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> Check:
-    """Check how the training of a model depends on its width and depth, by small networks and log-log slopes.
+    """Check whether the training of a model depends on its width and depth.
 
-    The base of every plan is the smallest width and depth; networks of ``nfd.nets`` have their own, width 1 and depth
-    1, so that ``eta_c`` is the paper's. Meters, after the last step and on the inputs of the first batch: those of
-    ``nfd.meters.updates``; ``gradient``, rms of dLoss/dh entering the first block over that leaving the last, at the
-    start; ``loss``, of the last batch before its update; ``gia_gap`` if ``gia``, the absolute
-    difference of the losses of the standard and the decoupled network, over the progress of the standard one since the
-    start, all on the first batch.
+    Small networks of every width and depth are trained for a few steps. Meters of their updates are then fitted by a
+    power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
+    networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
+    interval, a cause and a remedy.
 
-    With ``at`` every meter is read after each of these steps, ``gradient`` and ``loss`` before its update, and
-    ``alignment`` is among them. Training ends with the last of these steps.
+    Meters are read on the inputs of the first batch, after the last step:
 
-    An ambient ``torch.autocast`` does not reach the networks, which would be trained inside of one context and so be
-    evaluated with the casts of their first weights; put yours into the model's ``forward``.
+    - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
+    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before training;
+    - ``loss``: of the last batch, before its update;
+    - ``gia_gap``, with ``gia``: the absolute difference between the losses of the standard and the decoupled network,
+      over the progress of the standard one.
+
+    With ``at``, meters are read after each of these steps, and ``alignment`` is added; training ends with the last of
+    them. ``gradient`` and ``loss`` are read before the update of the step.
+
+    The smallest width and depth are the base of every plan. Networks of ``nfd.nets`` have the base of width 1 and depth
+    1, so that their rate is the paper's ``eta_c``. A ``torch.autocast`` around this call has no effect: put yours into
+    the model's ``forward``.
 
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, every pair; one value where that axis is not of interest.
+        widths, depths: of the networks; every pair is trained. Give one value for an axis that you do not check.
         batches: (inputs, targets), one per step. Inputs: a tensor, a tuple of arguments or a dict of keyword arguments.
-        rule, optimizer: as in ``nfd.plan``; by default the family's, for a constructor ``"depth-mup"`` and ``"sgd"``.
-            ``"sgd"``, ``"adam"`` and ``"adamw"`` are built here.
+        rule, optimizer: as in ``nfd.plan``; by default ``"depth-mup"`` and ``"sgd"``, or those of the family.
         blocks, roles: as in ``nfd.plan``, for a constructor.
-        lr: the base's learning rate; by default 0.1 for sgd, 0.001 for others.
-        eta_c: the same, as the paper calls it where the base is the network of width 1 and depth 1.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of what the model
-            returns and the targets.
+        lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
+        eta_c: the same for the paper's networks, whose base has width 1 and depth 1.
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of the model's output
+            and the targets.
         seeds: initialisations of each network, at least 2.
-        at: steps to look after, ascending, such as (1, 10, 100); by default the last one.
-        schedule: a function from the step, 0 for the first, to a factor on every rate, or from an optimizer to a
-            scheduler of PyTorch.
-        weight_decay: the base's.
-        adamw_lr: the base's rate of what Muon leaves to AdamW; ``lr`` where None.
-        make_optimizer: from parameter groups to an optimizer, for ones that PyTorch does not have.
-        gia: train the decoupled twin too (networks of ``nfd.nets`` with feedback="shared").
-        noise: estimate the noise scale of gradients after the last step, on the batches, which must be of one size:
-            ``Check.noise``.
-        device: where models and batches are moved to; None leaves them where ``make_model`` and you put them.
+        at: steps after which to read the meters, ascending, such as (1, 10, 100); by default the last step.
+        schedule: a function from the step (0 for the first) to a factor on every rate, or from an optimizer to a
+            PyTorch scheduler.
+        weight_decay: of the base.
+        adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; ``lr`` if None.
+        make_optimizer: a function from parameter groups to an optimizer, for optimizers that PyTorch does not have.
+        gia: also train the decoupled twin (networks of ``nfd.nets`` with feedback="shared").
+        noise: also estimate the noise scale of gradients after the last step (``Check.noise``). All batches must have
+            the same size.
+        device: where models and batches are moved; None leaves them where they are.
         progress: show a bar on a terminal.
 
     Returns:
-        verdicts: ``STABLE``, ``COLLAPSES``, ``GROWS``, ``UNCERTAIN`` or ``NOT MEASURED`` per meter and axis
-        (``nfd.meters.verdict``), from slopes pooled over seeds and sizes of the other axis, with 95 % intervals.
+        A ``Check``: print it for the table. Verdicts per meter and axis are ``STABLE``, ``COLLAPSES``, ``GROWS``,
+        ``UNCERTAIN`` or ``NOT MEASURED`` (``nfd.meters.verdict``). Slopes are pooled over seeds and the sizes of the
+        other axis.
 
     Raises:
-        ValueError, TypeError: naming the argument; also where two seeds give the same network, as intervals come from
-            how seeds differ.
+        ValueError, TypeError: naming the argument; also if two seeds give the same network, since intervals come from
+            differences between seeds.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
 

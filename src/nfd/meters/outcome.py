@@ -41,19 +41,28 @@ _DRAWS = (
 
 @dataclass(frozen=True)
 class Check:
-    """The result of ``nfd.check``; printing it shows the table.
+    """The result of ``nfd.check``. Print it to see the table.
 
     Attributes:
-        table: one dict per meter and axis: meter, axis, slope, low, high, limit, limit_low, limit_high (what it comes
-            to, over what it is at the largest size), verdict, reason, cause, since, seeds_needed.
+        table: one dict per meter and axis. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
+            ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. ``limit``,
+            ``limit_low`` and ``limit_high`` are the meter in the limit over the meter at the largest size. Also
+            ``meter``, ``axis`` and ``seeds_needed``.
         runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
             (``first``), and why others could not be read (``unread``).
         failures: what went wrong, once per kind, with the first step, layer and network.
-        rule, optimizer, lr, at, seeds: what ran, and the steps after which it was measured. rate_name: what ``lr`` is
-            called: ``eta_c`` for the paper's networks.
-        growth: with several steps, one dict per meter: its exponent against the step, ``meter ~ step^p``, as value, low
-            and high, over networks of every size.
+        rule, optimizer, lr, at, seeds: the settings, and the steps after which meters were read. rate_name: the name of
+            ``lr``, which is ``eta_c`` for the paper's networks.
+        growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
+            high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
+
+    Example::
+
+        check = nfd.check(make_model, [16, 32], [2], batches, rule="complete-p", optimizer="adamw", lr=3e-3)
+        for row in check.table:
+            print(row["meter"], row["axis"], row["slope"], row["verdict"])
+        check.ok  # False where a meter collapses or grows, or a training broke
     """
 
     table: list[dict[str, Any]]

@@ -57,13 +57,20 @@ class Replacement:
 
 @dataclass(frozen=True, repr=False)
 class Deferral:
-    """The matrices that ``nfd.defer`` replaces, one by one; ``print`` shows them, ``.table`` has plain dicts.
+    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it to see the table.
 
-    Bytes are those of matrices alone: vectors, and what a pass keeps for the gradient, come on top. Structured weights
-    are counted with as many directions as there are rows in training, which is a bound and mostly far too many.
+    Bytes are those of matrices alone, without vectors and without what a forward pass stores for gradients. Structured
+    weights are counted with as many directions as there are rows in training. This is a bound, and usually far too
+    high.
 
     Attributes:
-        weights: ``"structured"`` or ``"deferred"``. replacements: of every tensor of two or more dimensions.
+        weights: ``"structured"`` or ``"deferred"``. replacements: one for every tensor of two or more dimensions.
+
+    Example::
+
+        deferral = nfd.deferral(make_model(64, 2), sample=x, steps=100)
+        print(deferral.bytes, deferral.stored_bytes)  # with and without the replacement
+        [row for row in deferral.table if row["reason"]]  # the matrices that stay, and why
     """
 
     weights: str

@@ -60,21 +60,35 @@ class Horizons:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The answer of ``nfd.capacity``: a law of size, fitted to runs, and the best sizes; prints as a table.
+    """The result of ``nfd.capacity`` and ``nfd.fit_capacity``. Print it to see the table.
+
+    A law of size, fitted to the losses of runs, and the best size for a budget.
 
     Attributes:
-        law: ``floor + a/n + b/L`` (``Law``), or that of a ladder of any kind (``PowerLaw``).
-        losses: of the runs that were fitted, by size, in the order of ``law.variables``.
+        law: ``floor + a/n + b/L`` (``Law``), or a law of other variables (``PowerLaw``).
+        losses: of the fitted runs, by size, in the order of ``law.variables``.
         about: what the runs are, in words. score: what their loss is.
-        costs: what networks of any size cost, where that is known.
-        held_out: a size outside of a fit.
-        shorter: the law without the smallest sizes, where enough are left: a floor that moves with them is not yet
-            that of the limit at any misfit.
+        costs: parameters and operations of networks of any size, if known.
+        held_out: the largest size, predicted by a fit without it.
+        shorter: the law without the smallest sizes, if enough are left. A floor that moves without them is not yet the
+            limit, even if the law fits well.
         predicted: the floor by ``nfd.predict``, without a fit.
-        horizons: of the paper's networks.
-        lr: the rate of the runs, where they share one, and rate_name: what it is called.
-        speed: operations per second at which the largest was trained; not-a-number where that is not known.
-        notes: what was left out of the runs, and why; why small networks were trained one after another.
+        horizons: of the paper's networks, the answers at other horizons.
+        lr: the rate of the runs, if they share one. rate_name: its name.
+        speed: operations per second at which the largest network was trained; not-a-number if not known.
+        notes: which runs were left out, and why; why small networks were trained one after another.
+
+    Example::
+
+        rows = [
+            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + 0.01 * math.sin(n + 9 * L + seed)}
+            for n in (64, 128, 256)
+            for L in (4, 8, 16)
+            for seed in (0, 1)
+        ]
+        capacity = nfd.fit_capacity(rows)
+        capacity.floor.value, capacity.floor.low, capacity.floor.high
+        capacity.at(width=512, depth=32)  # the loss of a larger network, with its interval
     """
 
     law: Law | PowerLaw

@@ -67,33 +67,35 @@ def capacity(
 ) -> Capacity:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
 
-    The largest size is left out of a fit of its own, and predicted. What a size costs is counted, in parameters and in
-    the floating-point operations of its training.
+    The law answers how low the loss of a larger network would be (``.at``), and which size is best for a budget
+    (``.best``). The floor is the loss of the infinitely large network after the same training. As a test, the largest
+    size is predicted from a fit without it.
 
-    With several ``lengths`` every size is trained over each, and the law is ``floor + a/n + b/L + c/D^beta``, where D
-    is how many targets were seen (``tokens``): of the sizes from which it holds and predicts the largest.
+    With several ``lengths``, every size is trained over each number of steps. The law is then
+    ``floor + a/n + b/L + c/D^beta``, where D (``tokens``) is the number of targets seen. It is fitted to the sizes from
+    which it holds and predicts the largest one.
 
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, every pair, ascending; the smallest of each is the base of the plan. Three or
-            more of each, for a law that may be extrapolated.
+        widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of the plan.
+            A law that may be extrapolated needs three or more of each.
         batches: (inputs, targets), one update for each: a list, or a loader.
-        rule, optimizer, blocks, roles: as in ``nfd.plan``. The rate must not depend on size under the rule.
-        lr: rate of the base; by default the one that ``nfd.check`` takes for the optimizer.
-        seeds: networks of each size, at least 2.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``. Under the rule the best rate must not depend on size.
+        lr: learning rate of the base; by default that of ``nfd.check``.
+        seeds: of each size, at least 2.
         eval_batches: batches whose mean loss is fitted; by default the mean training loss over the last tenth of the
             steps.
-        lengths: numbers of steps, ascending, on the first batches; by default one, on all. A ``schedule`` must take
-            ``steps`` where there are several.
+        lengths: numbers of steps, ascending, on the first batches; by default one, on all. With several, a ``schedule``
+            must take ``steps``.
         out, executor, loss, weight_decay, schedule, make_optimizer, version, progress, device: as in ``nfd.transfer``.
 
     Returns:
         A ``Capacity``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)``, ``.best(flops=...)``
-        or ``.best(seconds=...)``, ``.table``; it prints as a table.
+        or ``.best(seconds=...)``, and ``.table``. Parameters and floating-point operations of every size are counted.
 
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
-        RuntimeError: with the line of your code, where a network cannot be trained.
+        RuntimeError: naming the line of your code at which a network cannot be trained.
 
     Example::
 

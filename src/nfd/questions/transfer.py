@@ -16,11 +16,26 @@ from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict, in_words
 
 @dataclass(frozen=True)
 class Transfer:
-    """The answer of ``nfd.transfer``: best rates, their drift with size, and the regret of tuning small; a table.
+    """The result of ``nfd.transfer`` and ``nfd.fit_transfer``. Print it to see the table.
+
+    Best rates, their drift with size, and the regret of tuning on a small network.
 
     Attributes:
-        rules: the answer for each. about: what was trained, in words. score: the loss that best rates minimise.
-        notes: what was left out of the runs, and why; why small networks were trained one after another.
+        rules: the answer for each rule. about: what was trained, in words. score: the loss that best rates minimise.
+        notes: which runs were left out, and why; why small networks were trained one after another.
+
+    Example::
+
+        rows = [
+            {"width": n, "lr": 2.0**k, "seed": seed, "loss": 2 + 0.1 * (k + 9 + seed / 9) ** 2}
+            for n in (64, 128)
+            for seed in (0, 1)
+            for k in range(-12, -6)
+        ]
+        answer = nfd.fit_transfer(rows)
+        best = answer.best("logged", 128, 1)
+        best.value, best.low, best.high  # the best rate and its 95 % interval
+        answer.drift("logged", "width").resolved  # whether it moves significantly with width
     """
 
     rules: tuple[RuleTransfer, ...]

@@ -65,62 +65,61 @@ def transfer(
     progress: bool = False,
     device: torch.device | str | None = None,
 ) -> Transfer:
-    """Find the best learning rate at every width and depth, and what the rate of a small network costs a large one.
+    """Find the best learning rate at every width and depth, and what tuning on a small network costs.
 
-    Every network is trained once on the batches, at every rate and from every seed; grids of rates grow while the best
-    rate lies at their end. Then the largest network is trained at the smallest one's best rate and at its own, from
-    ``2 seeds`` new starts.
+    Every network is trained on the batches at every rate and from every seed. If the best rate lies at an end of the
+    grid, more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest
+    network's best rate and at its own. The difference of the two losses is the regret.
 
-    With ``axes`` the best rate is found at every value of further settings too, one setting at a time, at every size:
-    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Its exponent stands beside the one that is
-    usually assumed, and width and depth may make one size.
+    With ``axes`` the best rate is also found at every value of other settings, one setting at a time:
+    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Each axis gets an exponent, which is
+    compared with the one that is usually assumed. One size is then enough.
 
-    Progress counts from log C, the loss of a uniform guess, for ``loss="cross-entropy"``, and from the mean loss of
-    untrained networks for any other, which must not be negative. A network that diverges has made none.
+    Progress is the fall of the loss from log C, that of a uniform guess, for ``loss="cross-entropy"``. For other
+    losses, which must not be negative, it is the fall from the mean loss of untrained networks. A network that diverges
+    has made no progress.
 
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, every pair, ascending; the smallest of each is the base of every plan. Two
-            sizes or more, unless there are ``axes``.
+        widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of every
+            plan. Two sizes or more, unless there are ``axes``.
         batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
             a dict of keyword arguments.
         rules: to compare, as in ``nfd.plan``.
-        optimizer: the name of a law, or a law; ``"muon"`` steps matrices in blocks, and AdamW the rest at the same
+        optimizer: the name of a law, or a law. ``"muon"`` trains matrices in blocks; AdamW trains the rest at the same
             rate, or at ``adamw_lr``.
-        lr: rates of the base to begin with, three or more that ascend by one factor; by default from an eighth to
-            eight times the rate that ``nfd.check`` begins with.
-        seeds: starts of every network, at least 2; a verdict needs 3.
-        eval_batches: batches by which the best rate is judged; by default the mean training loss over the last tenth of
+        lr: rates of the base to begin with: three or more, ascending by a constant factor. By default from an eighth to
+            eight times the default rate of ``nfd.check``.
+        seeds: of every network, at least 2; a verdict needs 3.
+        eval_batches: batches whose mean loss judges the rates; by default the mean training loss over the last tenth of
             the steps.
-        out: directory whose store keeps every run, so that the same call goes on where it was stopped; None keeps
-            nothing.
-        executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``; by default one
-            after the other in this process.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of what the model
-            returns and the targets.
+        out: directory that stores every run, so that the same call continues after a stop; None stores nothing.
+        executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
+            the other in this process.
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of the model's output
+            and the targets.
         weight_decay, adamw_lr: of the base.
         blocks, roles: as in ``nfd.plan``, for a constructor.
-        schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch;
-            with a second argument ``steps`` it is told how many there are.
-        make_optimizer: from parameter groups to an optimizer, in place of PyTorch's.
-        version: a text that you change with your code, where it draws random numbers of its own or takes no double
-            precision. Elsewhere stored runs are named by what the code computes.
-        axes: values by setting, ascending: ``"weight_decay"``; ``"batch_size"``, of the same samples in batches of
-            another size; ``"steps"``, the first batches; ``"warmup"``, the share of the steps over which rates rise
-            linearly; ``"adamw_lr"``, with Muon. A value of the call itself is trained once. Where the number of steps
-            varies, a ``schedule`` must take ``steps``.
-        halving: train rates to the end only where short trainings or the grid's ends call for them
-            (``nfd.questions.halving``). It takes fewer runs, and more of them after one another.
+        schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
+            has a second argument ``steps``, that is the number of steps.
+        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
+        version: a text that you change whenever your code changes. Needed only if the code draws its own random numbers
+            or does not run in double precision; otherwise changes are detected from what the code computes.
+        axes: setting to ascending values. ``"weight_decay"``; ``"batch_size"``, the same samples in batches of another
+            size; ``"steps"``, the first batches; ``"warmup"``, the share of the steps over which rates rise linearly;
+            ``"adamw_lr"``, under Muon. If the number of steps varies, a ``schedule`` must take ``steps``.
+        halving: choose rates by short trainings first (``nfd.questions.halving``). It needs less training in all, but
+            fewer trainings can run at the same time.
         progress: show a bar when stderr is a terminal.
-        device: where networks are trained; by default where the batches lie.
+        device: where networks are trained; by default the device of the batches.
 
     Returns:
-        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)``, ``verdict(rule)``; with
-        axes also ``best(rule, width, depth, batch_size=32)`` and ``drift(rule, "batch_size")``, the exponent.
+        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)`` and ``verdict(rule)``.
+        With axes also ``best(rule, width, depth, batch_size=32)`` and the exponent ``drift(rule, "batch_size")``.
 
     Raises:
         ValueError, TypeError: naming the argument.
-        RuntimeError: with the line of your code, where a network cannot be trained.
+        RuntimeError: naming the line of your code at which a network cannot be trained.
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
 

@@ -32,21 +32,23 @@ DECAYS: tuple[Decay, ...] = get_args(Decay)
 
 @dataclass(frozen=True)
 class Plan:
-    """Initial scale, rate, decay and epsilon of every tensor, by name; holds no tensors.
+    """The result of ``nfd.plan``: initial scale, rate, decay and epsilon of every tensor, by name.
+
+    It holds no tensors, can be saved, and fits every model with the same names and shapes.
 
     Attributes:
         rule, optimizer, decay: their names.
         width, depth: of the model over those of the base; ``depth`` is ``l`` in the formulas.
         entries: by canonical parameter name.
         blocks: names of the residual blocks.
-        multipliers: forward factors that cannot be folded, by module name; insert them with ``nfd.Scaled``.
-        notes: what the reader should know.
-        run: factors of the settings that follow the batch and the length of the run, for all tensors alike, beside
-            those of width and depth; None where neither was given.
+        multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
+        notes: what you should know.
+        run: how settings of all tensors follow batch size and length of the run; None if neither was given.
 
     Example::
 
         plan = nfd.plan(model, rule="complete-p", make_model=make_model, base_width=64, base_depth=2, sample=x)
+        print(plan)  # a row for every tensor
         plan.save("plan.json")
         nfd.Plan.load("plan.json").apply_(model, seed=0)
     """

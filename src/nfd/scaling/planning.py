@@ -82,44 +82,50 @@ def plan(
     critical_batch: float | Interval | None = None,
     laws: Mapping[str, bool] | None = None,
 ) -> Plan:
-    """Scale the initialisation and learning rate of every tensor of a model, from a smaller one that you tuned.
+    """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
 
-    The table is that of ``nfd.scaling.rules``, folded: the model needs no forward multipliers. Where the base is as
-    wide and deep as the model, every factor is 1.
+    The small model is the base. Tune its rate, then pass the same rate to the plan of the large model: the plan scales
+    it for every tensor by the rule. All factors are folded into initial weights and rates, so the model needs no
+    forward multipliers, with few exceptions (``Plan.multipliers``). If the base is as wide and deep as the model, every
+    factor is 1.
 
     Args:
-        model: any module; nothing is attached to it, and its numbers are left alone. On the meta device it needs a
-            base.
+        model: any module; the plan does not change it. On the meta device it needs a base.
         rule: ``"standard"``, ``"mup"``, ``"depth-mup"``, ``"depth-mup-inner"`` (Eq. 8) or ``"complete-p"``.
         base: the tuned model itself, or
-        base_width, base_depth: its width and depth, in the units of ``make_model`` where that is given, otherwise as
-            sizes of the residual stream and numbers of blocks. One of them alone means that only it differs. Networks
-            of ``nfd.nets`` have their own base, width 1 and depth 1, where nothing is given.
-        make_model: ``make_model(width, depth)`` builds the base, and a second instance that reveals which dimensions
+        base_width, base_depth: its width and depth. With ``make_model`` they are its arguments; otherwise the size of
+            the residual stream and the number of blocks. If only one is given, only that one differs. Networks of
+            ``nfd.nets`` have the base of width 1 and depth 1 by default.
+        make_model: ``make_model(width, depth)``. It builds the base, and a second model that shows which dimensions
             grow.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"``
-            (``torch.optim.Muon`` at its defaults for matrices in blocks, AdamW for the rest),
-            ``"muon-match-rms-adamw"``, ``"muon-spectral"`` and ``"muon-unit"`` (the same with other factors of shape),
-            a law or its name (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
-        blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, one ``*`` per part of a name; found where
-            None.
-        roles: pattern to role, for what you know better: ``"input"``, ``"embedding"``, ``"tied"``, ``"vector"``,
-            ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``. In patterns a last ``**`` stands for the rest.
-        decay: ``"constant-product"`` keeps rate times decay, ``"independent"`` keeps the shrinkage of a step at every
-            rate, ``"raw"`` passes the number on.
-        sample: an input (tensor, tuple of arguments, or dict of keyword arguments), to measure which matrices write the
-            residual stream where the model's family is not known.
-        batch, tokens: of a step and of the whole run, ``(small, large)``: those that the rate was tuned with, and those
-            of the model; both in tokens, or both in samples. Rates, weight decay, Adam's betas and epsilon follow them
-            by published laws (``nfd.scaling.run_laws``), each a row of ``plan.run.factors`` with its source.
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"`` (``torch.optim.Muon`` at its
+            defaults for matrices in blocks, AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"`` and
+            ``"muon-unit"`` (the same with other factors of shape), a law or its name (``nfd.register_optimizer``), or
+            an optimizer object, whose law is read from it.
+        blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, with one ``*`` per part of a name; None
+            finds them.
+        roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
+            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``. A final ``**`` in a pattern stands for
+            the rest.
+        decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` keeps the shrinkage per step
+            constant at any rate, ``"raw"`` leaves the decay as it is.
+        sample: an input (tensor, tuple of arguments, or dict of keyword arguments) to trace the forward pass with;
+            needed if the model's inputs are not known.
+        batch, tokens: size of a batch and of the whole run, ``(small, large)``: those that the rate was tuned with, and
+            those of the model, both in tokens or both in samples. Rates, weight decay, Adam's betas and epsilon are
+            scaled by published laws (``nfd.scaling.run_laws``). Each factor is a row of ``plan.run.factors`` with its
+            source.
         schedule: of the small run; the large run warms up for as many tokens. See ``plan.make_schedule``.
-        critical_batch: measured in the small run, in the unit of ``batch``, a number or an interval; rates stop growing
-            there. ``nfd.check(noise=True)`` estimates it.
-        laws: from the name of a law to whether it is applied, where it should not be: ``{"tokens-rate": False}``.
+        critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop growing
+            beyond it. ``nfd.check(noise=True)`` estimates it.
+        laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True, to apply it.
+
+    Returns:
+        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer.
 
     Raises:
-        ValueError: naming every tensor that could not be decided and what would decide it; also when a depth rule
-            meets a network without a pre-norm residual stream.
+        ValueError: naming every tensor that could not be decided, and how to decide it; also if a depth rule meets a
+            model without a pre-norm residual stream.
 
     Source: sections 2 and 4.2, Eq. 8; Yang et al., Tensor Programs V and VI; Dey et al. (CompleteP).
 
