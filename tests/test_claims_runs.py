@@ -268,6 +268,13 @@ def pairs(
     return {**figures, "claims": {"rates": made(answer, ended, **shared, width=16, eta_c=[0.02, 0.5])}}
 
 
+def deeper(gap: Callable[[RunConfig], float]) -> Parts:
+    """The same, and runs for the claims that reach depth 16 at the smaller width."""
+    more = pairs(gap, depths=(2, 4, 8, 16))
+    figures = pairs(gap)
+    return {**figures, "claims": {**figures["claims"], "4-depth-mup": more["4"]["depth-mup"]}}
+
+
 def deepest(config: RunConfig) -> int | None:
     return 5 if config.depth == 8 else None
 
@@ -356,6 +363,8 @@ INDEPENDENCE = [
     Case("corollary1-trained", lambda: pairs(lambda c: 0.2, ended=lambda c: 5 if c.eta_c == 0.5 else None),
          "does not hold", 0.2, (r"eta_c = 0\.5: unknown \(networks diverged\)",)),
     Case("corollary1-trained", lambda: pairs(ended=all_), "undecided"),
+    Case("corollary1-trained", lambda: deeper(lambda c: 0.2 * (c.depth < 16)), "holds", 0.0, ("nats at depth 16",)),
+    Case("corollary1-trained", lambda: deeper(lambda c: 0.2 * (c.depth == 16)), "does not hold", 0.2),
     Case("fig4-closes", lambda: pairs(lambda c: 0.4 / c.depth), "holds", -1.0, (r"\+0\.20.* at depth 2; .*\+0\.05",)),
     Case("fig4-closes", lambda: pairs(lambda c: -0.4 / c.depth), "holds", -1.0),
     Case("fig4-closes", lambda: pairs(lambda c: 0.3 * c.depth**-0.15), "holds with a condition", -0.15,
@@ -384,6 +393,7 @@ INDEPENDENCE = [
     Case("fig7-aligns", lambda: pairs(worse, ended=lambda c: 5 if c.width == 32 else None), "undecided",
          said=(NOTHING,)),
     Case("fig7-aligns", lambda: pairs(ended=all_), "undecided"),
+    Case("fig7-aligns", lambda: deeper(worse), "holds", -1.0, ("Gap over progress at depth 8",)),
     Case("fig7-gains", lambda: pairs(level=lambda c: 1 - c.width / 160), "holds", -0.1,
          ("at depth 8 changes by -0.10",)),
     Case("fig7-gains", lambda: pairs(level=lambda c: 1 + c.width / 160), "does not hold", 0.1),

@@ -28,6 +28,7 @@ from tests.handmade import (
 )
 
 from nfd.data.digits import digits
+from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.config import FigureConfig, Preset
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure4, figure5, figure6
 from nfd.paper.figures.beside_captions import CAPTIONS, Caption, Span, beside_captions
@@ -59,12 +60,14 @@ def planned(size: Preset) -> dict[str, dict[str, Runs]]:
 
     return {
         number: {name: Runs([run(c) for c in configs]) for name, configs in figure.grids(size, {}, digits()).items()}
-        for number, figure in FIGURES.items()
+        for number, figure in {**FIGURES, "claims": RUNS}.items()
     }
 
 
 def test_the_page_says_what_ran_beside_every_caption() -> None:
     rows = beside_captions(planned("cpu"), 50_000)
+    *_, deep = (row for row in rows if row["panel"] == "4 c, for claims")
+    assert "depth 4 to 64 (5 values); epochs 1; seeds 8" in deep["ran"]
     assert rows_in_markdown(rows) in (ROOT / "docs/figures.md").read_text()
     for number, parts in CAPTIONS.items():
         shown = set(FIGURES[number].parts["cpu"]) - {"limit"}  # which is what Figure 3 compares with

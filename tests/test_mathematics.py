@@ -111,7 +111,8 @@ def test_the_index_lists_every_page() -> None:
 
 def test_limits_count_the_claims_as_they_are() -> None:
     counts = {word: int(n) for word, n in re.findall(r"(undecided|not testable here): (\d+)", prose("claims"))}
-    said = f"{counts['undecided']} are undecided and {counts['not testable here']} are not testable here"
+    verb = "is" if counts["undecided"] == 1 else "are"
+    said = f"{counts['undecided']} {verb} undecided and {counts['not testable here']} are not testable here"
     assert said in " ".join(prose("limits-of-the-tool").split())
 
 

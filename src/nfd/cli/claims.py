@@ -42,6 +42,7 @@ class ClaimsCommand(PaperOptions):
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.core.machine import threads
         from nfd.paper.claims.table import CLAIMS, evidence_for, table, updated
+        from nfd.paper.figures.beside_captions import beside_captions
         from nfd.paper.pages import judged_before, write_claims
 
         with self.sweep(self.runs_in(directory)) as sweep:
@@ -52,5 +53,6 @@ class ClaimsCommand(PaperOptions):
         for row in judged:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
         rows = updated(judged_before(directory), judged) if self.only else judged
-        print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command)}")
+        beside = beside_captions(evidence.runs, len(evidence.dataset.train))
+        print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command, beside)}")
         return 0

@@ -46,7 +46,7 @@ def write_figures(
         [],
         opening=[*_warning(config), *(section for _, section in drawn)],
         closing=[
-            Section("What ran, beside the captions", [], table=beside, cards=True),
+            *_beside(beside),
             made_by(command, "The same command draws again without training."),
         ],
         content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
@@ -61,9 +61,18 @@ def rows_in_markdown(rows: Sequence[Row]) -> str:
 
 
 def write_claims(
-    config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
+    config: FigureConfig,
+    rows: Sequence[dict[str, Any]],
+    data: str,
+    directory: Path,
+    command: str,
+    beside: Sequence[Row] = (),
 ) -> Path:
-    """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path."""
+    """Write the table of claims as ``result.json``, Markdown and a page; returns the page's path.
+
+    Args:
+        beside: what ran for every panel and what its caption says (``figures.beside_captions``).
+    """
     intro = _intro(config, data, command)
     return Report(
         _CLAIMS,
@@ -71,6 +80,7 @@ def write_claims(
         config,
         [],
         opening=[*_warning(config), Section("How", [intro]), claims_section(rows)],
+        closing=_beside(beside),
         content={"data": data, "rows": list(rows)},
         texts={"claims.md": claims_page(config, rows, data, command)},
     ).write(directory)
@@ -88,6 +98,10 @@ def judged_before(directory: Path) -> list[dict[str, Any]]:
     return rows if are_claims(rows) else []
 
 
+def _beside(rows: Sequence[Row]) -> list[Section]:
+    return [Section("What ran, beside the captions", [], table=rows, cards=True)] if rows else []
+
+
 def _warning(config: FigureConfig) -> list[Section]:
     if config.size != "smoke":
         return []
@@ -96,10 +110,12 @@ def _warning(config: FigureConfig) -> list[Section]:
 
 def _intro(config: FigureConfig, data: str, command: str) -> str:
     return (
-        f"Statements of the paper, in our words, that can be measured, judged at size {config.size} on {data} by "
-        f"{command}. Intervals are 95 % ones, over seeds of the initial weights where networks are trained. The rule "
-        "that stands with each measurement makes the verdict: it holds, or does not, where the whole interval says so; "
-        "it holds with a condition where it does in part of the cases or under what the reading names; it is undecided "
-        "where the interval lies on both sides of the bound, or where networks diverged or the grid was too small to "
-        "tell, as the reading says. What was tried to make a statement hold stands with those that do not."
+        "These are statements of the paper, in our words, that can be measured. They are judged at size "
+        f"{config.size} on {data} by {command}. For example, fig1-train says that pre-activation networks train "
+        "faster: it holds where the whole interval of the difference in loss lies above 0. Intervals are 95 % ones, "
+        "over seeds of the initial weights where networks are trained. The rule beside each measurement makes the "
+        "verdict. A statement holds, or does not, where the whole interval says so. It holds with a condition where it "
+        "does in part of the cases or under the condition that its reading names. It is undecided where the interval "
+        "lies on both sides of the bound, where networks diverged, or where the grid was too small; the reading says "
+        "which. A statement that does not simply hold comes with a list of what was tried to make it hold."
     )

@@ -213,7 +213,8 @@ CLAIMS = (
         "backward-variance-printed",
         "Before Prop. 13, Appendix C.2",
         "Untrained gradients solve an SDE whose diffusion is the root of E g_t^2 alone, without phi'.",
-        f"{_P_0}, over e^T, which that gives; the value is for relu, T = 1. Holds if all are within {NEAR} of 1.",
+        f"{_P_0}, over e^T, the solution of that SDE; the value is for relu, T = 1. Holds if all are within {NEAR} of "
+        "1.",
         _printed,
     ),
     Claim(

@@ -20,13 +20,17 @@ _ONE_LAYER = {
 _WIDTH = {"depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": _RATES}
 _GAP = {"feedback": _BOTH, "depth": [4, 8, 16, 32], "width": 128, "batch": 128, "eta_c": [0.02, 0.5]}
 _GAINS = {"depth": 32, "batch": 128, "eta_c": 0.1, "steps": 390, "every": 30, "seeds": 8}
+_ALIGNED = {
+    "rule": "depth-mup", "feedback": _BOTH, "depth": [4, 8, 16, 32, 64], "batch": 128, "eta_c": 0.1, "steps": 390,
+    "every": 30,
+}  # fmt: skip
 _UNSTEADY = {"rule": "mup", "depth": 16, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 8}
 _LONG = {"epochs": 30, "seeds": 5}
 _TOY = {"steps": 6, "seeds": 3}
 
 _MORE: dict[str, Settings] = {
     "1-training": {
-        "order": ["pre", "post"], "depth": 64, "width": 128, "batch": 128, "eta_c": 0.01, "steps": 390, "seeds": 20,
+        "order": ["pre", "post"], "depth": 64, "width": 128, "batch": 128, "eta_c": 0.01, "steps": 390, "seeds": 40,
     },
     "2-depth": {"depth": [5, 10], "width": 128, "batch": 128, "eta_c": 0.1, "steps": 390, "seeds": 12},
     "2-large": {
@@ -35,11 +39,12 @@ _MORE: dict[str, Settings] = {
     "3-width": {
         "depth": 3, "width": [32, 64, 128, 256], "batch": 128, "eta_c": [1.414, 2.0], "steps": 390, "seeds": 12,
     },
+    "4-depth-mup": {**_ALIGNED, "width": 128, "seeds": 8},
     "4-gains": {**_GAINS, "width": 128},
     "4-unsteady": {**_UNSTEADY, "width": 128},
     "5-stream": {
         "block": "two-layer", "rule": "depth-mup-inner", "depth": [4, 8, 16, 32, 64, 128], "width": 128, "batch": 128,
-        "eta_c": 0.1, "meter": "updates", "steps": 300, "every": 100, "seeds": 6,
+        "eta_c": 0.1, "meter": "updates", "steps": 300, "every": 100, "seeds": 10,
     },
     "5-longer": {
         "block": "two-layer", "rule": "depth-mup", "depth": [3, 9], "width": 128, "batch": 128,
@@ -47,7 +52,7 @@ _MORE: dict[str, Settings] = {
     },
     "5-tuned": {
         "block": "two-layer", "rule": ["depth-mup", "depth-mup-inner"], "depth": 3, "width": 64, "batch": 128,
-        "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 8,
+        "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 20,
     },
     "7-gains": {**_GAINS, "width": 256},
     "7-unsteady": {**_UNSTEADY, "width": 256},

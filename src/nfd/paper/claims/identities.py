@@ -158,9 +158,9 @@ CLAIMS = (
     Claim(
         "learned-features",
         "Eq. 4, Section 4.2; Appendix E",
-        "After k steps of SGD a layer adds to the stream what its first weights add and a sum over past gradients of "
-        "layer l-1.",
-        "What training added to increments of the stream minus the sum, relative, float64, tanh; brackets: smallest "
+        "After k steps of SGD a layer adds two parts to the stream: that of its initial weights, and a sum over past "
+        "gradients of layer l-1.",
+        "The change of the stream's increments by training, minus the sum, relative, float64, tanh; brackets: smallest "
         f"and largest over networks and depths. Holds if all are below {EXACT:g}; with a condition if "
         "those with g_l are.",
         lambda evidence: judge_learned([residuals(evidence, depth) for depth in DEPTHS]),
@@ -169,7 +169,7 @@ CLAIMS = (
         "drift-factor",
         "The drift b before Eq. 22, Appendix G",
         "The drift b of the stream at finite depth, to be integrated over dt, is T/L times a sum over past gradients.",
-        "What training added to the stream over what the drift gives in a layer, dt = T/L (its first sum, with g_l), "
+        "The change of the stream by training, over the drift's change in a layer, dt = T/L (its first sum, with g_l), "
         f"float64; brackets: smallest and largest over networks and depths. Holds if all are within {EXACT:g} of 1; "
         "with a condition if all are L/T.",
         lambda evidence: judge_factor([residuals(evidence, depth) for depth in DEPTHS]),

@@ -125,7 +125,7 @@ def _mup_overfits(evidence: Evidence) -> Judged:
 
 
 def _improves(evidence: Evidence, metric: str) -> Judged:
-    runs = evidence.runs["4"]["depth-mup"].where(feedback="shared")
+    runs = evidence.part("4", "depth-mup").where(feedback="shared")
     shallow, deep = _ends(runs)
     change = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
     if not known(change):
@@ -135,7 +135,7 @@ def _improves(evidence: Evidence, metric: str) -> Judged:
 
 def _aligns(evidence: Evidence) -> Judged:
     """Whether the gap, over the progress, is none at the largest depth."""
-    runs = evidence.runs["4"]["depth-mup"]
+    runs = evidence.part("4", "depth-mup")
     gaps = {L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))}
     _, deep = _ends(runs)
     if missing := _compared(runs, evidence.classes, deep):
@@ -159,7 +159,7 @@ def _other_rates(evidence: Evidence) -> list[str]:
 
 def _closes(evidence: Evidence) -> Judged:
     """Whether the gap, over the progress, shrinks with depth."""
-    runs = evidence.runs["4"]["depth-mup"]
+    runs = evidence.part("4", "depth-mup")
     depths = _ends(runs)
     if missing := _compared(runs, evidence.classes, *depths):
         return undecided(_none_learns(missing))
@@ -215,8 +215,8 @@ def _lower(narrow: Tensor, wide: Tensor) -> Tensor:
 
 
 def _wide_aligns(evidence: Evidence) -> Judged:
-    runs = [evidence.runs[figure]["depth-mup"] for figure in ("4", "7")]
-    _, deep = _ends(runs[0])
+    runs = [evidence.part(figure, "depth-mup") for figure in ("4", "7")]
+    deep = max(set.intersection(*(set(some.values("depth")) for some in runs)))
     if any(_compared(r, evidence.classes, deep) for r in runs):
         return undecided(_none_learns([deep]))
     gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
@@ -291,7 +291,8 @@ CLAIMS = (
     ),
     Claim(
         "fig7-aligns", "Fig. 7c; Section I.2", "Width brings decoupled and standard depth-muP training closer.",
-        f"Exponent in n of the gap over progress at the largest depth, width 128 to 256: {_SHRINKS}.", _wide_aligns,
+        f"Exponent in n of the gap over progress at the largest depth of both widths, 128 and 256: {_SHRINKS}.",
+        _wide_aligns,
     ),
     Claim(
         "fig7-gains", "Fig. 7c; Section I.2", "Width improves depth-muP networks.",

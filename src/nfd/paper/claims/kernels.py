@@ -123,8 +123,8 @@ CLAIMS = (
         "hermite-coefficients",
         "Proof of Lemma 6, Appendix D",
         "No Hermite coefficient of a nonlinear, non-polynomial activation is zero.",
-        f"Smallest coefficient of degree 0 to 12 over the activations. Holds if for all none is below {ZERO:g}; with a "
-        "condition if for some.",
+        f"Smallest coefficient of degree 0 to 12 over the activations. Holds if no activation has one below {ZERO:g}; "
+        "with a condition if some have none.",
         _hermite,
     ),
     Claim(

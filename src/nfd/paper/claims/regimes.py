@@ -78,7 +78,7 @@ CLAIMS = (
     Claim(
         "kernel-regime",
         "Section 2; Yang & Hu 2021",
-        "With alpha = 1 and eta = eta_c training moves features by nothing in the limit of width.",
+        "With alpha = 1 and eta = eta_c training does not move features in the limit of width.",
         f"{_TRAINED}. Holds within {FLAT} of -1/2; {_CONDITION}.",
         lambda evidence: _regime(evidence, "kernel", -0.5),
     ),

@@ -206,12 +206,12 @@ CLAIMS = (
     ),
     Claim(
         "fig2-moderate-train", "Section 3.3; Fig. 2a", "A moderate increase of T improves training.",
-        "Training loss at the second T from 1 on minus at the first (2 and 1), paired by seed: holds below 0.",
+        "Training loss at the second T from 1 on (2) minus that at the first (1), paired by seed: holds below 0.",
         partial(_moderate, metric="train_loss"),
     ),
     Claim(
         "fig2-moderate-test", "Section 3.3; Fig. 2b", "A moderate increase of T improves performance.",
-        "Test loss at the second T from 1 on minus at the first (2 and 1), paired by seed: holds below 0.",
+        "Test loss at the second T from 1 on (2) minus that at the first (1), paired by seed: holds below 0.",
         partial(_moderate, metric="test_loss"),
     ),
     Claim(
@@ -221,12 +221,12 @@ CLAIMS = (
     ),
     Claim(
         "fig2-unstable-horizon", "Fig. 2c-d", "A very large T makes training unstable.",
-        "Share of networks of all depths that diverge or double their loss on the way, at the largest T minus at the "
-        "smallest, by seed: holds above 0.", _unstable_horizon,
+        "Share of networks of all depths that diverge or double their loss on the way, at the largest T minus that at "
+        "the smallest, by seed: holds above 0.", _unstable_horizon,
     ),
     Claim(
         "fig2-unstable-depth", "Fig. 2c-d", "A very large depth makes training unstable.",
-        f"The same share over T up to {_MODERATE:g}, at the largest depth minus at the smallest: holds above 0.",
+        f"The same share over T up to {_MODERATE:g}, at the largest depth minus that at the smallest: holds above 0.",
         _unstable_depth,
     ),
     Claim(

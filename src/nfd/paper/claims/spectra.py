@@ -20,7 +20,7 @@ _ROUNDING = 1e-11  # of the mean diagonal: what single precision leaves of a zer
 
 def _positive(evidence: Evidence, name: str) -> Judged:
     """The smallest relative eigenvalue over layers, in log10, at the largest width after the last step."""
-    runs = evidence.runs["6"]["online"]
+    runs = evidence.part("6", "online")
     widest = runs.where(width=max(runs.values("width")))
     relative, raw = figure6.smallest(widest, f"{name}_relative"), figure6.smallest(widest, name)
     decades = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
@@ -43,7 +43,7 @@ def _weighted(runs: Runs, name: str) -> str:
 
 
 def _decreases(evidence: Evidence, name: str) -> Judged:
-    runs = evidence.runs["6"]["online"]
+    runs = evidence.part("6", "online")
     widest = runs.where(width=max(runs.values("width")))
     first, last = (figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1))
     decades = mean_of(first - last)
@@ -60,7 +60,7 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
 
 
 def _grows(evidence: Evidence, name: str) -> Judged:
-    runs = evidence.runs["6"]["online"]
+    runs = evidence.part("6", "online")
     steps, _ = figure6.eigenvalues(runs, name)
     powers = {}
     for look in (0, len(steps) // 2, len(steps) - 1):
@@ -77,7 +77,7 @@ def _grows(evidence: Evidence, name: str) -> Judged:
 
 def _narrow(evidence: Evidence) -> Judged:
     """How close to zero the narrowest network's Sigma comes, over its diagonal, in decades."""
-    runs = evidence.runs["6"]["online"]
+    runs = evidence.part("6", "online")
     width = min(runs.values("width"))
     narrow = runs.where(width=width)
     steps, _ = figure6.eigenvalues(narrow, "sigma")

@@ -88,7 +88,7 @@ def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) 
 
 
 _NETWORKS = "Untrained relu networks with two-layer blocks on one input"
-_CONDITION = "with a condition if those of tanh networks only"
+_CONDITION = "with a condition if only those of tanh networks are"
 
 CLAIMS = (
     Claim(
@@ -101,7 +101,7 @@ CLAIMS = (
     Claim(
         "two-layer-factors",
         "Eq. 25, Appendix H",
-        "What the inner matrix makes of features and the outer one of gradients is of order one in width.",
+        "The inner matrix times features, and the outer matrix times gradients, are of order one in width.",
         f"{_NETWORKS}: exponents in n of the RMS of W_1 h/sqrt(n) and W_2' g/sqrt(n). Holds if both are within "
         f"{FLAT} of 0; {_CONDITION}.",
         lambda evidence: _of(evidence, "width", NAMES[2:4], 0.0),

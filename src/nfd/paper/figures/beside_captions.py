@@ -6,7 +6,7 @@ A caption is the settings that it states: single values, or the ends of a range.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nfd.paper.figures.panels import shown
 from nfd.paper.figures.selection import Runs
@@ -99,13 +99,18 @@ CAPTIONS: dict[str, dict[str, Caption]] = {
 def beside_captions(runs: Mapping[str, Mapping[str, Runs]], images: int) -> list[Row]:
     """A row for the panels of every part: what the caption states, what ran, and what is apart.
 
+    Runs of "claims" that stand for a whole part, as ``4-depth-mup``, have rows of their own at the end.
+
     Args:
         runs: by figure and part, as ``Evidence.runs``. images: of the training part, by which epochs are counted.
     """
-    return [
-        row(figure, caption, runs[figure][part], images)
-        for figure in runs
-        for part, caption in CAPTIONS[figure].items()
+    figures = [figure for figure in CAPTIONS if figure in runs]
+    parts = [(figure, part, caption) for figure in figures for part, caption in CAPTIONS[figure].items()]
+    more = runs.get("claims", {})
+    return [row(figure, caption, runs[figure][part], images) for figure, part, caption in parts] + [
+        row(figure, replace(caption, panels=f"{caption.panels}, for claims"), more[name], images)
+        for figure, part, caption in parts
+        if (name := f"{figure}-{part}") in more
     ]
 
 
