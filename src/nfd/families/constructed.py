@@ -47,14 +47,14 @@ def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth:
 
 @dataclass(frozen=True)
 class ConstructedFamily(Family):
-    """The networks that your function of (width, depth) builds, as a family.
+    """A family from your function ``make_model(width, depth)``.
 
     Args:
         make_model: the function.
-        base: the width and depth that rates are tuned at. Networks of ``nfd.nets`` have their own, width 1 and
-            depth 1, so that a rate is the paper's ``eta_c``.
+        base: the width and depth at which the rates were tuned. Networks of ``nfd.nets`` have the base of width 1
+            and depth 1, so that their rate is the paper's ``eta_c``.
         rule, optimizer, blocks, roles: as in ``nfd.plan``.
-        sample: an input, to measure roles and to take the fingerprint with.
+        sample: an input, to trace the model and to compute the fingerprint of its code.
         version: of the code, in place of a fingerprint.
 
     Example::

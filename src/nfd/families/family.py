@@ -17,9 +17,10 @@ from nfd.scaling.rules import RULES
 
 
 class Family(ABC):
-    """A network at every width and depth; ``nfd.check``, ``nfd.transfer`` and others take one.
+    """A model at every width and depth; ``nfd.check``, ``nfd.transfer`` and others accept one.
 
-    A family is a frozen dataclass. Its members share a rule and an optimizer, as a plan needs both.
+    You rarely need it: a function ``make_model(width, depth)`` is made a family automatically. Subclass it to describe
+    networks that know more about themselves. A family is a frozen dataclass; its members share a rule and an optimizer.
     """
 
     rule: RuleName

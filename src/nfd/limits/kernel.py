@@ -51,7 +51,7 @@ def kernel(
     return_error: bool = False,
     device: torch.device | str | None = None,
 ) -> Any:
-    """Gram matrix of the infinitely wide residual network at initialisation, infinitely deep or of a given depth.
+    """Gram matrix of a kernel of the infinitely wide residual network, infinitely deep or of a given depth.
 
     ``"nngp"``: the covariance C_T of outputs (Prop. 3). ``"ntk"``: the kernel of gradient descent on the standard
     network, ``-df(xbar) / (eta_c dLoss/df)`` of a first small step on x. ``"independent-feedback"``: the same for the
@@ -69,9 +69,9 @@ def kernel(
         device: where the matrix is computed; None for where X is, the CPU for arrays.
 
     Returns:
-        ``[N, M]`` float64, of the kind that came in (NumPy array, or tensor on that device), and the error if asked
-        for. Inputs of zero norm have kernel 0 with everything. Rows are worked on 65,536 entries at a time, so that
-        memory beyond the matrix stays at some MiB. Warns where the error is above 1e-9 (tanh, gelu: 1e-7).
+        ``[N, M]`` float64, as a NumPy array or tensor like the inputs, and the error with ``return_error``. Inputs of
+        zero norm have kernel 0 with all others. Memory beyond the matrix is a few MiB. A warning tells if the error is
+        above 1e-9 (tanh, gelu: 1e-7).
 
     Raises:
         ValueError, TypeError: naming the argument.

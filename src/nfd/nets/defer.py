@@ -41,11 +41,12 @@ def defer(
 ) -> nn.Module:
     """Replace the wide matrices of a model by layers that do not store their weights.
 
-    Replaced are ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
-    projections of ``nn.MultiheadAttention``: with a plan those that it calls hidden, inner or outer, otherwise those in
-    residual blocks. Each begins Gaussian, with the standard deviation of the plan, or of the weights that it replaces.
-    Biases and all other tensors stay; with a plan they begin by ``plan.apply_``. Step the model by
-    ``plan.make_optimizer`` or, the layers, by ``nfd.SGD`` or an ``nfd.EquivariantOptimizer``, such as ``nfd.Muon``.
+    It replaces ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
+    projections of ``nn.MultiheadAttention``. With a plan these are the matrices that it calls hidden, inner or outer;
+    otherwise those in residual blocks. A new layer starts with the standard deviation of the plan, or with that of the
+    weights that it replaces. Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``.
+    Train the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or an ``nfd.EquivariantOptimizer`` such as
+    ``nfd.Muon``.
 
     Args:
         model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
@@ -56,10 +57,12 @@ def defer(
             law of Gaussian weights.
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
             first or last ``**`` any number.
-        samples: how many rows the layers will be asked for in training, to make room at once: inputs times positions.
+        samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
+            once.
         resolution: of the layers; None for their own default.
-        memory: what the layers may hold after so many samples, such as ``"4 GiB"``; None for what the machine has.
-        seed: of all that is drawn.
+        memory: bound on the memory of the layers after so many samples, such as ``"4 GiB"``; None for that of the
+            machine.
+        seed: of all random numbers.
 
     Returns:
         the model, or the layer where the model is itself a linear map. Its attribute ``deferral`` says what was
@@ -124,7 +127,7 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
 
     Args:
         model: changed in place. Optimizers must be made again.
-        seed: of what a deferred layer was never asked.
+        seed: of the parts of deferred matrices that were not drawn yet.
 
     Returns:
         the model, or the dense module where the model is itself such a layer.

@@ -135,17 +135,16 @@ def deferral(
 ) -> Deferral:
     """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with memory and time.
 
-    Nothing is changed, and nothing is as large as the model: a sample is followed by shapes alone.
+    The model does not change, and no large memory is used: only shapes are followed through a forward pass.
 
     Args:
         model, plan, weights, where: as in ``nfd.defer``; the model may be on the meta device.
-        sample: a batch of the training, as the model takes it, to count the rows that every layer is asked for: inputs,
-            tokens, patches.
+        sample: a batch of the training, to count the rows that pass through every layer: inputs, tokens or patches.
         steps: how many such batches there are.
         samples: rows in training, of every layer, where there is no sample; as in ``nfd.defer``.
 
     Raises:
-        TypeError, ValueError: naming the argument; for a sample whose way through the model depends on its numbers.
+        TypeError, ValueError: naming the argument; if the path of the sample through the model depends on its values.
 
     Source: docs/howto/wide.md.
 

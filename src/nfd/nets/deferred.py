@@ -26,55 +26,55 @@ _OLD = {  # what saved layers of version 0.1 lack, as it was in them
 
 
 class DeferredLinear(FactoredLinear):
-    """``y = x W' + b`` with ``W`` [out_features, in_features], i.i.d. N(0, std^2) at the start, never stored.
+    """A linear layer with i.i.d. Gaussian initial weights that are never stored, so that it can be millions wide.
 
-    The trained matrix is
+    It computes ``y = x W' + b`` with ``W`` [out_features, in_features], N(0, std^2) at the start. The trained matrix is
 
         W = s W_0 + P D Q'
 
     (see ``nfd.nets.revealed``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, which begins at ``std`` and moves
-    by weight decay alone. The parameter ``update`` is D, small, in units of W and padded with zeros. So the layer
-    stands in for an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay and momentum. The law
-    of everything computed is that of the dense layer of the same width. A step costs O(n r b) and the state O(n r), r
-    being the samples seen so far.
+    only by weight decay. The parameter ``update`` is D, a small matrix in units of W, padded with zeros. So the layer
+    replaces an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay and momentum. All results
+    have exactly the distribution of the dense layer of the same width. After r samples the state takes O(n r), and a
+    step of b samples costs O(n r b).
 
-    **Long training.** With a ``resolution`` the part of a query outside of all recorded directions is recorded only
-    where it is longer than that: relative to the query forward, to the longest gradient so far backward. A shorter one
-    is answered by a draw given everything recorded, a new one at every call, and the update neither sees it nor answers
-    to it. So r stops growing where training meets nothing new, however many passes it makes. Each answer has the right
-    law given what is recorded; the joint law of several does not. No dense weights give all answers then:
+    **Long training.** A ``resolution`` keeps r from growing over many passes of the same data. Take the part of a
+    vector that lies outside of all recorded directions. It is recorded only if it is longer than the resolution,
+    relative to the vector in the forward pass and to the longest gradient so far in the backward pass. The product with
+    a shorter part is drawn again at every call, given everything recorded, and the update ignores it. Each product then
+    has the right distribution given the record, but several together do not, and no dense weights give all of them.
     ``complete()`` has those of the recorded directions.
 
-    Queries are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``) the state
-    stays untouched: every call is an exact conditional draw, but different calls are not mutually consistent. That
-    includes an unrecorded forward pass and its own backward pass: measure gradients of new inputs in training mode.
-    Their ``update.grad`` holds only the part that lies in directions already recorded.
+    **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise (``eval()``, ``no_grad``)
+    the state does not change: every call is an exact conditional draw, but different calls are not consistent with
+    each other. An unrecorded forward pass and its own backward pass are not either, so measure gradients of new inputs
+    in training mode. In evaluation, ``update.grad`` holds only the part in directions already recorded.
 
-    With independent feedback a dense layer holds two parameters and this one a single update, which is what global
-    gradient clipping then sees. One thread at a time may use the layer.
+    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream, so equal inputs give equal
+    outputs. With different inputs, copy and original are neither the same matrix nor independent. So use a copy in
+    place of its original, not beside it; make separate layers if they should differ.
 
-    ``copy.deepcopy`` copies the matrix, its history and its stream, as it copies the weights of an ``nn.Linear``: asked
-    the same, the copy answers the same. Asked differently, the two are neither one matrix nor independent, so let a
-    copy stand in for its original and not beside it; make layers one by one where they are to differ.
+    With independent feedback, a dense layer has two parameters and this one a single update; global gradient clipping
+    sees the difference. One thread at a time may use the layer.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter, uniform between -1 and 1 over
-            sqrt(in_features) at the start as in ``nn.Linear``.
+        bias: whether there is a ``b`` [out_features], an ordinary parameter. As in ``nn.Linear`` it starts uniform
+            between -1/sqrt(in_features) and 1/sqrt(in_features).
         std: standard deviation of the entries of ``W`` at the start, at least 0. That of ``nn.Linear`` is
             ``1 / sqrt(3 in_features)``.
-        feedback: ``"shared"``: ``W`` answers the backward pass too (the standard network);
-            ``"independent"``: an independent initial copy does, receiving the same updates (Corollary 1);
-            ``"static"``: an independent copy that is never updated (feedback alignment).
+        feedback: which matrix carries gradients backward. ``"shared"``: ``W`` (the standard network).
+            ``"independent"``: an independent initial matrix that receives the same updates (Corollary 1).
+            ``"static"``: an independent matrix that is never updated (feedback alignment).
         seed: of the reveal stream and the bias; the same seed and the same queries give the same numbers. None draws
             one from PyTorch's generator of the CPU, on any device, and moves it: layers made without a seed are
             independent of each other, and ``torch.manual_seed`` repeats them. Layers with an
             ``nfd.core.random.Increment`` each, of one path, are independent, too, and add up to the layers of a coarser
             cut of it.
-        tolerance: a direction shorter than this, relative to its query, is dropped; below 1, default 1e-5 in
-            float32 and 1e-10 in float64.
-        resolution: a direction shorter than this is answered and not recorded; above 0, below 1. None, or one at most
-            ``tolerance``, records every direction: the exact law.
+        tolerance: a direction shorter than this, relative to its vector, is dropped; below 1, default 1e-5 in float32
+            and 1e-10 in float64.
+        resolution: a direction shorter than this is not recorded; between 0 and 1. None, or at most ``tolerance``,
+            records every direction: the exact law.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where the factors live.
 

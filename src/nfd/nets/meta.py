@@ -9,11 +9,12 @@ from torch.overrides import TorchFunctionMode
 
 
 class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named as torch.no_grad is
-    """Within it, matrices are made on the meta device: they have shapes and no numbers, and take no memory.
+    """A context in which models are built without memory for their matrices, so that they can have any width.
 
-    Matrices are what a constructor makes by ``torch.empty`` with two or more dimensions, as all layers of PyTorch and
-    of Hugging Face do before they draw it. Vectors and buffers have numbers: rotary tables, masks, running statistics.
-    Under ``torch.device("meta")`` these would be lost. Give the model to ``nfd.plan`` and ``nfd.defer``.
+    Matrices are made on the meta device: they have shapes and no numbers. This applies to tensors of two or more
+    dimensions that are made by ``torch.empty``, as in all layers of PyTorch and Hugging Face. Vectors and buffers keep
+    their numbers: rotary tables, masks, running statistics. Under ``torch.device("meta")`` these would be lost. Pass
+    the model to ``nfd.plan`` and ``nfd.defer``.
 
     Example::
 

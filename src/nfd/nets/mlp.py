@@ -10,7 +10,9 @@ from nfd.scaling.rules import Role
 
 
 class MLP(Network):
-    """``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
+    """The vanilla network: no skip connections.
+
+    ``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
 
     Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in ``nfd.ResNet``.
 

@@ -22,7 +22,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(EquivariantOptimizer):
-    """``torch.optim.Muon`` that also steps ``DeferredLinear`` and ``StructuredLinear``, whose parameters grow.
+    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
 
     With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M = B``,
 

@@ -17,11 +17,11 @@ _FLAGS = ("nesterov", "maximize")
 
 
 class SGD(FactoredOptimizer, torch.optim.SGD):
-    """``torch.optim.SGD`` that also steps ``DeferredLinear`` and ``StructuredLinear``, whose parameters grow.
+    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
 
     SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
     it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused``
-    choose how, not what.
+    change the speed, not the result.
 
     Args:
         params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups hold options of
@@ -31,8 +31,8 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     Raises:
         ValueError, TypeError: for options of other optimizers, in a group or a loaded state; negative rates; and
             ``differentiable``, since a deferred layer cannot be differentiated twice.
-        RuntimeError: by ``step``, before anything moves, when the gradient of a deferred layer was changed by more than
-            a factor, and when D and s of one layer would be stepped differently.
+        RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
+            way than scaling, or if D and s of one layer have different settings.
 
     Source: docs/mathematics/deferred-decisions.md.
 

@@ -19,24 +19,24 @@ from nfd.nets.query import Kept
 
 
 class StructuredLinear(FactoredLinear):
-    """``y = x W' + b`` with ``W`` [out_features, in_features] that acts as a Gaussian matrix in the limit of width.
+    """A linear layer with fast products, whose training has the same limit of width as that of Gaussian weights.
 
-    The trained matrix is
+    It computes ``y = x W' + b`` with ``W`` [out_features, in_features]. The trained matrix is
 
         W = s W_0 + U'B'    or    W = s W_0 + B U
 
-    with W_0 of structured randomness (``nfd.nets.rotated``): entries of mean 0 and variance 1, products in O(n log n),
-    nothing recorded. ``scale`` is s, which begins at ``std`` and moves by weight decay alone. ``update`` is U, in units
-    of W and padded with zeros, beside an orthonormal basis B of the inputs seen in training, or of the gradients. So
-    the layer stands in for an ``nn.Linear`` that starts with this ``std``, at the same rate, weight decay, momentum and
-    norm clipping.
+    where W_0 is made of random signs and fast transforms (``nfd.nets.rotated``): its entries have mean 0 and variance
+    1, and a product takes O(n log n). ``scale`` is s, which begins at ``std`` and moves only by weight decay.
+    ``update`` is U, in units of W and padded with zeros. B is an orthonormal basis of the inputs seen in training, or
+    of the gradients. So the layer replaces an ``nn.Linear`` that starts with this ``std``, at the same rate, weight
+    decay, momentum and norm clipping.
 
-    Given W_0, the layer is a dense one whose gradients see the vectors of its basis up to ``resolution``. What an input
-    has outside of B is answered by W_0 and learns nothing. A step costs O(n r b + n log n b), the state O(n r), r being
-    the directions that are longer than ``resolution``.
+    Given W_0, the layer is a dense one that learns only in the directions of B. The part of an input outside of B is
+    multiplied by W_0 and learns nothing; ``resolution`` says how short it must be. With r directions in B, a step of b
+    samples costs O(n r b + n log n b), and the state takes O(n r).
 
-    Training has the limit of Gaussian weights as the width grows, by universality of first-order methods; at finite
-    width its law is not that of a Gaussian matrix. ``DeferredLinear`` has that law.
+    As the width grows, training has the limit of Gaussian weights, by universality of first-order methods. At finite
+    width its distribution is another; ``DeferredLinear`` has exactly that of a Gaussian matrix.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
@@ -44,8 +44,8 @@ class StructuredLinear(FactoredLinear):
         std: standard deviation of the entries of ``W`` at the start, at least 0.
         feedback: ``"shared"``, ``"independent"`` or ``"static"``, as in ``DeferredLinear``; the latter two draw a
             second matrix.
-        basis: ``"inputs"``, ``"gradients"``, or ``"auto"``: that of smaller rank in the first batch. In a Transformer
-            the vectors on the side of the residual stream have fewer directions than those inside of a branch.
+        basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the first batch. In a
+            Transformer, vectors of the residual stream have fewer directions than vectors inside of a branch.
         resolution: a vector whose remainder outside of B is shorter than this adds no direction; above 0, below 1.
             Relative to the vector, or to the root mean square of its batch where that is longer.
         seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in ``DeferredLinear``. With an

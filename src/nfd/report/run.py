@@ -34,10 +34,10 @@ _OF_MATRICES = {
 
 
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
-    """Write everything that a watch read so far as one page, which opens offline and follows the run.
+    """Write the page of a run: all readings of a watch so far, on one page that opens offline and follows the run.
 
-    Call it after a look, as often as you like. The file is replaced as a whole. A browser that shows it loads it again
-    until no look has come for a while.
+    Call it after every look. The file is replaced as a whole. A browser that shows the page reloads it until no look
+    has come for a while.
 
     Args:
         watch: of the training.

@@ -31,14 +31,14 @@ K = TypeVar("K")
 
 
 class Sweep:
-    """Train runs and store them in ``directory``, resumably; a context manager, one at a time in a directory.
+    """Train runs and store them in a directory, so that a stopped sweep can continue. Use it as a context manager.
 
     Args:
-        directory: holds ``runs.sqlite``; made if it is not there. None keeps runs in memory, for as long as the sweep.
-        executor: where runs are trained; this process by default. It changes no number.
+        directory: for ``runs.sqlite``; made if missing. None keeps the runs in memory while the sweep is open.
+        executor: where runs are trained; by default this process. It does not change any number.
         device: where the executor's workers compute. It changes numbers by rounding, and what deferred weights reveal,
             which is drawn there, within its law.
-        trackers: told of every run that is stored; one that raises is warned of, and is told when next it is there.
+        trackers: log every stored run. If one fails, you get a warning, and the next start logs what it missed.
         progress: show a bar when stderr is a terminal, with the time left: predicted before training begins, from the
             first steps of some networks, and corrected by the networks that were trained since.
 

@@ -10,10 +10,10 @@ from nfd.core.errors import InputTypeError, check_real
 
 
 class Scaled(nn.Module):
-    """``x -> factor * module(x)``, for the entries of ``plan.multipliers`` that name a module.
+    """Multiply the output of a module by a constant: ``factor * module(x)``. ``plan.apply_`` inserts it where needed.
 
-    The names of parameters inside stay what they are for a plan. Attributes of the module can be read through it, so
-    ``model.lm_head.weight`` still is the tied weight.
+    A plan still finds the parameters inside by their names. Attributes of the module can be read through it, so
+    ``model.lm_head.weight`` is still the tied weight.
 
     Args:
         module: whose output, a tensor, is multiplied.

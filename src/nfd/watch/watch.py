@@ -28,13 +28,12 @@ from nfd.watch.summary import line_of_watch, table_of_watch
 class Watch:
     """Meters of a model during training, per layer and for the network, in any training loop.
 
-    Call ``step()`` after every step of the optimizer, before ``zero_grad()``. After every ``every`` steps it looks: it
-    runs the sample through the model and adds rows. Training goes on as if there were no watch: parameters, gradients,
-    buffers, modes and random streams are what they were, to the last bit. Printing a watch shows the latest look beside
-    the first one.
+    Call ``step()`` after every step of the optimizer, before ``zero_grad()``. Every ``every`` steps it takes a look: it
+    runs the sample through the model and adds rows. Training is not affected, to the last bit: parameters, gradients,
+    buffers, modes and random streams stay as they were. Printing a watch shows the latest look beside the first one.
 
-    With ``W`` the effective weights, ``z`` what a matrix is applied to, ``h`` the stream behind a block, ``f`` the
-    outputs, all on the sample, and (0) marking the start:
+    Notation: ``W`` the effective weights, ``z`` the input of a matrix, ``h`` the stream behind a block, ``f`` the
+    outputs, all on the sample; (0) marks the start. The meters are:
 
     - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too: ``activation``,
       ``activation_update``, ``inner_update``, ``stream_update``, ``function_update``, ``function_update_inner``,
@@ -49,27 +48,27 @@ class Watch:
     - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.activity``).
 
     Args:
-        model: before its first step; compiled, wrapped by DDP or sharded by FSDP2 as it is. Under FSDP2 every process
-            calls ``step()``; under DDP one suffices.
+        model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
+            must call ``step()``; under DDP one suffices.
         plan: of this model.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword arguments.
-        every: after how many steps to look; by default so many that looking takes less than 3 % of the time, even of
-            small models (``benchmarks.watch``).
-        expected: a check of a ladder of small networks, or where it was stored: it gives every meter a band at this
-            size (``nfd.watch.bands``), and what leaves it is an alert. So does anything else that has
-            ``alerts(rows)``.
-        seed: that of ``plan.apply_``. Starts that it draws again are not stored.
-        samples: of a step's batch; where given, the gradients of the eight steps up to every look go into ``noise``, as
-            the optimizer left them: unclipped, and before they are set to zero.
+        every: steps between looks. The default takes less than 3 % of the time, also for small models
+            (``benchmarks.watch``).
+        expected: a check of small networks, or the path where it was stored. It gives every meter a band at this size
+            (``nfd.watch.bands``); a meter that leaves its band raises an alert. An object of yours with
+            ``alerts(rows)`` works too.
+        seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
+        samples: samples per step. If given, the gradients of the eight steps before every look are added to ``noise``.
+            They must be unclipped, and not yet set to zero.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
-        alerts: what ``expected`` says against the training (``nfd.watch.Alert``).
+        alerts: deviations from ``expected`` (``nfd.watch.Alert``).
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how many steps the optimizer has taken.
-        noise: of the gradients (``nfd.meters.noise.GradientNoise``), which ``noise.estimate()`` reads; None without
-            ``samples``. Rows have its estimate as ``noise_scale``, from where it is known. Where gradients are
-            accumulated, ``noise.add`` of every micro-batch is the better way.
+        noise: the noise of gradients (``nfd.meters.noise.GradientNoise``); None without ``samples``.
+            ``noise.estimate()`` gives the noise scale, and rows have it as ``noise_scale`` as soon as it is known. If
+            you accumulate gradients, call ``noise.add`` for every micro-batch instead.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
