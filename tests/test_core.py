@@ -117,23 +117,37 @@ def test_messages_name_the_argument_what_arrived_and_what_to_do() -> None:
         check_finite("x", torch.tensor([[1.0, 2.0], [math.nan, 1.0]]))
 
 
+@pytest.mark.parametrize("whole", [1, 4])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 6, 8, 12])
-def test_increments_of_a_path_are_orthogonal_sums_of_fresh_normals(depth: int) -> None:
+def test_increments_of_a_path_are_orthogonal_sums_of_fresh_normals(depth: int, whole: int) -> None:
     """The layers of one network are i.i.d. N(0, 1) exactly: their weights on fresh normals are orthonormal rows."""
-    terms = [{seed: weight for weight, seed in Increment(7, i, depth).terms} for i in range(depth)]
+    terms = [{seed: weight for weight, seed in Increment(7, i, depth, whole).terms} for i in range(depth)]
     seeds = sorted({seed for term in terms for seed in term})
     M = torch.tensor([[term.get(seed, 0.0) for seed in seeds] for term in terms], dtype=torch.float64)
     torch.testing.assert_close(M @ M.T, torch.eye(depth, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("whole", [1, 2, 4, 12])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-def test_halved_increments_add_up(depth: int) -> None:
+def test_halved_increments_add_up(depth: int, whole: int) -> None:
     def z(index: int, count: int) -> torch.Tensor:
-        return Increment(7, index, count).normal_(torch.empty(50, dtype=torch.float64), "init")
+        return Increment(7, index, count, whole).normal_(torch.empty(50, dtype=torch.float64), "init")
 
     for i in range(depth):
         halves = (z(2 * i, 2 * depth) + z(2 * i + 1, 2 * depth)) / math.sqrt(2)
         torch.testing.assert_close(halves, z(i, depth), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("whole", "most"), [(1, [2, 3, 4, 5]), (8, [4, 2, 1, 2]), (3, [2, 3, 4, 5])])
+def test_an_increment_is_one_draw_where_its_path_begins(whole: int, most: list[int]) -> None:
+    """Coarser ones are sums of draws, finer ones are halved; another odd factor is another path."""
+    terms = [[len(Increment(7, i, depth, whole).terms) for i in range(depth)] for depth in (2, 4, 8, 16)]
+    assert [max(lengths) for lengths in terms] == [min(lengths) for lengths in terms] == most
+
+
+def test_paths_that_begin_at_other_cuts_are_independent() -> None:
+    draws = [{seed for _, seed in Increment(7, i, whole, whole).terms} for whole in (1, 2, 4, 3) for i in range(whole)]
+    assert len(set.union(*draws)) == len(draws)
 
 
 @pytest.mark.parametrize("notebook", [True, False])

@@ -215,9 +215,9 @@ def test_a_study_is_a_table(by_hand: Study) -> None:
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.5])
-def test_structured_networks_are_compared_with_deferred_ones_of_their_seeds(by_hand: Study, bias: float) -> None:
+def test_structured_networks_are_compared_with_gaussian_ones_of_their_seeds(by_hand: Study, bias: float) -> None:
     study = copied(by_hand)
-    structured = study.measured.limits["shared", DEPTHS[-2]]
+    structured = study.measured.narrow["shared"] = study.measured.limits["shared", DEPTHS[-2]]
     study.measured.exact["shared"] = structured * (1 - bias) + 1e-4 * torch.randn(
         structured.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )

@@ -35,11 +35,16 @@ class Increment:
     A step is halved as Levy does: its halves are ``(z + y) / sqrt(2)`` and ``(z - y) / sqrt(2)``, y fresh. So for
     every ``count`` the increments are i.i.d. N(0, 1), and those of ``2 count`` add up to those of ``count``: layers
     of networks with L and 2L blocks that are seeded by the same path converge, sample by sample, as L grows.
+
+    A path begins with ``whole`` steps, each of one draw; coarser steps are sums of these, finer ones are halved from
+    them. So an increment has few terms where ``count`` is near ``whole``. Paths of one seed that begin with different
+    numbers of steps are not one path, and neither are counts that differ by more than a power of two.
     """
 
     seed: int
     index: int = 0
     count: int = 1
+    whole: int = 1
 
     def normal_(self, out: Tensor, *names: str | int) -> Tensor:
         """Fill ``out`` with the normal numbers that this increment has in the stream ``names``."""
@@ -53,16 +58,31 @@ class Increment:
     @property
     def terms(self) -> list[tuple[float, int]]:
         """Weights and seeds of the independent normals that this increment is the sum of; squares add up to 1."""
-        odd = self.count // (self.count & -self.count)
-        levels = (self.count // odd).bit_length() - 1
-        root = self.seed if odd == 1 else derive(self.seed, "step", odd, self.index >> levels)
-        terms = [(math.pow(2, -levels / 2), root)]
-        for level in range(1, levels + 1):
-            later = levels - level
+        odd, halvings = _halved(self.count)
+        drawn_odd, drawn = _halved(self.whole)
+        drawn = drawn if drawn_odd == odd else 0
+        finer, coarser = max(halvings - drawn, 0), max(drawn - halvings, 0)
+        first, pieces = self.index << coarser >> finer, 1 << coarser
+        terms = [
+            (math.pow(2, -(finer + coarser) / 2), self._draw(odd << drawn, piece))
+            for piece in range(first, first + pieces)
+        ]
+        for level in range(drawn + 1, halvings + 1):
+            later = halvings - level
             sign = -1 if (self.index >> later) & 1 else 1
             halved = derive(self.seed, "halving", odd << (level - 1), self.index >> (later + 1))
             terms.append((sign * math.pow(2, -(later + 1) / 2), halved))
         return terms
+
+    def _draw(self, count: int, index: int) -> int:
+        """The seed of an increment that is one draw."""
+        return self.seed if count == 1 else derive(self.seed, "step", count, index)
+
+
+def _halved(count: int) -> tuple[int, int]:
+    """``(odd, k)`` with ``count = odd 2^k``."""
+    k = (count & -count).bit_length() - 1
+    return count >> k, k
 
 
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:

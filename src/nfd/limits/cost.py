@@ -104,7 +104,7 @@ def _dense(problem: Problem, n: int, depth: int) -> Storage:
 
 def _structured(problem: Problem, n: int, depth: int, rank: int | None = None) -> Storage:
     layers, task = depth * problem.layers_per_block, problem.task
-    terms = len(Increment(0, 0, depth).terms) if problem.coupled else 1
+    terms = len(Increment(0, 0, depth, problem.coupled).terms) if problem.coupled else 1
     states = 1 if problem.momentum > 0 else 0
     use = MatrixUse(n, n, task.batch, task.samples if rank is None else rank, states, False, _FLOAT, terms)
     cost = recorded_cost(use) if rank is None else structured_cost(use)

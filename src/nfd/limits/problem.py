@@ -22,7 +22,8 @@ from nfd.training.tensors import TensorTask
 class Problem:
     """A task and everything that fixes the run but n, L, seed.
 
-    ``coupled``: whether networks of one seed at depths L and 2L are one Brownian path (see ``nfd.ResNet``).
+    ``coupled``: where networks of one seed at depths L and 2L are one Brownian path, the depth at which its increments
+    are drawn (see ``nfd.ResNet``); False elsewhere.
     """
 
     task: TensorTask
@@ -34,7 +35,7 @@ class Problem:
     feedback: str
     rule: RuleName
     device: torch.device
-    coupled: bool
+    coupled: int
 
     @property
     def layers_per_block(self) -> int:
@@ -85,7 +86,7 @@ def problem(
     feedback: str,
     rule: str,
     device: torch.device | str,
-    coupled: bool,
+    coupled: int,
 ) -> Problem:
     """Check what ``nfd.predict`` was given and bring it into one shape."""
     place = check_device(device)

@@ -234,7 +234,8 @@ class FactoredLinear(nn.Module):
         """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
         source = self.matrix.source
         sizes = [self.out_features, self.in_features]
-        return [*sizes, FEEDBACKS.index(self.feedback), source.seed, source.index, source.count]
+        drawn = [source.seed, source.index, source.count, source.whole]
+        return [*sizes, FEEDBACKS.index(self.feedback), *drawn]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self._check()

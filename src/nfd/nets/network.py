@@ -53,7 +53,8 @@ class Network(ScaledNetwork):
     """
 
     stackable: ClassVar[bool] = False
-    coupled: bool = False
+    coupled: int = 0
+    """The depth at which every layer is one draw of the path whose increments the layers are; 0 without a path."""
 
     def __init__(
         self,
@@ -201,8 +202,9 @@ class Network(ScaledNetwork):
         """Make the hidden layers, where they follow from the arguments of every network."""
 
     def _layer(self, name: str, index: int) -> Linear:
-        path = Increment(derive(self.seed, "init", name), index, self.depth)
-        seed = path if self.coupled else derive(self.seed, "init", name, index)
+        seed: int | Increment = derive(self.seed, "init", name, index)
+        if self.coupled:
+            seed = Increment(derive(self.seed, "init", name), index, self.depth, self.coupled)
         options = self._factory if self.resolution is None else self._factory | {"resolution": self.resolution}
         return _LAYERS[self.weights](self.width, self.width, feedback=self.feedback, seed=seed, **options)
 

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, check_choice, check_flag, check_real
+from nfd.core.errors import MOST, InputError, check_choice, check_count, check_real
 from nfd.core.names import Block, Feedback, NetworkWeights, Order, Regime
 from nfd.nets.network import Network, trainable
 from nfd.nets.streams import Arithmetic
@@ -49,7 +49,9 @@ class ResNet(Network):
             deferred ones is the exact law.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
         coupled: whether the layers are increments of one Brownian path, so that networks of one seed and width with
-            L, 2L, 4L, ... blocks are that path cut ever finer; the law of each is the same either way.
+            L, 2L, 4L, ... blocks are that path cut ever finer; the law of each is the same either way. A number is
+            the depth at which every layer is one draw (True: 1), from which other depths are made: near it networks of
+            the path are cheapest (``nfd.core.random.Increment``). Networks are coupled where they have the same one.
         dtype, device: of parameters and factors.
 
     Raises:
@@ -83,7 +85,7 @@ class ResNet(Network):
         feedback: Feedback = "shared",
         resolution: float | None = None,
         seed: int = 0,
-        coupled: bool = False,
+        coupled: bool | int = False,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -112,7 +114,7 @@ class ResNet(Network):
             )
         if self.order == "post" and self.block == "two-layer":
             raise InputError("order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'.")
-        self.coupled = check_flag("coupled", coupled)
+        self.coupled = int(coupled if isinstance(coupled, bool) else check_count("coupled", coupled, maximum=MOST))
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 

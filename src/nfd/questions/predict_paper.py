@@ -25,7 +25,7 @@ from nfd.core.names import NetworkWeights, PaperWeights
 from nfd.core.statistics import stderr
 from nfd.limits.depth import Limit
 from nfd.limits.loss import output_bias
-from nfd.limits.networks import PaperNetworks
+from nfd.limits.networks import DEPTHS, PaperNetworks
 from nfd.limits.prediction import Prediction
 from nfd.limits.problem import Problem, problem
 from nfd.limits.sampler import Sampler
@@ -82,7 +82,7 @@ def predict_paper(
         feedback=feedback,
         rule=rule,
         device=device,
-        coupled=depth == math.inf and block == "one-layer",
+        coupled=DEPTHS[1] if depth == math.inf and block == "one-layer" else False,
     )
     choice = check_choice("weights", weights, get_args(PaperWeights))
     kinds = resolved([kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)], choice, resolution)

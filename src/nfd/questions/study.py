@@ -39,7 +39,7 @@ LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
 NARROW = 4  # the width bias is measured against networks this many times narrower
 _MEMORY = bytes_of("8 GiB")
-_CERTIFICATES = 4  # networks with deferred weights that certify structured ones, of every kind of feedback
+_CERTIFICATES = 10  # narrow networks with Gaussian weights that certify structured ones, of every kind of feedback
 _PROBES = 64  # test samples on which updates are measured
 
 K = TypeVar("K")
@@ -51,17 +51,17 @@ class Measured:
 
     Attributes:
         limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for infinitely wide ones.
-        exact: feedback to the same of deferred networks, from the same seeds, that certify structured ones of the
-            last depth but one; empty where no weights are structured.
         narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
+        exact: feedback to the same of networks with Gaussian weights, which certify those of ``narrow`` with their
+            seeds; empty where no weights are structured.
         real: (depth, width) to outputs [seeds, steps, batch, C].
         blocks: a row per rule, depth and seed of two-layer networks, after the first step and after the last.
         seconds: unit to the time it took. complete: whether every unit is done.
     """
 
     limits: dict[tuple[Feedback, int], Tensor] = field(default_factory=dict)
-    exact: dict[Feedback, Tensor] = field(default_factory=dict)
     narrow: dict[Feedback, Tensor] = field(default_factory=dict)
+    exact: dict[Feedback, Tensor] = field(default_factory=dict)
     real: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     blocks: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Study:
     def weights(self) -> NetworkWeights:
         """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
         c = self.config
-        given = self._problem("shared", "one-layer", "depth-mup", coupled=True)
+        given = self._limit_problem("shared")
         way = within(given, c.limit_width, c.depths[-1], _MEMORY, get_args(NetworkWeights))
         if way is None:
             raise InputError(
@@ -121,6 +121,17 @@ class Study:
                 "depths, steps or batch."
             )
         return way.weights
+
+    @property
+    def narrow_width(self) -> int:
+        """Width of the networks that show what ``limit_width`` adds, and of those that certify structured weights."""
+        return max(1, self.config.limit_width // NARROW)
+
+    @cached_property
+    def exact_weights(self) -> NetworkWeights:
+        """How the networks that certify structured ones hold their weights, which have the law of Gaussian ones."""
+        way = within(self._limit_problem("shared"), self.narrow_width, self.config.depths[-2], _MEMORY)
+        return "deferred" if way is None else way.weights
 
     def facts(self) -> dict[str, Any]:
         """What ran, where, and on what."""
@@ -185,14 +196,20 @@ class Study:
     def _units(self) -> Iterator[_Unit]:
         c, measured = self.config, self.measured
         for feedback in LIMITS:
-            given = self._problem(feedback, "one-layer", "depth-mup", coupled=True)
+            given = self._limit_problem(feedback)
             for depth in c.depths:
                 name = f"infinitely wide, {feedback} feedback, depth {depth}"
-                yield self._limit(name, given, c.limit_width, depth, measured.limits, (feedback, depth))
-            name, width = f"width bias, {feedback} feedback", max(1, c.limit_width // NARROW)
-            yield self._limit(name, given, width, c.depths[-2], measured.narrow, feedback)
-            if self.weights == "structured":
-                yield self._certificate(given, feedback)
+                asked = self._limit(given, c.limit_width, depth, self.weights, c.replicates)
+                yield _Unit(name, asked, partial(_keep_outputs, asked, measured.limits, (feedback, depth)))
+            certificates = _CERTIFICATES if self.weights == "structured" else 0
+            size, count = (self.narrow_width, c.depths[-2]), max(c.replicates, certificates)
+            narrow = self._limit(given, *size, self.weights, count)
+            keep = partial(_keep_outputs, narrow, measured.narrow, feedback)
+            yield _Unit(f"width bias, {feedback} feedback", narrow, keep)
+            if certificates:
+                exact = self._limit(given, *size, self.exact_weights, certificates)
+                keep = partial(_keep_outputs, exact, measured.exact, feedback)
+                yield _Unit(f"certificate, {feedback} feedback", exact, keep)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
@@ -200,20 +217,9 @@ class Study:
             for depth in c.block_depths:
                 yield self._block(given, depth)
 
-    def _limit(self, name: str, given: Problem, width: int, depth: int, kept: dict[K, Tensor], key: K) -> _Unit:
-        """Networks that stand for infinitely wide ones."""
-        indices, seed = range(self.config.replicates), derive(self.config.seed, "limit")
-        asked = replicates(given, width, depth, self.weights, indices, seed)
-        return _Unit(name, asked, partial(_keep_outputs, asked, kept, key))
-
-    def _certificate(self, given: Problem, feedback: Feedback) -> _Unit:
-        """Networks with the exact law of the limit's width, of seeds that those of the limit have too."""
-        c, seed = self.config, derive(self.config.seed, "limit")
-        asked = replicates(
-            given, c.limit_width, c.depths[-2], "deferred", range(min(_CERTIFICATES, c.replicates)), seed
-        )
-        keep = partial(_keep_outputs, asked, self.measured.exact, feedback)
-        return _Unit(f"certificate, {feedback} feedback, depth {c.depths[-2]}", asked, keep)
+    def _limit(self, given: Problem, width: int, depth: int, weights: NetworkWeights, count: int) -> list[Replicate]:
+        """Networks of the seeds of those that stand for infinitely wide ones."""
+        return replicates(given, width, depth, weights, range(count), derive(self.config.seed, "limit"))
 
     def _real_units(self) -> Iterator[_Unit]:
         given = self._problem("shared", "one-layer", "depth-mup")
@@ -245,7 +251,11 @@ class Study:
         order = torch.randperm(len(pixels), generator=generator(self.config.seed, "probe"))
         return self.dataset.normalised(pixels[order[:_PROBES]]).to(self.device)
 
-    def _problem(self, feedback: Feedback, block: Block, rule: RuleName, *, coupled: bool = False) -> Problem:
+    def _limit_problem(self, feedback: Feedback) -> Problem:
+        """Of the limits: one Brownian path at all depths, drawn at the last but one."""
+        return self._problem(feedback, "one-layer", "depth-mup", coupled=self.config.depths[-2])
+
+    def _problem(self, feedback: Feedback, block: Block, rule: RuleName, *, coupled: int = False) -> Problem:
         c = self.config
         return problem(
             self.inputs,

@@ -148,12 +148,13 @@ def _certificate(study: Study, feedback: Feedback) -> list[str]:
     apart = structured_less_exact(study, feedback)
     if apart is None:
         return []
-    c, pairs = study.config, len(study.measured.exact[feedback])
+    pairs, width, weights = len(study.measured.exact[feedback]), study.narrow_width, study.exact_weights
     return [
-        f"These networks have structured weights. {pairs} of depth {c.depths[-2]} were trained with deferred weights "
-        f"too, which have the exact law of width {c.limit_width:,}, from the same U and V: the loss of a structured "
-        f"network minus that of its deferred twin is, on average over the steps, {apart} "
-        f"({'significant' if apart.resolved else 'not significant'})."
+        f"These networks have structured weights. {pairs} of width {width:,} and depth {study.config.depths[-2]} were "
+        f"trained with {weights} weights too, which have the exact law of a Gaussian matrix, from the same U and V: "
+        f"the loss of a structured network minus that of its {weights} twin is, on average over the steps, {apart} "
+        f"({'significant' if apart.resolved else 'not significant'}). Laws that share a limit differ less at larger "
+        "widths."
     ]
 
 

@@ -58,9 +58,8 @@ def width_bias(study: Study, feedback: Feedback) -> Interval | None:
 
 
 def structured_less_exact(study: Study, feedback: Feedback) -> Interval | None:
-    """The mean loss of single structured networks minus that of deferred ones of their seeds, at the same size."""
-    depth = study.config.depths[-2]
-    structured, exact = study.measured.limits.get((feedback, depth)), study.measured.exact.get(feedback)
+    """The mean loss of single structured networks minus that of Gaussian ones of their seeds, at the narrow width."""
+    structured, exact = study.measured.narrow.get(feedback), study.measured.exact.get(feedback)
     if structured is None or exact is None or not whole(structured) or not whole(exact):
         return None
     pairs = min(len(structured), len(exact))
