@@ -117,7 +117,7 @@ then the RMS of the differences in standard errors. The last number is about 1 f
 
 Appendix F ("Second Forward Pass") follows the second forward pass through block $l$, where the initial $W_l$
 multiplies a stream that has been updated along $g_{{l-1}}$. As $g_{{l-1}}$ contains $W_l^\top g_l$, the matrix meets
-its own transpose. The paper writes the update as
+its own transpose. With $\phi = \mathrm{{id}}$ for intuition, the paper writes the update as
 $\bar{{h}}{{}}_{{l-1}} = \bar{{h}}{{}}_{{l-2}} + \tau a_{{l-2}} g_{{l-1}} + \ldots$, with $a = -\eta_c \ell' m$, and
 gets a correction of order $\tau^2$.
 
