@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import MakeOptimizer, Recipe
 from nfd.training.schedule import Schedule
-from nfd.training.task import Task
+from nfd.training.task import Batch, Task
 
 
 @gradients()
@@ -46,7 +46,7 @@ def check(
     make_model: MakeModel | Family,
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Sequence[tuple[Any, Any]],
+    batches: Iterable[Batch],
     rule: str | None = None,
     optimizer: str | None = None,
     eta_c: float | None = None,
@@ -91,13 +91,16 @@ def check(
     Args:
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
         widths, depths: of the networks; every pair is trained. Give one value for an axis that you do not check.
-        batches: (inputs, targets), one per step. Inputs: a tensor, a tuple of arguments or a dict of keyword arguments.
+        batches: (inputs, targets), one per step: a list, or a loader. Inputs: a tensor, a tuple of arguments or a dict
+            of keyword arguments. A batch that is a dict alone, as those of Hugging Face with ``input_ids`` and
+            ``labels``, is passed to the model by keyword, and the default loss is the one that the model returns
+            (``output.loss``, ``output["loss"]``). The same holds for ``(inputs, None)``.
         rule, optimizer: as in ``nfd.plan``; by default ``"depth-mup"`` and ``"sgd"``, or those of the family.
         blocks, roles: as in ``nfd.plan``, for a constructor.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         eta_c: the same for the paper's networks, whose base has width 1 and depth 1.
         loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of the model's output
-            and the targets.
+            and the targets, which are None for a dict.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending, such as (1, 10, 100); by default the last step.
         schedule: a function from the step (0 for the first) to a factor on every rate, or from an optimizer to a
@@ -121,6 +124,12 @@ def check(
             differences between seeds.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
+
+    Of a language model of Hugging Face::
+
+        loader = DataLoader(dataset, batch_size=16)  # of dicts with input_ids and labels
+        batches = list(itertools.islice(loader, 5))
+        check = nfd.check(make_gpt, [32, 64], [2, 4], batches, rule="complete-p", optimizer="adamw", lr=3e-3)
 
     Example::
 
@@ -165,7 +174,8 @@ def check(
         runs, draws = all_runs(job, wanted, shown)
     table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, job)]
     names = (family.rule, family.optimizer, family.rate_name)
-    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, growth(runs, job.looks), draws)
+    grown = growth(runs, job.looks)
+    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, grown, draws, task.copies)
 
 
 def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:

@@ -15,6 +15,7 @@ from nfd.core.tables import Row, as_text, table_of
 from nfd.meters.batch_noise import noise_as_text
 from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.verdict import LIMITS, THRESHOLDS
+from nfd.training.task import COPIES
 
 MEANINGS = {
     "activation": "RMS of the stream after the last block",
@@ -56,6 +57,7 @@ class Check:
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
+        copies: whether the targets of the library's cross-entropy are the inputs themselves.
 
     Example::
 
@@ -76,6 +78,7 @@ class Check:
     seeds: int
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
+    copies: bool = False
 
     @property
     def steps(self) -> int:
@@ -128,8 +131,8 @@ class Check:
 
     @property
     def notes(self) -> list[str]:
-        """What makes the numbers less certain than they could be, in words."""
-        return [_DRAWS] if self.draws else []
+        """What makes the numbers less certain than they could be, or the task another one than was meant, in words."""
+        return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws)) if holds]
 
     @property
     def events(self) -> list[str]:

@@ -35,7 +35,7 @@ from nfd.scaling.sizes import MakeModel
 from nfd.store.rows import Record
 from nfd.training.recipe import MakeOptimizer
 from nfd.training.schedule import Schedule
-from nfd.training.task import Task
+from nfd.training.task import Batch, Task
 
 _SCORES = {"train_loss": "training loss", "test_loss": "test loss"}
 
@@ -45,13 +45,13 @@ def capacity(
     make_model: MakeModel | Family,
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Iterable[tuple[Any, Any]],
+    batches: Iterable[Batch],
     *,
     rule: RuleName = "complete-p",
     optimizer: str | OptimizerLaw = "adamw",
     lr: float | None = None,
     seeds: int = 3,
-    eval_batches: Iterable[tuple[Any, Any]] | None = None,
+    eval_batches: Iterable[Batch] | None = None,
     out: str | Path | None = None,
     executor: Executor | None = None,
     loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
@@ -79,7 +79,8 @@ def capacity(
         make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
         widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of the plan.
             A law that may be extrapolated needs three or more of each.
-        batches: (inputs, targets), one update for each: a list, or a loader.
+        batches: (inputs, targets), one update for each: a list, or a loader; or dicts, as in ``nfd.check``, where
+            the targets are ``labels``.
         rule, optimizer, blocks, roles: as in ``nfd.plan``. Under the rule the best rate must not depend on size.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.

@@ -19,7 +19,7 @@ from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import MakeOptimizer, Recipe
 from nfd.training.schedule import Schedule
-from nfd.training.task import Task
+from nfd.training.task import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class Ladder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why small networks were trained one after another, where their code is the reason."""
+        """What is likely to be a mistake in the batches, and why small networks were trained one after another, where
+        their code is the reason."""
         decided = [together for recipe in self.recipes.values() for together in recipe.together.values()]
         of_code = [together for together in decided if together.reason is not None and not together.reason.by_size]
-        return tuple(dict.fromkeys(f"Small {together}." for together in of_code))
+        return (*self.recipe.task.notes, *dict.fromkeys(f"Small {together}." for together in of_code))
 
     def trials(
         self,
@@ -75,12 +76,12 @@ def ladder_of(
     make_model: MakeModel | Family,
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Iterable[tuple[Any, Any]],
+    batches: Iterable[Batch],
     rules: Sequence[str],
     *,
     optimizer: str | OptimizerLaw,
     seeds: int,
-    eval_batches: Iterable[tuple[Any, Any]] | None,
+    eval_batches: Iterable[Batch] | None,
     loss: str | Callable[[Any, Any], Tensor],
     weight_decay: float,
     blocks: str | Sequence[str] | None,

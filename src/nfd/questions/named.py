@@ -12,8 +12,10 @@ from nfd.core.random import global_streams
 from nfd.data.load import load
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import EvaluationConfig, ModelConfig, PlanConfig, RecipeConfig
+from nfd.training.batches import BATCHES
+from nfd.training.task import Batch
 
-Batches = list[tuple[Any, Any]]
+Batches = list[Batch]
 
 
 def named(path: str, what: str) -> Any:
@@ -43,7 +45,7 @@ def named(path: str, what: str) -> Any:
 
 
 def named_batches(path: str, what: str, seed: int, steps: int | None = None) -> Batches:
-    """The list or loader of (inputs, targets) called ``package.module:name``, or what a function of that name returns.
+    """The list or loader of batches called ``package.module:name``, or what a function of that name returns.
 
     Only its first ``steps`` are read, where they are given. A loader that shuffles gives the same batches every time,
     as the global random streams begin at ``seed``.
@@ -53,7 +55,7 @@ def named_batches(path: str, what: str, seed: int, steps: int | None = None) -> 
         if callable(batches):
             check_takes(what, batches)
             batches = batches()
-        batches = check_several(what, batches, "(inputs, targets), one per step", steps)
+        batches = check_several(what, batches, BATCHES, steps)
     if steps is not None and len(batches) < steps:
         raise InputError(
             f"{what}={path!r} gives {len(batches)} batches, too few for {steps} steps. Give a batch for every "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nfd.questions.named import named, roles_of
 from nfd.runs.fields import is_path
@@ -78,4 +78,5 @@ def _first_inputs(batches: str) -> str:
     value, text = named(batches, "batches"), name_at(batches)
     if callable(value):
         value, text = value(), f"{text}()"
-    return f"{text}[0][0]," if isinstance(value, Sequence) else f"next(iter({text}))[0],"
+    first = f"{text}[0]" if isinstance(value, Sequence) else f"next(iter({text}))"
+    return f"{first}," if isinstance(next(iter(value), None), Mapping) else f"{first}[0],"

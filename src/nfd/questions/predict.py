@@ -10,6 +10,7 @@ from nfd.limits.prediction import LossPrediction, Prediction
 from nfd.questions.predict_model import predict_model
 from nfd.questions.predict_paper import predict_paper
 from nfd.scaling.sizes import MakeModel
+from nfd.training.task import Batch
 
 
 @overload
@@ -17,9 +18,7 @@ def predict(inputs: Any, targets: Any, **settings: Any) -> Prediction: ...
 
 
 @overload
-def predict(
-    *, batches: Iterable[tuple[Any, Any]], make_model: MakeModel | Family, **settings: Any
-) -> LossPrediction: ...
+def predict(*, batches: Iterable[Batch], make_model: MakeModel | Family, **settings: Any) -> LossPrediction: ...
 
 
 def predict(*args: Any, **settings: Any) -> LossPrediction:
@@ -49,7 +48,8 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         eval_targets: ``[n_eval]``, in the format of ``targets``; adds the evaluation loss.
 
         batches: your data: a list of (inputs, targets) or a loader, one update for each. Inputs are a tensor, a tuple
-            of arguments or a dict of keyword arguments.
+            of arguments or a dict of keyword arguments. A dict alone is passed to the model by keyword, and the model
+            returns its loss (``nfd.check``).
         make_model: your model: ``make_model(width, depth)``, or a family (``nfd.ConstructedFamily``).
         optimizer: ``"sgd"`` (default), a kind of ``"muon"``, or another law that acts on whole matrices. Adam and AdamW
             on hidden matrices are refused; use ``nfd.capacity`` for them.

@@ -45,13 +45,13 @@ from nfd.scaling.rules import MAX_RATE, RULES, rule_named
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
 from nfd.training.schedule import Schedule
-from nfd.training.task import Task
+from nfd.training.task import Batch, Task
 
 
 @undisturbed()
 def predict_model(
     *,
-    batches: Iterable[tuple[Any, Any]],
+    batches: Iterable[Batch],
     make_model: MakeModel | Family,
     depth: float = MODEL_DEPTH,
     rule: str = "complete-p",
@@ -69,7 +69,7 @@ def predict_model(
     rtol: float = LOSS_RTOL,
     memory: str | int = MEMORY,
     seed: int = 0,
-    eval_batches: Iterable[tuple[Any, Any]] | None = None,
+    eval_batches: Iterable[Batch] | None = None,
     loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
     schedule: Schedule | None = None,
     blocks: str | Sequence[str] | None = None,
@@ -115,7 +115,7 @@ def predict_model(
         judged = _same if task.eval_batches else None
         losses = losses_of(sampler, limit, narrow, _same, judged, time.perf_counter() - start)
         stored = "" if weights == "dense" or costs.obstacle is None else f"Matrices are stored: {costs.obstacle}"
-        return LossPrediction(**losses | {"note": " ".join(filter(None, (losses["note"], stored)))})
+        return LossPrediction(**losses | {"note": " ".join(filter(None, (*task.notes, losses["note"], stored)))})
 
 
 def _same(losses: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
 from nfd.training.recipe import MakeOptimizer, Recipe
 from nfd.training.schedule import Schedule
+from nfd.training.task import Batch
 
 _OCTAVES = 3  # doublings that the first grid reaches to either side of the optimizer's usual rate
 
@@ -43,13 +44,13 @@ def transfer(
     make_model: MakeModel | Family,
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Iterable[tuple[Any, Any]],
+    batches: Iterable[Batch],
     *,
     rules: Sequence[str] = ("mup", "complete-p"),
     optimizer: str | OptimizerLaw = "adamw",
     lr: Sequence[float] | None = None,
     seeds: int = 3,
-    eval_batches: Iterable[tuple[Any, Any]] | None = None,
+    eval_batches: Iterable[Batch] | None = None,
     out: str | Path | None = None,
     executor: Executor | None = None,
     loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
@@ -84,7 +85,8 @@ def transfer(
         widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of every
             plan. Two sizes or more, unless there are ``axes``.
         batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
-            a dict of keyword arguments.
+            a dict of keyword arguments. A batch that is a dict alone is passed to the model by keyword, and the model
+            returns its loss (``nfd.check``).
         rules: to compare, as in ``nfd.plan``.
         optimizer: the name of a law, or a law. ``"muon"`` trains matrices in blocks; AdamW trains the rest at the same
             rate, or at ``adamw_lr``.

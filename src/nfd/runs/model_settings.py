@@ -57,8 +57,8 @@ class RecipeConfig(DataConfig):
     loss: str = "cross-entropy"
     """cross-entropy, mse, or package.module:name of a function of what the model returns and the targets"""
     batches: str | None = None
-    """package.module:name of a list or DataLoader of (inputs, targets), or of a function that returns one; by default
-    the data set"""
+    """package.module:name of a list or DataLoader of (inputs, targets) or of dicts, or of a function that returns one;
+    by default the data set"""
 
     def check(self) -> None:
         super().check()
@@ -211,8 +211,8 @@ class PlanConfig(Config):
     roles: Annotated[tuple[str, ...], AfterValidator(pairs)] | None = None
     """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
     batches: str | None = None
-    """package.module:name of a list or DataLoader of (inputs, targets), or of a function that returns one, whose first
-    inputs the network is tried with; by default what its class says that it takes, or rows of 64 pixels"""
+    """package.module:name of a list or DataLoader of (inputs, targets) or of dicts, or of a function that returns one,
+    whose first inputs the network is tried with; by default what its class says that it takes, or rows of 64 pixels"""
     batch: tuple[Positive, Positive] | None = None
     """of a step, in the small run and in this one: in tokens, or in samples"""
     tokens: tuple[Positive, Positive] | None = None

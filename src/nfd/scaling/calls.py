@@ -123,7 +123,8 @@ def outputs_of(result: Any) -> Tensor:
         if hasattr(result, "logits"):
             result = result.logits
         elif isinstance(result, Mapping) and result:
-            result = result["logits"] if "logits" in result else next(iter(result.values()))
+            parts = [part for name, part in result.items() if name != "loss"] or [*result.values()]
+            result = result["logits"] if "logits" in result else parts[0]
         elif isinstance(result, tuple | list) and result:
             result = result[0]
         else:
@@ -184,5 +185,8 @@ def _is_floating(part: Any) -> bool:
 
 
 def shape_of(value: Any) -> str:
-    """The shape and type of a tensor, or the kind of anything else, for a message."""
+    """The shape and type of a tensor, the names and shapes in a mapping, or the kind of anything else, in a message."""
+    if isinstance(value, Mapping):
+        parts = ", ".join(f"{name} {shape_of(part)}" for name, part in value.items())
+        return f"{type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

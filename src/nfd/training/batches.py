@@ -13,20 +13,24 @@ from torch import Tensor
 from nfd.core.errors import InputError, check_several
 from nfd.scaling.calls import batch_size, check_sample, mapped, on_device
 
+BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 
-def pairs_of(
-    batches: Iterable[tuple[Any, Any]], place: torch.device | None, argument: str = "batches"
-) -> list[tuple[Any, Any]]:
+
+def pairs_of(batches: Iterable[Any], place: torch.device | None, argument: str = "batches") -> list[tuple[Any, Any]]:
     """Batches (inputs, targets) as a list, arrays of NumPy as tensors, on ``place`` if there is one.
 
-    ``argument`` is what messages call them.
+    A batch that is a mapping holds the inputs by keyword, and its targets are None. ``argument`` is what messages call
+    the batches.
 
     Raises:
-        ValueError, TypeError: naming what is no pair or not finite.
+        ValueError, TypeError: naming what is no batch or not finite.
     """
-    pairs = check_several(argument, batches, "(inputs, targets), one per step")
-    if not pairs or any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        raise InputError(f"{argument} must be a list of (inputs, targets), one per step; {_not_pairs(pairs, argument)}")
+    given = check_several(argument, batches, BATCHES)
+    pairs = [(batch, None) if isinstance(batch, Mapping) else batch for batch in given]
+    other = [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]
+    if not pairs or other:
+        arrived = _kind(other[0]) if pairs else "none"
+        raise InputError(f"{argument} must be a list of {BATCHES}; got {arrived}.")
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
@@ -34,17 +38,8 @@ def pairs_of(
     return placed(pairs, place)
 
 
-def _not_pairs(values: Sequence[Any], argument: str) -> str:
-    """What arrived in place of pairs, and for batches of a Hugging Face loader how to make them."""
-    if not values:
-        return "got none."
-    first = next(value for value in values if not isinstance(value, tuple | list) or len(value) != 2)
-    if not isinstance(first, Mapping):
-        return f"got {type(first).__name__}{f' of {len(first)}' if isinstance(first, tuple | list) else ''}."
-    return (
-        f"got dict of {', '.join(map(str, first))}. Take them apart, such as "
-        f"{argument}=[(b['input_ids'], b['labels']) for b in loader]."
-    )
+def _kind(value: Any) -> str:
+    return type(value).__name__ + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
 
 
 def placed(pairs: Sequence[tuple[Any, Any]], place: torch.device | None) -> list[tuple[Any, Any]]:

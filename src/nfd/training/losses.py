@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (outputs.squeeze(-1) - targets).square().mean(-1)
 
 
+MODELS_OWN = "the model's own"
+"""The loss that a model returns beside its outputs, for batches without targets."""
+
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "mse": mse}
 
 
@@ -37,6 +40,8 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions."""
     if callable(loss):
         return loss
+    if loss == MODELS_OWN:
+        return lambda out, y: own_loss(out)
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
 
     def value(out: Any, y: Tensor) -> Tensor:
@@ -50,6 +55,25 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
             raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}") from error
 
     return value
+
+
+def own_loss(output: Any) -> Tensor:
+    """The loss that a model returned: ``output.loss``, ``output["loss"]``, or the one scalar in a tuple.
+
+    Raises:
+        TypeError: where there is none.
+    """
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if loss is None and isinstance(output, tuple):
+        scalars = [part for part in output if isinstance(part, Tensor) and part.dim() == 0]
+        loss = scalars[0] if len(scalars) == 1 else None
+    if not isinstance(loss, Tensor):
+        raise InputTypeError(
+            "batches without targets need a model that returns its loss, as output.loss or output['loss']; it returned "
+            f"{shape_of(output)}. Give it what it computes the loss from, such as labels; or give batches of (inputs, "
+            "targets); or pass loss=lambda output, targets: ..., where targets is None."
+        )
+    return loss
 
 
 def _real(out: Tensor, y: Tensor) -> Tensor:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from nfd.core.errors import InputError, InputTypeError, check_callable
 from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of, name_of
 from nfd.families.member import Member, StackedMembers
+from nfd.nets.module_stack import over_tensors
 from nfd.scaling.calls import doubled, evaluating, shape_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
 from nfd.training.loop import Around, Rates, Step, train
+from nfd.training.losses import LOSSES
 from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named, stacked_options
 from nfd.training.schedule import Schedule, factors_of, warmed
 from nfd.training.task import Pair, Task
@@ -111,7 +112,8 @@ class Recipe:
 
     def losses_together(self, outputs: Any, targets: Any) -> Tensor:
         """The loss of every member, ``[R]``, from what a stack of them returns."""
-        return vmap(partial(self._loss, targets=targets))(outputs)
+        losses: Tensor = over_tensors(partial(self._loss, targets=targets), outputs)
+        return losses
 
     def judged(self, member: Member, task: Task) -> float:
         """The mean loss of a trained member over the evaluation batches, over the last training batch without them."""
@@ -141,8 +143,8 @@ class Recipe:
 
     @property
     def _code(self) -> str | None:
-        """Of what the user brings beside the model: None where the loss and the optimizer are ours."""
-        if not self.laws and self.make_optimizer is None and isinstance(self.task.loss, str):
+        """Of what the user brings beside the model's outputs: None where the loss and the optimizer are ours."""
+        if not self.laws and self.make_optimizer is None and self.task.loss in (*LOSSES,):
             return None
         if self.version is None:
             return fingerprint_of(f"the training of {self.family.name}", self._first_updates)

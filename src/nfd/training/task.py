@@ -11,12 +11,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputTypeError, check_callable
-from nfd.scaling.calls import batch_size, device_of
+from nfd.core.errors import InputError, InputTypeError, check_callable
+from nfd.scaling.calls import batch_size, device_of, tensors_in
 from nfd.training.batches import cut, pairs_of, placed
-from nfd.training.losses import loss_named, loss_of
+from nfd.training.losses import MODELS_OWN, loss_named, loss_of
 
 Pair = tuple[Any, Any]
+Batch = Pair | Mapping[str, Any]  # as users give them
+
+_DEFAULT = "cross-entropy"
+COPIES = (
+    "Note: targets equal inputs: the model is trained to copy its input. Shift them, or pass the batch as a dict so "
+    "that the model shifts."
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +32,9 @@ class Task:
 
     Attributes:
         batches, eval_batches: pairs (inputs, targets), the latter empty where there are none. Inputs: a tensor, a tuple
-            of arguments or a dict of keyword arguments.
-        loss: ``"cross-entropy"``, ``"mse"``, or a function of what a network returns and the targets, to a batch mean.
+            of arguments or a dict of keyword arguments. Targets are None where the model computes its own loss.
+        loss: ``"cross-entropy"``, ``"mse"``, ``MODELS_OWN``, or a function of what a network returns and the targets,
+            to a batch mean.
     """
 
     batches: Sequence[Pair] = field(repr=False)
@@ -36,11 +44,13 @@ class Task:
     @classmethod
     def of(
         cls,
-        batches: Iterable[Pair],
+        batches: Iterable[Batch],
         loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
-        eval_batches: Iterable[Pair] | None = None,
+        eval_batches: Iterable[Batch] | None = None,
     ) -> Self:
         """The task of batches as users give them: lists or loaders, of tensors or arrays of NumPy.
+
+        Where no batch has targets, the default loss is the one that the model returns.
 
         Raises:
             ValueError, TypeError: naming the argument.
@@ -50,7 +60,8 @@ class Task:
         else:
             check_callable("loss", loss, "a name or a function of what the model returns and the targets")
         judged = [] if eval_batches is None else pairs_of(eval_batches, None, "eval_batches")
-        return cls(pairs_of(batches, None), loss, judged)
+        pairs = pairs_of(batches, None)
+        return cls(pairs, _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss, judged)
 
     @property
     def steps(self) -> int:
@@ -66,6 +77,18 @@ class Task:
     def eval_targets(self) -> int:
         """The same of the batches that a trained network is judged by."""
         return _targets(self.eval_batches)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is likely to be a mistake in the batches, in words."""
+        return (COPIES,) if self.copies else ()
+
+    @cached_property
+    def copies(self) -> bool:
+        """Whether the targets of the library's cross-entropy are the inputs themselves."""
+        return self.loss == _DEFAULT and all(
+            any(isinstance(y, Tensor) and torch.equal(x, y) for x in tensors_in(inputs)) for inputs, y in self.batches
+        )
 
     @property
     def device(self) -> torch.device:
@@ -104,8 +127,28 @@ class Task:
         return digest.hexdigest()
 
 
+def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
+    """The name of the loss, that of the model itself where no batch has targets."""
+    without = sum(y is None for _, y in pairs)
+    if without and (without < len(pairs) or loss != _DEFAULT):
+        raise InputError(
+            f"loss={loss!r} needs the targets of every batch; got {without} of {len(pairs)} batches without targets. "
+            "Give all batches as (inputs, targets); or none, and leave loss out to train by the loss that the model "
+            "returns; or pass a function, loss=lambda output, targets: ..."
+        )
+    return MODELS_OWN if without else loss
+
+
 def _targets(pairs: Sequence[Pair]) -> int:
-    return sum(y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else batch_size(x) for x, y in pairs)
+    return sum(_shown(*pair) for pair in pairs)
+
+
+def _shown(inputs: Any, targets: Any) -> int:
+    """Class ids of a batch, or its samples where targets are none; without targets, the ids are those of ``labels``."""
+    if targets is None and isinstance(inputs, Mapping):
+        targets = inputs.get("labels")
+    ids = isinstance(targets, Tensor) and not targets.is_floating_point()
+    return targets.numel() if ids else batch_size(inputs)
 
 
 def _add(digest: blake2b, value: Any) -> None:

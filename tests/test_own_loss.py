@@ -1,0 +1,129 @@
+"""Batches without targets, as Hugging Face's dicts: the model shifts its labels and returns its loss."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from tests.models import Transformer
+from torch import Tensor, nn
+
+import nfd
+from nfd.families.constructed import ConstructedFamily
+from nfd.runs.trials import Trial
+from nfd.training.recipe import Recipe
+from nfd.training.task import Task
+from nfd.training.together import together
+
+IDS = torch.randint(0, 11, (4, 6, 8), generator=torch.Generator().manual_seed(0))
+DICTS = [{"input_ids": ids, "labels": ids} for ids in IDS]
+COPIED = [(ids, ids) for ids in IDS]
+SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+
+
+class Shifting(Transformer):
+    """Returns the loss of the next token, as a dict, an object or a tuple, beside its logits."""
+
+    def __init__(self, width: int, depth: int, form: Any = dict, smoothing: float = 0.0) -> None:
+        super().__init__(width, depth)
+        self.form, self.smoothing = form, smoothing
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:  # type: ignore[override]
+        logits = super().forward(input_ids)
+        loss = None if labels is None else shifted_loss(logits, labels, self.smoothing)
+        return (logits, loss) if self.form is tuple else self.form(loss=loss, logits=logits)
+
+
+def shifted_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=smoothing)
+
+
+def recipe(make_model: Any, task: Task) -> Recipe:
+    return Recipe(ConstructedFamily(make_model, (8, 2), "mup", "adamw", sample=task.batches[0][0]), task)
+
+
+def losses(given: Recipe) -> Tensor:
+    trial = Trial(given, 8, 2, 0, 0.01)
+    (record,) = Trial.train([trial], "cpu")
+    assert record.status == "done", record
+    return torch.tensor([*record.curves["loss"], record.metrics["test_loss"]])
+
+
+@pytest.mark.parametrize(
+    ("form", "batches"), [(dict, DICTS), (SimpleNamespace, [(b, None) for b in DICTS]), (tuple, DICTS)]
+)
+def test_a_dict_is_trained_on_the_loss_that_the_model_returns(form: Any, batches: Any) -> None:
+    own = losses(recipe(partial(Shifting, form=form), Task.of(batches[:3], eval_batches=batches[3:])))
+    given = Task.of(COPIED[:3], lambda out, y: shifted_loss(out["logits"], y), COPIED[3:])
+    torch.testing.assert_close(own, losses(recipe(Shifting, given)), rtol=1e-6, atol=0)
+
+
+def test_every_question_takes_dicts() -> None:
+    found = nfd.check(Shifting, [8, 16], [2], DICTS[:2], rule="mup", optimizer="adamw", seeds=2)
+    assert not found.copies
+    rates = (1e-3, 3e-3, 9e-3)
+    answer = nfd.transfer(Shifting, [8, 16], [1], DICTS[:2], rules=("mup",), lr=rates, seeds=2, eval_batches=DICTS[2:])
+    assert answer.notes == ()
+    task = Task.of(DICTS)
+    assert task.targets == IDS.numel()
+    halves = task.in_batches(3)
+    assert [y for _, y in halves.batches] == [None] * 8
+    assert torch.equal(halves.batches[1][0]["labels"], IDS[0, 3:])
+
+
+def test_what_the_model_s_loss_computes_names_its_runs() -> None:
+    task = Task.of(DICTS[:2])
+    one, two, smooth = (recipe(partial(Shifting, smoothing=s), task) for s in (0.0, 0.0, 0.1))
+    assert one.identity == two.identity
+    assert one.identity["training_code"] != smooth.identity["training_code"]
+    sent = cloudpickle.loads(cloudpickle.dumps(two))
+    assert sent.identity == one.identity
+    assert Task.of([DICTS[1], DICTS[0]]).fingerprint != task.fingerprint
+
+
+def test_batches_without_a_loss_are_refused_with_the_way_out() -> None:
+    with pytest.raises(TypeError, match=r"it returned \[6, 8, 11\] torch\.float32\. .* loss=lambda output, targets"):
+        Task.of([(IDS[0], None)]).value(Transformer(8, 2)(IDS[0]), None)
+    with pytest.raises(TypeError, match=r"it returned dict of loss NoneType, logits .* such as labels"):
+        Task.of([{"input_ids": IDS[0]}]).value(Shifting(8, 2)(IDS[0]), None)
+    with pytest.raises(ValueError, match="got 1 of 2 batches without targets"):
+        Task.of(DICTS[:1], eval_batches=COPIED[:1])
+    with pytest.raises(ValueError, match="loss='mse' needs the targets"):
+        Task.of(DICTS, "mse")
+
+
+def test_a_check_says_that_the_targets_are_the_inputs() -> None:
+    copied = nfd.check(Transformer, [8, 16], [1], COPIED[:1], rule="mup", optimizer="adamw", seeds=2)
+    assert copied.copies
+    assert "trained to copy its input" in str(copied)
+    assert Task.of([((mask, ids), ids) for mask, ids in zip(IDS > 3, IDS, strict=True)]).notes
+    for right in (Task.of(SHIFTED), Task.of(DICTS), Task.of([COPIED[0], SHIFTED[1]]), Task.of(COPIED, shifted_loss)):
+        assert not right.notes
+
+
+class Cache:
+    """Of no type that PyTorch knows, as that of keys and values."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+
+
+class Caching(Transformer):
+    """Returns more than its logits."""
+
+    def __init__(self, width: int, depth: int, beside: Any) -> None:
+        super().__init__(width, depth)
+        self.beside = beside
+
+    def forward(self, ids: Tensor) -> Any:
+        logits = super().forward(ids)
+        return logits, self.beside(logits)
+
+
+@pytest.mark.parametrize("beside", [lambda logits: None, Cache])
+def test_what_a_model_returns_beside_its_logits_leaves_its_networks_together(beside: Any) -> None:
+    assert together(recipe(partial(Caching, beside=beside), Task.of(SHIFTED)), 8, 2).reason is None
