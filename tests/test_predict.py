@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,10 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weights": "sparse"}, ValueError, "weights must be one of"),
     ({"weights": "dense", "resolution": 0.1}, ValueError, "resolution is for weights='structured'"),
     ({"resolution": 1.5}, ValueError, "resolution must be less than 1"),
+    ({"rule": "mup", "depth": math.inf}, ValueError, "no limit of large depth; use 'depth-mup' or 'complete-p'"),
+    ({"lr": 0.1}, TypeError, "of the paper's networks has no argument 'lr'. Did you mean eta_c"),
+    ({"horizn": 1.0}, TypeError, "no argument 'horizn'. Did you mean horizon"),
+    ({"batches": [], "eta_c": 0.1}, TypeError, "of your model has no argument"),
 ]
 
 
@@ -383,6 +388,20 @@ def test_bad_input_is_named(arguments: dict[str, Any], error: type[Exception], m
     given = {"inputs": torch.ones(2, 3), "targets": torch.tensor([0, 1]), "depth": 2, "width": 8, "replicates": 2}
     with pytest.raises(error, match=message):
         nfd.predict(**(given | arguments))
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(TypeError, match=r"inputs and targets, or batches= and make_model=.*missing.*'targets'"):
+        nfd.predict(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(("factor", "warned"), [(1.0, False), (100.0, True), (0.01, True)])
+def test_inputs_of_an_unusual_size_are_warned_of(factor: float, warned: bool) -> None:
+    x, y = torch.full((1, 2, 3), factor), torch.tensor([[0, 1]])
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        nfd.predict(x, y, depth=1, width=8, replicates=2)
+    assert [Path(warning.filename) == Path(__file__) for warning in raised] == [True] * warned
 
 
 def test_predicted_memory_covers_what_the_factors_need() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, overload
 
+from nfd.core.errors import InputTypeError
 from nfd.families.family import Family
 from nfd.limits.prediction import LossPrediction, Prediction
 from nfd.questions.predict_model import predict_model
 from nfd.questions.predict_paper import predict_paper
 from nfd.scaling.sizes import MakeModel
 from nfd.training.task import Batch
+
+_OTHER_NAMES = {"lr": "eta_c", "eta_c": "lr", "T": "horizon", "L": "depth", "n": "width", "rates": "eta_c"}
 
 
 @overload
@@ -27,6 +32,9 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
     ``nfd.predict(inputs, targets)`` predicts losses and outputs of the paper's networks under SGD.
     ``nfd.predict(batches=..., make_model=...)`` predicts the losses of your own model under SGD or Muon.
 
+    The paper's networks (``nfd.ResNet``) have outputs ``f = V h_L / n``. Every step subtracts ``eta_c n dloss/dW`` from
+    each weight matrix W, where the loss is the mean over the batch of the cross-entropy, or of ``(f - y)**2 / 2``.
+
     Networks of two widths are trained on your batches: R of width n, and others that are r times narrower. Their mean
     loss at width n is ``loss + a / n``, so the two widths give the loss of the infinitely wide network:
 
@@ -36,11 +44,12 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
     loss ``2 loss_2L - loss_L`` changes by less than ``rtol``.
 
     Args:
-        inputs: ``[steps, batch, d]`` or ``[steps, d]``; one update per step, in this order.
-        targets: ``[steps, batch]`` or ``[steps]``: class ids, or floats for ``loss="mse"``.
-        horizon, activation, block: of the paper's network, as in ``nfd.ResNet``.
-        eta_c: its learning rate, the same at every width and depth: a number, or one per step.
-        momentum: of SGD.
+        inputs: ``[steps, batch, d]``; one update per step, in this order. ``[steps, d]`` has one sample per step. The
+            mean of ``inputs**2`` should be near 1.
+        targets: ``[steps, batch]`` or ``[steps]``: class ids, or floats for ``loss="mse"``, which has one output.
+        horizon, activation, block: of the paper's network, as in ``nfd.ResNet``; 1, "relu" and "one-layer" by default.
+        eta_c: its learning rate, the same at every width and depth: a number (default 0.3), or one per step.
+        momentum: of SGD; 0 by default.
         classes: C, the number of classes; needed if the last class may be absent from ``targets``.
         feedback: ``"shared"`` for the standard network, ``"independent"`` for the decoupled one, whose limit is the
             paper's Definition 1, or ``"static"``.
@@ -68,7 +77,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             infinite for the paper's networks, 4 for yours.
         rule: of the rates and the residual multiplier; by default ``"depth-mup"`` for the paper's networks,
             ``"complete-p"`` for yours.
-        loss: ``"cross-entropy"``, ``"mse"``, or for your model a function of its output and the targets.
+        loss: ``"cross-entropy"`` (default), ``"mse"``, or for your model a function of its output and the targets.
         weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), for the paper's networks also ``"deferred"``,
             or ``"auto"`` for the kind with the lowest predicted cost. All networks of a prediction have the same kind,
             since structured weights have another distribution at finite width.
@@ -109,5 +118,22 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         p.loss, p.loss_low, p.loss_high  # of every step
     """
     ask = predict_model if settings.keys() & {"make_model", "batches"} else predict_paper
+    _check_arguments(ask, args, settings)
     prediction: LossPrediction = ask(*args, **settings)
     return prediction
+
+
+def _check_arguments(ask: Callable[..., LossPrediction], args: tuple[Any, ...], settings: Mapping[str, Any]) -> None:
+    """TypeError that names an argument which is missing or unknown, and the one that was probably meant."""
+    known = signature(ask).parameters
+    networks = "your model" if ask is predict_model else "the paper's networks"
+    for name in settings.keys() - known.keys():
+        near = [other for other in (_OTHER_NAMES.get(name),) if other in known] or get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise InputTypeError(f"nfd.predict of {networks} has no argument {name!r}.{hint}")
+    try:
+        signature(ask).bind(*args, **settings)
+    except TypeError as error:
+        raise InputTypeError(
+            f"nfd.predict takes inputs and targets, or batches= and make_model=; for {networks}: {error}."
+        ) from None

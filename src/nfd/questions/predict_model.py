@@ -7,7 +7,6 @@ widths and depths share nothing.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +40,7 @@ from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.model_settings import tuned_depth
 from nfd.runs.sweep import Sweep
 from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
-from nfd.scaling.rules import MAX_RATE, RULES, rule_named
+from nfd.scaling.rules import MAX_RATE, RULES, check_finite_depth, rule_named
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
 from nfd.training.schedule import Schedule
@@ -128,9 +127,8 @@ def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
     if not chosen.scales_width:
         fitting = ", ".join(repr(name) for name, other in RULES.items() if other.scales_width)
         raise InputError(f"rule={rule!r} has no limit of large width for a model of yours. Choose one of {fitting}.")
-    if depth == math.inf and not chosen.has_depth_limit:
-        fitting = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
-        raise InputError(f"rule={rule!r} has no limit of large depth; use {fitting}, or give a finite depth.")
+    if not chosen.has_depth_limit:
+        check_finite_depth(rule, depth)
     if not law.equivariant:
         raise InputError(
             f"optimizer={law.name!r} acts on every entry of the hidden matrices by itself, which is exact for stored "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -33,6 +34,9 @@ from nfd.questions.sampled import limit_at, losses_of, resolved, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.replicates import Replicates
 from nfd.runs.sweep import Sweep
+from nfd.scaling.rules import check_finite_depth, rule_named
+
+_UNUSUAL = 30.0  # times the usual mean square of inputs, or one over it
 
 
 @undisturbed()
@@ -84,6 +88,9 @@ def predict_paper(
         device=device,
         coupled=DEPTHS[1] if depth == math.inf and block == "one-layer" else False,
     )
+    _warn_of_size(given.task.inputs)
+    if not rule_named(given.rule).scales_depth:
+        check_finite_depth(given.rule, depth)
     choice = check_choice("weights", weights, get_args(PaperWeights))
     kinds = resolved([kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)], choice, resolution)
     sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)
@@ -93,6 +100,16 @@ def predict_paper(
         sampler = sampled(networks)
         limit, narrow = limit_at(sampler, depth)
         return _prediction(given, sampler, limit, narrow, time.perf_counter() - start)
+
+
+def _warn_of_size(inputs: Tensor) -> None:
+    size = float(inputs.square().mean())
+    if not 1 / _UNUSUAL <= size <= _UNUSUAL:
+        warnings.warn(
+            f"The mean of inputs**2 is {size:.3g}. The formulas of rates and depth take it to be near 1: scale the "
+            "inputs, by their RMS for instance.",
+            stacklevel=5,
+        )
 
 
 def _prediction(

@@ -168,6 +168,13 @@ def check_block(rule: str, block: str) -> None:
         raise InputError(f"rule={rule!r} needs block='two-layer'; got block={block!r}.")
 
 
+def check_finite_depth(rule: str, depth: float) -> None:
+    """ValueError where an infinite depth is asked of a rule that has no limit of large depth."""
+    if depth == math.inf:
+        fitting = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)
+        raise InputError(f"rule={rule!r} has no limit of large depth; use {fitting}, or give a finite depth.")
+
+
 def rule_named(name: str) -> Rule:
     """The rule called ``name``; ValueError with the nearest name when there is none."""
     return RULES[cast(RuleName, check_choice("rule", name, RULES))]
