@@ -52,7 +52,7 @@ bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
 	$(BIN)/python -m benchmarks.page
 
-# How often every kind of interval holds the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
+# How often every kind of interval contains the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
 	$(BIN)/python -m benchmarks.coverage $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 

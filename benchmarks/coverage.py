@@ -1,4 +1,4 @@
-"""``make coverage``: how often 95 % intervals hold the truth, by repetition, as JSON, a table and a page.
+"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as JSON, a table and a page.
 
 Every kind of interval is made by the function that the library makes it with, from numbers or networks whose truth is
 known. Parts are cut into chunks of repetitions with random numbers of their own, which two processes measure.

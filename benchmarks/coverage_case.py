@@ -1,4 +1,4 @@
-"""How often intervals hold the truth, by repetition: outcomes of one draw, and rows of many."""
+"""How often intervals contain the truth, by repetition: outcomes of one draw, and rows of many."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def repeated(draws: Sequence[Draw], repetitions: int, seed: int) -> list[Row]:
 
 
 def counted(outcomes: Iterable[Outcome]) -> list[Row]:
-    """One row per kind and case: the share of known intervals that hold the truth, and its standard error."""
+    """One row per kind and case: the share of known intervals that contain the truth, and its standard error."""
     held: dict[tuple[str, str], list[bool]] = {}
     for one in outcomes:
         known = held.setdefault((one.kind, one.case), [])
@@ -74,7 +74,7 @@ def joined(parts: Iterable[Sequence[Row]]) -> list[Row]:
 
 
 def covered_in(one: Row) -> int:
-    """How many intervals of a row hold the truth."""
+    """How many intervals of a row contain the truth."""
     return round(one["measured"] * one["count"]) if one["count"] else 0
 
 

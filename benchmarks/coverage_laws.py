@@ -1,4 +1,4 @@
-"""How often the intervals of sweeps hold the truth: the law of size, best rates, their drift, and regret.
+"""How often the intervals of sweeps contain the truth: the law of size, best rates, their drift, and regret.
 
 Losses are drawn from laws that are known; the fits and the intervals are the library's. ``laws_cover`` repeats them.
 
@@ -56,7 +56,7 @@ def _row(kind: str, case: str, held: list[bool]) -> Row:
 
 
 def inside(found: Interval, truth: float) -> bool:
-    """Whether an interval holds the truth."""
+    """Whether an interval contains the truth."""
     return found.low <= truth <= found.high
 
 

@@ -2,7 +2,7 @@
 
 Ten steps of 16 digits at ``eta_c`` = 1, depth 2: width n adds about 3.1 / n to the evaluation loss, up to two standard
 errors of the ensembles below. The truth is that of 640 networks of width 512 and 1,600 of width 128, the bias of order
-1 / n taken out; ``truth`` finds it anew.
+1 / n subtracted; ``truth`` computes it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOMINAL = 0.95
 
 
 def predict_covers(repetitions: int, seed: int) -> list[Row]:
-    """Rows by width: the share of repetitions whose 95 % interval holds the truth, and its standard error."""
+    """Rows by width: the share of repetitions whose 95 % interval contains the truth, and its standard error."""
     held = {(width, what): 0 for width in WIDTHS for what in TRUTH}
     for index in range(repetitions):
         for width in WIDTHS:

@@ -107,7 +107,7 @@ def _bandwidth(device: str, wait: Callable[[], None]) -> float:
 
 
 def _waiting(device: str) -> Callable[[], None]:
-    """Waits until the device has done what it was told."""
+    """Waits until the device has finished its work."""
     return torch.cuda.synchronize if device.startswith("cuda") else lambda: None
 
 

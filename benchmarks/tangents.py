@@ -1,7 +1,7 @@
 """The opponent of the kernels: Eq. 1 at depth L and infinite width in neural-tangents.
 
 It needs an old JAX, so this file runs in an environment of its own (``make bench-neural-tangents`` makes it), knows
-nothing of ours, and is told by files: ``tangents.py INPUTS.npy DEPTH KIND REPEATS OUT.npz``.
+nothing of ours, and reads and writes files: ``tangents.py INPUTS.npy DEPTH KIND REPEATS OUT.npz``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ print(law)
 
 # %% [markdown]
 # What the law says of infinite width, `nfd.predict` finds without a fit, on the same batches: networks of width
-# `LIMIT_WIDTH` stand for the infinitely wide one, and narrower ones show what that width adds, which is taken out.
+# `LIMIT_WIDTH` stand for the infinitely wide one; narrower ones show the bias of that width, which is subtracted.
 
 # %%
 data = digits()

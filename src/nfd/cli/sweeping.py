@@ -54,7 +54,7 @@ class ExecutorOptions(DeviceOptions):
         return Sweep(directory, self.chosen_executor(), device=self.device, trackers=trackers, progress=True)
 
     def trackers(self) -> Sequence[str]:
-        """The names of those that are told of every run."""
+        """The names of the trackers that log every run."""
         return ()
 
     def runs_in(self, directory: Path) -> Path:

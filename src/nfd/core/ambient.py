@@ -1,4 +1,4 @@
-"""What PyTorch was told to do around a call of ours, and how our computations stay as they are.
+"""The modes of PyTorch around a call of ours, and how our computations stay as they are.
 
 Inside of ``torch.autocast`` products are taken in 16 bits, and the cast of a weight is kept until the context ends: a
 network that is trained inside of one is evaluated with its first weights, after any step of its optimizer. Without

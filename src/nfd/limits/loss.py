@@ -29,9 +29,9 @@ _SHARE_SEEN = 3 / 4  # of a bias of second order, by half the resolution; of hig
 
 @dataclass(frozen=True)
 class LimitLosses:
-    """Losses ``[K]`` of the infinite network, their intervals, and what width (taken out already) and resolution added.
+    """Losses ``[K]`` of the infinite network, their intervals, and the biases of width (subtracted) and resolution.
 
-    ``resolution_bias`` is not taken out: the intervals count it. It is zero where weights have no resolution. So is
+    ``resolution_bias`` is not subtracted: the intervals include it. It is zero where weights have no resolution. So is
     ``depth_error``, how far the last doubling of the depth moved the losses. ``sampling_error`` is the standard error
     of the wide networks alone.
     """

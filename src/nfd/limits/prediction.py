@@ -116,7 +116,7 @@ class LossPrediction:
         depth = f"infinite depth, from {', '.join(map(str, self.depths))}" if self.extrapolated else (
             f"depth {self.depths[-1]}"
         )  # fmt: skip
-        table = table_of("", "loss [95 % interval]", f"bias of width {self.width:,}, taken out, +- its error")
+        table = table_of("", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error")
         for row in self._shown():
             table.add_row(*row)
         made = (

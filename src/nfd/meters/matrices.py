@@ -32,7 +32,7 @@ _POWER_ITERATIONS = 16
 
 
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
-    """Whether the owner of a matrix does nothing but apply it: only then can its own part be told."""
+    """Whether the owner of a matrix does nothing but apply it: only then can its own part be measured."""
     if isinstance(t.owner, nn.MultiheadAttention):
         return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
     plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or is_conv1d(t.owner)

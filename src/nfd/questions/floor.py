@@ -34,7 +34,7 @@ class NoLimit(Enum):
 class Floor:
     """The loss of the infinite network by ``nfd.predict``, or None; ``note`` says what limits it, or why there is none.
 
-    ``width_bias`` is what the finite width had added, taken out of ``loss`` already. ``reason`` is set where
+    ``width_bias`` is what the finite width had added; ``loss`` has it subtracted. ``reason`` is set where
     ``nfd.predict`` has no such networks.
     """
 
@@ -50,7 +50,7 @@ class Floor:
         if self.loss is None:
             return f"No floor by nfd.predict: {self.note}"
         return (
-            f"nfd.predict ({self.replicates} networks of width {self.width}, bias of width taken out) puts "
+            f"nfd.predict ({self.replicates} networks of width {self.width}, bias of width subtracted) puts "
             f"the floor at {self.loss.unsigned}. {self.note}"
         ).strip()
 

@@ -1,7 +1,7 @@
 """``nfd.predict`` of the paper's networks: the training of an infinitely wide, and if asked infinitely deep, one.
 
 Width: a network of large width n, R independent replicates; their spread gives the standard error. It does not see
-the O(1/n) bias: a narrower ensemble shows it, and it is taken out of the losses (``nfd.limits.loss``). Depth: see
+the O(1/n) bias: a narrower ensemble shows it, and it is subtracted from the losses (``nfd.limits.loss``). Depth: see
 ``nfd.limits.depth``. Replicates at different depths share U, V and, in one-layer blocks, the Brownian path whose
 increments their layers are, so that the standard error of ``2 f_2L - f_L``, taken from the replicates themselves, is
 hardly larger than that of ``f_2L``; replicates at different widths share nothing.

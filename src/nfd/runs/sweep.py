@@ -138,7 +138,7 @@ class Sweep:
                 self.trackers.remove(tracker)
                 warnings.warn(
                     f"{tracker} failed ({described(error)}). The sweep goes on without it; start it again with this "
-                    "tracker, and it is told what it missed.",
+                    "tracker, and it logs what it missed.",
                     RuntimeWarning,
                     stacklevel=2,
                 )

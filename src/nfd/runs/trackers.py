@@ -15,7 +15,7 @@ TRACKERS: tuple[TrackerName, ...] = get_args(TrackerName)
 
 
 class Tracker(Protocol):
-    """Is told of every run once it is stored."""
+    """Logs every run once it is stored."""
 
     def log(self, record: Record) -> None:
         """Keep the settings, final numbers and curves of a run, in place of what was kept of it before."""

@@ -14,7 +14,7 @@ from nfd.scaling.rate_schedule import ramp
 from nfd.training.optimizers import optimizer_named
 
 Schedule = Callable[..., Any]
-"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps`` is told how many."""
+"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps`` gets their number."""
 
 
 def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:

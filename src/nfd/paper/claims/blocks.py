@@ -61,7 +61,7 @@ def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> di
 
 
 def drifted(scores: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:
-    """The drift of the best rate, None where it cannot be told, and the best rates in words."""
+    """The drift of the best rate, None where it is not known, and the best rates in words."""
     blind = [f"width {n}, depth {L}" for (n, L), cell in scores.items() if not cell.has_optimum]
     if blind:
         return None, f"The best rate is not within the grid at {'; '.join(blind)}."

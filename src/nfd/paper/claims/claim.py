@@ -36,7 +36,7 @@ class ClaimVerdict(StrEnum):
 @dataclass(frozen=True)
 class Bounds:
     """Between which numbers a value makes a statement hold; ``cases`` is how many values were compared with them, the
-    worst of which is told."""
+    worst of which is reported."""
 
     low: float
     high: float

@@ -35,7 +35,7 @@ def facts(evidence: Evidence) -> list[KernelFacts]:
 
 
 def judge_definite(smallest: dict[str, float], start: dict[str, float], parity: dict[str, str]) -> Judged:
-    """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are told besides."""
+    """Whether Gram matrices of the activations are strictly positive definite; k_0 and the parity are reported too."""
     verdicts = [ClaimVerdict.of(value > NUMERICAL) for value in smallest.values()]
     numbers = ", ".join(f"{name} {value:.1e}" for name, value in smallest.items())
     singular = [name for name, value in smallest.items() if value <= NUMERICAL]

@@ -86,7 +86,7 @@ def judge_debate(post: Interval, pre: Interval, variants: dict[str, tuple[Interv
 
 
 def judge_common(exponents: dict[str, Interval], covered: list[str]) -> Judged:
-    """Whether the activations that Prop. 1 covers make post-activation networks grow; what others do is told."""
+    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others are reported."""
     within = {name: exponents[name] for name in covered}
     others = {name: value for name, value in exponents.items() if name not in covered}
     if not within:

@@ -52,7 +52,7 @@ _FIGURES: Mapping[str, Figure] = {**FIGURES, "claims": RUNS}
 
 
 def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None) -> Evidence:
-    """The runs of every figure, trained where they are not stored; ``say`` is told what there is to train."""
+    """The runs of every figure, trained where they are not stored; ``say`` gets what there is to train."""
     dataset = dataset_for(config, progress=sweep.progress)
     runs = {number: trained(figure, config, sweep, say) for number, figure in _FIGURES.items()}
     return Evidence(config.size, dataset, config.seed, runs)

@@ -22,7 +22,7 @@ def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
 def trained(
     figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Runs]:
-    """The runs of every part of a figure; those that are not stored are trained, and ``say`` is told how many."""
+    """The runs of every part of a figure; those that are not stored are trained; ``say`` gets their number."""
     data = data_settings(config)
     grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
     wanted = [c for configs in grids.values() for c in configs]

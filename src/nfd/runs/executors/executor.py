@@ -23,7 +23,7 @@ class Outcome(Generic[R]):
 
 
 def unnoticed(index: int) -> None:
-    """The default of ``started``: nobody is told."""
+    """The default of ``started``: nothing happens."""
 
 
 class Executor(Protocol):
