@@ -27,8 +27,8 @@ interval over R seeds reaches t(R - 1) s / sqrt(R) to either side. So the distan
 settle a statement, if the measured number is the true one.
 
 Seeds came in rounds: where a first round left a statement open, more were trained. Each look at an interval can err
-with a chance of 2.5 %, so a verdict after two looks errs with up to 5 %. The rules of the verdicts stayed as they were
-during these rounds. Before them, three rules were changed after their first runs were seen
+with a chance of 2.5 %, so a verdict after k looks errs with up to k times that. The rules of the verdicts stayed as
+they were during these rounds. Before them, three rules were changed after their first runs were seen
 ([limits](limits-of-the-tool.md)).
 
 """

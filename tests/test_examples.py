@@ -22,11 +22,13 @@ import numpy as np
 import pytest
 import torch
 from nbclient import NotebookClient
+from tests.handmade import Answer, made, noise
 from tests.waiting import PATIENCE
 
 import nfd
 from nfd.core.statistics import Interval, mean
 from nfd.data.digits import digits
+from nfd.runs.settings import RunConfig
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
@@ -534,6 +536,52 @@ def test_inner_layers_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
     page.write(tmp_path, example.NUMBERS)
     assert (tmp_path / "inner-layers-gpt.md").read_text() == (EXAMPLES.parent / "docs/inner-layers-gpt.md").read_text()
+
+
+def test_settings_that_are_left_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The page is that of the stored numbers; its sentences follow the rows; a copy that stays fixed is compared."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example, page = (importlib.import_module(name) for name in ("open_settings", "open_settings_page"))
+    (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
+    page.write(tmp_path, example.NUMBERS)
+    assert (tmp_path / "open-settings.md").read_text() == (EXAMPLES.parent / "docs/open-settings.md").read_text()
+
+    def row(name: str, progress: float, gap: float, power: float) -> dict[str, Any]:
+        return {"value": name, "progress": {"low": progress}, "gaps": [{"low": gap}], "exponent": {"high": power}}
+
+    said = page.answers([row("a", 1.0, 0.1, 0.2), row("b", 1.0, 0.04, -0.1), row("c", 0.0, 0.1, -1.0)], 32)
+    assert re.search(r"With 1 of 2 choices the whole interval .* below that with b\. .* to be compared with c\.", said)
+    assert "With 1 of 2 choices the gap shrinks significantly with depth. It does with b." in said
+
+    def answer(config: RunConfig) -> Answer:
+        gap = 0.0 if config.feedback == "shared" else 0.4 / config.depth
+        loss = 1.0 + noise(config)
+        return {"train_loss": loss}, {"loss": [loss + gap * (math.log(10) - loss)] * config.steps}
+
+    runs = made(answer, feedback=["shared", "static"], depth=[2, 4], steps=4)
+    gaps = example.measured(example.Choice("", ""), example.compared(runs), 10)
+    assert [round(gap["value"], 3) for gap in gaps["gaps"]] == [0.2, 0.1]
+    assert round(gaps["exponent"]["value"], 3) == -1.0
+
+
+def test_how_far_equation_8_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The page is that of the stored numbers; exponents and ratios at the largest depth are those of the runs."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example, page = (importlib.import_module(name) for name in ("eq8", "eq8_page"))
+    (tmp_path / example.NUMBERS).write_text((EXAMPLES.parent / "docs" / example.NUMBERS).read_text())
+    page.write(tmp_path, example.NUMBERS)
+    assert (tmp_path / "eq8.md").read_text() == (EXAMPLES.parent / "docs/eq8.md").read_text()
+
+    def answer(config: RunConfig) -> Answer:
+        power = -0.5 if config.rule == "depth-mup" else 0.0
+        curves = {name: [config.depth**power * (1 + noise(config))] for name in example.METERS}
+        return {}, {"loss": [2.3], "measured_after": [1], **curves}
+
+    runs = made(answer, block="two-layer", rule=list(example.RULES), depth=[4, 16, 64], steps=1)
+    rows = {row["rule"]: row for row in example.measured(runs) if row["meter"] == "inner_update"}
+    assert [round(rows[rule]["exponent"]["value"], 6) for rule in example.RULES] == [-0.5, 0.0, 0.0]
+    assert rows["depth-mup"]["ratio"] is None
+    assert round(rows["complete-p"]["ratio"]["value"], 6) == 8.0
 
 
 @pytest.mark.slow
