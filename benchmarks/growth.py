@@ -14,6 +14,9 @@ import argparse
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,13 +28,14 @@ from typing import Any, Literal, TypeVar, cast
 
 import nfd
 from benchmarks.accounting import Ledger
-from benchmarks.jobs import ETA_C, JOBS, unstored_run
+from benchmarks.jobs import ETA_C, unstored_run
 from benchmarks.measure import Row, machine, seconds
 from nfd.core.files import write_json
 from nfd.core.machine import cores, peak_memory, threads
 from nfd.core.names import NetworkWeights
 from nfd.data.digits import digits
 from nfd.runs.executors.processes import Processes
+from nfd.store.store import Store
 
 GROWTH = Path(__file__).with_name("growth.json")
 BATCH, REPEATS = 8, 3
@@ -99,10 +103,14 @@ def doublings(most: int) -> list[int]:
 
 
 def measured(case: Case, repeats: int = REPEATS) -> Row:
-    """Seconds of every repeat, and bytes of all workers together beyond what they held after a small training."""
+    """Seconds of every repeat, and bytes of all workers together beyond what they held after a small training.
+
+    Of the study the seconds of its networks, in its first repeat, in place of bytes.
+    """
     with pinned(case.cores):
         if case.work == "study":
-            return asdict(case) | {"seconds": [JOBS["study"]()["seconds"] for _ in range(repeats)]}
+            studied = [_study() for _ in range(repeats)]
+            return asdict(case) | {"seconds": [whole for whole, _ in studied], "networks": studied[0][1]}
         took, held = forked(_training, case, repeats) if case.work == "training" else _prediction(case, repeats)
     return asdict(case) | {"seconds": took, "bytes": held}
 
@@ -146,6 +154,15 @@ def _prediction(case: Case, repeats: int) -> tuple[list[float], float]:
     with Processes(case.cores, 1) as workers:
         _predict(_small(case), workers)
         return _costs(lambda: seconds(lambda: _predict(case, workers)), repeats, _peaks)
+
+
+def _study() -> tuple[float, list[float]]:
+    """Seconds of `nfd study` from a cold start to its last file, and those of every network, in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        call = [sys.executable, "-m", "nfd", "study", "--out", folder]
+        took = seconds(lambda: subprocess.run(call, stdout=subprocess.DEVNULL, check=True))
+        with Store.read(folder) as store:
+            return took, [record.seconds for record in store.records()]
 
 
 def _predict(case: Case, workers: Processes) -> None:
@@ -232,7 +249,7 @@ def kinds() -> tuple[NetworkWeights, ...]:
 def main() -> None:
     """Measure what is not there yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", action="store_true", help="the study at its defaults too, by cores: 5 minutes more")
+    parser.add_argument("--study", action="store_true", help="the study at its defaults too, by cores: 8 minutes more")
     parser.add_argument("--again", action="store_true", help="measure again what is there")
     parser.add_argument("--out", type=Path, default=GROWTH, help="file of the measurements")
     arguments = parser.parse_args()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +18,12 @@ import torch
 from benchmarks.growth import Axis, Growth, axes, cases, kinds, studies
 from benchmarks.measure import Row
 from benchmarks.show import cell, fill_page, markdown
+from benchmarks.stages import long_stages, summary
+from benchmarks.stages import read as read_stages
 from nfd.core.files import prepare_directory
 from nfd.core.statistics import Interval, combined, log_slope, pooled_slope
 from nfd.report.series import COLOURS
+from nfd.runs.forecast import makespan
 
 PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
 OUT = "out/growth"
@@ -77,10 +80,9 @@ def _text(power: Interval) -> str:
 
 
 def by_cores(growth: Growth) -> Iterator[Row]:
-    """Predictions by replicates and the study on one core and on all, and what more cores would give."""
+    """Predictions by replicates on one core and on all, and what more cores would give."""
     most = int(growth.machine["cores"])
-    work = {f"replicates, {kind}": cases("cores", kind, most) for kind in kinds()}
-    for name, own in (work | {"`nfd study` at its defaults": studies(most)}).items():
+    for name, own in {f"replicates, {kind}": cases("cores", kind, most) for kind in kinds()}.items():
         rows = [row for case in (own[0], own[-1]) if (row := growth.row(case))]
         if len(own) < 2 or len(rows) < 2:
             continue
@@ -91,6 +93,30 @@ def by_cores(growth: Growth) -> Iterator[Row]:
             f"{most} cores, s": float(several.mean()),
             f"{_PREDICTED} cores, s, predicted": amdahl(one, several, most, _PREDICTED).unsigned,
         }
+
+
+def study_by_cores(growth: Growth) -> Iterator[Row]:
+    """The study at its defaults by cores: measured, and predicted from what its networks took on one core."""
+    measured = {case.cores: row for case in studies(int(growth.machine["cores"])) if (row := growth.row(case))}
+    if 1 not in measured:
+        return
+    networks, took = measured[1]["networks"], measured[1]["seconds"]
+    alone = took[0] - sum(networks)
+    for count in sorted({*measured, _PREDICTED}):
+        seconds = measured[count]["seconds"] if count in measured else []
+        mean = {"measured, s": sum(seconds) / len(seconds) if seconds else None}
+        yield {"cores": count, **mean, "predicted, s": alone + makespan(networks, count)}
+    yield {"cores": "any number", "predicted, s": alone + max(networks)}
+
+
+def study_line(growth: Growth) -> str:
+    """What the study consists of, as its table."""
+    rows = [*study_by_cores(growth)]
+    if not rows:
+        return "Not measured."
+    networks = cast(Row, growth.row(studies(int(growth.machine["cores"]))[0]))["networks"]
+    total, longest = f"{sum(networks):.1f} s together", f"the longest takes {max(networks):.2f} s"
+    return f"On one core its {len(networks)} networks take {total}; {longest}.\n\n{markdown(rows)}"
 
 
 def amdahl(one: torch.Tensor, several: torch.Tensor, count: int, wanted: int) -> Interval:
@@ -175,7 +201,15 @@ def made(growth: Growth) -> dict[str, str]:
         "machine": machine_line(growth),
         "exponents": markdown(powers),
         "cores": markdown(shared) if shared else "Not measured.",
+        "study": study_line(growth),
+        **stages(read_stages()),
     }
+
+
+def stages(measured: Mapping[str, Any]) -> dict[str, str]:
+    """How well the time of a stage was predicted before it started."""
+    rows = measured.get("rows", [])
+    return {"stages": "\n\n".join([summary(rows), *([markdown(long_stages(rows))] if long_stages(rows) else [])])}
 
 
 def machine_line(growth: Growth) -> str:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import forecast, growth, growth_page
+from benchmarks import forecast, growth, growth_page, stages
 from benchmarks.accounting import count
 from benchmarks.counted import Training, Work
 from benchmarks.forecast import GPU, MACHINES, Device, Forecast, Job, Task, figure, on_many, on_one
 from benchmarks.growth import Case, Growth, axes, cases, kinds, measured, studies
 from benchmarks.jobs import unstored_run
+
+from nfd import grid
+from nfd.runs.sweep import Sweep
 
 MACHINE = {"processor": "made up", "cores": 4, "nfd": "0", "date": "2026-01-01", "torch": "2", "load": 0.1}
 LIMITS = {"read, GB/s": 1.0, "float32 products, GFLOP/s": 10.0}
@@ -78,6 +81,35 @@ def test_a_busy_machine_is_told(tmp_path: Path) -> None:
     idle = planted(tmp_path / "g.json")
     busy = replace(idle, machine=dict(idle.machine) | {"load": 3.0})
     assert ["busy" in growth_page.made(of)["machine"] for of in (idle, busy)] == [False, True]
+
+
+def test_the_study_on_more_cores_follows_from_its_networks(tmp_path: Path) -> None:
+    """Ten seconds alone, then networks of 4, 2, 2, 2 and 2."""
+    grown, networks = planted(tmp_path / "g.json"), [4.0, 2.0, 2.0, 2.0, 2.0]
+    assert growth_page.made(grown)["study"] == "Not measured."
+    rows = [asdict(case) | {"seconds": [22.0 / case.cores] * 2, "networks": networks} for case in studies(2)]
+    told = [*growth_page.study_by_cores(replace(grown, machine=MACHINE | {"cores": 2}, rows=rows))]
+    assert [(row["cores"], row.get("measured, s"), row["predicted, s"]) for row in told] == [
+        (1, 22.0, 22.0), (2, 11.0, 16.0), (16, None, 14.0), ("any number", None, 14.0)
+    ]  # fmt: skip
+
+
+def test_stages_that_are_predicted_within_the_factor_are_counted() -> None:
+    pairs = [(10.0, 10.0), (4.5, 3.0), (3.0, 6.0), (0.1, 1.0)]
+    rows = [{"predicted, s": predicted, "measured, s": took} for predicted, took in pairs]
+    assert [row["factor"] for row in stages.long_stages(rows)] == [1.0, 1.5, 2.0]  # a moment is none
+    assert stages.summary(rows).startswith("2 of 3 stages of more than 2 s were predicted within a factor of 1.5;")
+    assert growth_page.stages({})["stages"] == "Not measured."
+
+
+def test_the_first_time_left_of_a_stage_is_noted() -> None:
+    rows: list[dict[str, Any]] = []
+    with stages.noted(rows), Sweep(None, progress=True) as sweep:
+        sweep.run(grid(width=8, depth=2, steps=40, batch=4, seed=[0, 1]), "networks")
+        sweep.run(grid(width=8, depth=2, steps=40, batch=4, seed=[0, 1]), "networks that are there")
+    (row,) = rows
+    assert row["stage"] == "networks"
+    assert min(row["predicted, s"], row["measured, s"], row["rehearsal, s"]) > 0
 
 
 # ---- measuring ------------------------------------------------------------------------------------------------
