@@ -26,7 +26,7 @@ from nfd.runs.replicates import ReplicateRun
 from nfd.runs.run import Group, Run, group_key, groups
 from nfd.runs.sweep import Sweep
 from nfd.runs.trials import Trial
-from nfd.store.rows import Record
+from nfd.store.rows import Record, Status
 from nfd.training.loop import train
 from nfd.training.optimizers import optimizer_named
 from nfd.training.recipe import Recipe
@@ -61,6 +61,8 @@ class Timed(Run):
     steps: int = 40
     building: float = 0.0
     first_step: float = 0.0
+    testing: float = 0.0
+    status: Status = "done"
 
     @property
     def key(self) -> str:
@@ -84,7 +86,7 @@ class Timed(Run):
     @property
     def seconds(self) -> float:
         """What it takes."""
-        return self.building + self.first_step + self.steps * self.pace * self.width
+        return self.building + self.first_step + self.steps * self.pace * self.width + self.testing
 
     def _trained(self) -> Record:
         start = self.clock.seconds
@@ -96,9 +98,12 @@ class Timed(Run):
             return weight.sum()
 
         batches = [(step, None) for step in range(self.steps)]
-        for _ in train(net, optimizer_named("sgd", [{"params": [weight], "lr": 0.0}]), batches, lambda value, _: value):
-            pass
-        return Record(self.key, group_key([self.key]), "done", self.settings, {}, seconds=self.clock.seconds - start)
+        optimizer = optimizer_named("sgd", [{"params": [weight], "lr": 0.0}])
+        for row in train(net, optimizer, batches, lambda value, _: value):
+            self.clock.seconds += self.testing if row.step == self.steps - 1 else 0.0
+        return Record(
+            self.key, group_key([self.key]), self.status, self.settings, {}, seconds=self.clock.seconds - start
+        )
 
     @classmethod
     def train(cls, runs: Sequence[Self], device: str) -> list[Record]:
@@ -149,7 +154,7 @@ def test_the_time_of_a_stage_is_predicted_before_it_starts(clock: Clock, watched
     runs = [Timed(clock, width, seed, building=1.0) for width in (4, 1) for seed in range(3)]
     with Sweep(None, progress=True) as sweep:
         sweep.run(runs)
-    rehearsed = sum(1.0 + 3 * width for width in (4, 1))
+    rehearsed = sum(2 * 1.0 + 5 * width for width in (4, 1))
     assert watched.left[0] == (rehearsed, sum(run.seconds for run in runs))
     assert errors(watched, clock.seconds) == pytest.approx([0.0] * len(watched.left))
 
@@ -179,6 +184,14 @@ def test_what_the_first_sizes_took_corrects_the_sizes_that_follow(clock: Clock, 
     assert left[seconds + small[0].seconds] == pytest.approx(sum(run.seconds for run in small[1:]))
 
 
+def test_networks_that_diverged_tell_nothing_of_others(clock: Clock, watched: Watched) -> None:
+    runs = [Timed(clock, 1, 0, pace=0.25, status="diverged"), *(Timed(clock, 1, seed) for seed in (1, 2))]
+    with Sweep(None, progress=True) as sweep:
+        sweep.forecast.rehearsed(Group((runs[1],)), runs[1].seconds)
+        sweep.run(runs)
+    assert dict(watched.left)[runs[0].seconds] == runs[1].seconds + runs[2].seconds
+
+
 def test_a_later_stage_is_predicted_by_the_networks_of_an_earlier_one(clock: Clock, watched: Watched) -> None:
     with Sweep(None, progress=True) as sweep:
         sweep.run([Timed(clock, 2, seed, pace=7.0, building=5.0) for seed in range(2)])
@@ -188,9 +201,10 @@ def test_a_later_stage_is_predicted_by_the_networks_of_an_earlier_one(clock: Clo
     assert watched.left[0] == (before, pytest.approx(sum(run.seconds for run in later)))  # nothing is rehearsed again
 
 
-def test_rehearsals_leave_out_the_first_step_which_loads_what_there_is_to_load(clock: Clock) -> None:
-    run = Timed(clock, 3, 0, steps=100, building=2.0, first_step=50.0)
-    assert Rehearsal(Group((run, run))).train("cpu") == 2 * (2.0 + 300.0)
+def test_rehearsals_count_what_comes_before_and_after_all_steps_once(clock: Clock) -> None:
+    """And what the first step loads not at all: the worker of the stage has it."""
+    run = Timed(clock, 3, 0, steps=100, building=2.0, first_step=50.0, testing=7.0)
+    assert Rehearsal(Group((run, run))).train("cpu") == pytest.approx(2 * (2.0 + 300.0 + 7.0))
 
 
 def test_rehearsals_take_a_small_share_of_a_stage(clock: Clock, watched: Watched) -> None:
@@ -199,6 +213,14 @@ def test_rehearsals_take_a_small_share_of_a_stage(clock: Clock, watched: Watched
         assert [rehearsal.group.runs for rehearsal in sweep.forecast.to_rehearse(groups([*few, *many]))] == [(many[0],)]
         sweep.run(few)
     assert watched.left[0] == (0.0, 400.0)
+
+
+def test_rehearsals_end_where_they_take_long(clock: Clock, watched: Watched) -> None:
+    """What a network takes before its first step is not counted; then the costliest kind is rehearsed alone."""
+    runs = [Timed(clock, width, seed, building=100.0) for width in (4, 1) for seed in range(3)]
+    with Sweep(None, progress=True) as sweep:
+        sweep.run(runs)
+    assert watched.left[0] == (220.0, pytest.approx((1 + 1 / 4) * 3 * runs[0].seconds))
 
 
 def test_groups_under_way_count_down_and_share_the_slots(clock: Clock) -> None:

@@ -6,7 +6,8 @@ networks of a size comes from the first that were trained:
     ``pace = seconds / cost`` of trained groups of that size;
     before there is one, ``rehearsed pace * sum(seconds) / sum(predicted)`` over trained groups of other sizes.
 
-A rehearsal builds the networks of a group and trains them for three steps. A forecast tells time and decides no number.
+A rehearsal trains the networks of a group for one step, and again, timed, for four. A forecast tells time and decides
+no number.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from statistics import fmean
 
 from nfd.core.errors import StateError
 from nfd.runs.run import Group
 from nfd.training.loop import noted_moments
 
-_STEPS = 3  # of a rehearsal; the first one loads what there is to load
-_SHARE = 0.1  # of the counted work of a stage: most that rehearsals may take
+_STEPS = 4  # of a rehearsal: the first one loads what there is to load, the last one may be followed by tests
+_SHARE = 0.1  # of the work and of the time of a stage: most that rehearsals may take
 
 
 def makespan(tasks: Iterable[float], slots: int) -> float:
@@ -42,27 +44,30 @@ class Rehearsal:
     @property
     def cost(self) -> float:
         """Its counted work."""
-        return self._short.cost
+        return self._ended_after(1).cost + self._ended_after(_STEPS).cost
 
     def train(self, device: str) -> float:
-        """Predicted seconds of the whole group: of what comes before and after its steps, and of its steps.
+        """Predicted seconds of the whole group: of these steps with all before and after them, and of further steps.
 
         Raises:
-            RuntimeError: where training failed or diverged at its first step, which leaves nothing to be timed.
+            RuntimeError: where training failed or diverged at once, which leaves nothing to be timed.
         """
+        first, short = self._ended_after(1), self._ended_after(_STEPS)
+        first.train(device)  # in a new process, this loads what there is to load
         start = time.perf_counter()
         with noted_moments() as trainings:
-            self._short.train(device)
+            short.train(device)
         took = time.perf_counter() - start
-        steps = [[after - before for before, after in pairwise(moments)] for moments in trainings]
-        if min(map(len, steps), default=0) < 2:
-            raise StateError("Training ended at its first step.")
-        outside = took - sum(map(sum, steps))
-        return outside + sum(min(own[1:]) * len(own) for own in steps) * self.group.cost / self.cost
+        trained = [[after - before for before, after in pairwise(moments)] for moments in trainings]
+        if min(map(len, trained), default=0) < 3:
+            raise StateError("Training ended at one of its first steps.")
+        usual = [fmean(steps[1:-1]) for steps in trained]
+        loading = sum(steps[0] for steps in trained) - sum(usual)
+        left = (self.group.cost - short.cost) / (short.cost - first.cost) * (_STEPS - 1)  # steps as costly as these
+        return took - loading + left * sum(usual)
 
-    @property
-    def _short(self) -> Group:
-        return Group(tuple(run.shortened(_STEPS) for run in self.group.runs))
+    def _ended_after(self, steps: int) -> Group:
+        return Group(tuple(run.shortened(steps) for run in self.group.runs))
 
 
 @dataclass
@@ -113,9 +118,8 @@ class Forecast:
 
     def trained(self, group: Group, seconds: float) -> None:
         """Learn from a group that took so long."""
-        if seconds > 0:  # one that failed took none
-            self._corrections.setdefault(group.kind[0], _Pace()).add(seconds, self._before(group))
-            self._trained.setdefault(group.kind, _Pace()).add(seconds, group.cost)
+        self._corrections.setdefault(group.kind[0], _Pace()).add(seconds, self._before(group))
+        self._trained.setdefault(group.kind, _Pace()).add(seconds, group.cost)
 
     def seconds(self, group: Group) -> float:
         """Predicted, of a group that is trained alone on its worker."""
@@ -144,16 +148,26 @@ class Stage:
         self.running: dict[int, float] = {}
         self._waiting = dict.fromkeys(range(len(groups)))
 
+    def waves(self, slots: int) -> Iterator[list[Rehearsal]]:
+        """What to rehearse, as much at a time as there are workers; no more once that takes too long."""
+        begun, rehearsals = time.perf_counter(), self.forecast.to_rehearse(self.groups)
+        while rehearsals:
+            yield rehearsals[:slots]
+            rehearsals = rehearsals[slots:]
+            if time.perf_counter() - begun > _SHARE * self.remaining(slots):
+                return
+
     def started(self, index: int) -> None:
         """A group was handed to a worker."""
         self._waiting.pop(index, None)
         self.running[index] = time.perf_counter()
 
-    def ended(self, index: int, seconds: float) -> None:
-        """A group was trained, in so many seconds of its worker."""
+    def ended(self, index: int, seconds: float | None) -> None:
+        """A group was trained, in so many seconds of its worker; None where these tell nothing of other groups."""
         self._waiting.pop(index, None)
         self.running.pop(index, None)
-        self.forecast.trained(self.groups[index], seconds)
+        if seconds:
+            self.forecast.trained(self.groups[index], seconds)
 
     def remaining(self, slots: int) -> float:
         """Predicted seconds to the end of the stage, where so many groups are trained at once."""

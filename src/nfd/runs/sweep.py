@@ -192,10 +192,10 @@ class _Training:
 
     def _rehearse(self) -> None:
         """Time the first steps of some groups; what goes wrong there shows when they are trained."""
-        rehearsals = self.sweep.forecast.to_rehearse(self.groups)
-        for outcome in self.sweep.executor.run(self.work, rehearsals):
-            if outcome.value is not None:
-                self.sweep.forecast.rehearsed(rehearsals[outcome.index].group, cast("float", outcome.value))
+        for wave in self.stage.waves(self.sweep.executor.slots):
+            for outcome in self.sweep.executor.run(self.work, wave):
+                if outcome.value is not None:
+                    self.sweep.forecast.rehearsed(wave[outcome.index].group, cast("float", outcome.value))
         self._show()
 
     def _started(self, index: int) -> None:
@@ -219,7 +219,8 @@ class _Training:
         broken = [record for record in records if record.status == "failed"]
         if broken and group.runs[0].ends_the_sweep:
             raise failure(broken, "A run could not be trained, so the sweep ended")
-        self.stage.ended(outcome.index, sum(record.seconds for record in records))
+        whole = any(record.status == "done" for record in records)  # those that diverged may have ended early
+        self.stage.ended(outcome.index, sum(record.seconds for record in records) if whole else None)
         self.done += len(records)
         self.diverged += sum(record.status == "diverged" for record in records)
         self.failed += len(broken)
