@@ -81,7 +81,8 @@ def _batches(steps: int, *shape: int) -> list[tuple[Any, Any]]:
     x, y = digits().batches(32, steps, 0)
     if not shape:
         return list(zip(x[..., :16], y, strict=True))
-    return list(zip(x.view(*x.shape[:2], *shape), y[..., None].expand(-1, -1, shape[0]), strict=True))
+    tokens = x.reshape(len(x), -1, *shape)
+    return list(zip(tokens, y[..., None].expand(-1, -1, shape[0]), strict=True))
 
 
 def _own_transfer() -> None:

@@ -50,7 +50,7 @@ class Problem:
         return PaperFamily(ResNet, self.task.features, self.task.outputs, self.rule, "sgd", settings)
 
     def first(self, steps: int) -> Problem:
-        """The same with its first batches alone."""
+        """The same, of its first batches alone."""
         return replace(self, task=self.task.first(steps))
 
     def member(

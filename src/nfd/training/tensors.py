@@ -113,7 +113,7 @@ class TensorTask:
         return self.value(outputs, self.eval_targets)
 
     def first(self, steps: int) -> TensorTask:
-        """The same with its first batches alone."""
+        """The same, of its first batches alone."""
         return replace(self, inputs=self.inputs[:steps], targets=self.targets[:steps])
 
     @cached_property
