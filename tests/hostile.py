@@ -205,6 +205,7 @@ def _meta_matrices() -> bool:
 def _watched(model: Any, plan: Any, **arguments: Any) -> Any:
     small = Residual(8, 2)
     drawn = nfd.plan(small, make_model=Residual, base_width=4, base_depth=2, sample=_FIVE)
+    drawn.apply_(small)
     watch = nfd.Watch(small if model is None else model, drawn if plan is None else plan, **arguments)
     return watch.step()
 

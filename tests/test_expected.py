@@ -17,7 +17,8 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.errors import InputError
 from nfd.meters.outcome import Check
-from nfd.watch import Alert, Cause
+from nfd.watch import Alert, Band, Cause, StartAlert
+from nfd.watch.beginning import Beginning, OtherStart
 
 STEPS, WIDE, DEEP = 8, 32, 8
 SEVENTH = "layers.6"
@@ -97,6 +98,61 @@ def test_a_fault_of_a_training_is_named_with_its_layer(change: Change, cause: Ca
 
 def test_a_sound_training_raises_no_alert() -> None:
     assert watched() == []
+
+
+def not_applied(model: Any, groups: list[dict[str, Any]]) -> None:
+    torch.manual_seed(0)
+    for name, own in Transformer(WIDE, DEEP).named_parameters():
+        model.get_parameter(name).data.copy_(own)
+
+
+def large_embedding(model: Any, groups: list[dict[str, Any]]) -> None:
+    model.tokens.weight.data.mul_(10)
+
+
+def large_branch(model: Any, groups: list[dict[str, Any]]) -> None:
+    model.layers[6].d.weight.data.mul_(10)
+
+
+@pytest.mark.parametrize(
+    ("change", "tensors"),
+    [
+        (not_applied, {f"layers.{k}.{of}.weight" for k in range(DEEP) for of in "bd"}),
+        (large_embedding, {"tokens.weight"}),
+        (large_branch, {"layers.6.d.weight"}),
+    ],
+)
+def test_a_wrong_start_is_named_once_and_none_of_what_follows_from_it(change: Change, tensors: set[str]) -> None:
+    with pytest.warns(RuntimeWarning, match="did not begin as the plan says"):
+        (alert,) = watched(change)
+    assert isinstance(alert, StartAlert)
+    assert (alert.step, alert.cause) == (0, Cause.START)
+    assert tensors <= {start.tensor for start in alert.tensors}
+    assert change is not_applied or len(alert.tensors) == 1
+
+
+def test_a_start_explains_what_follows_from_it_and_nothing_else() -> None:
+    torch.manual_seed(1)
+    model = Transformer(WIDE, DEEP)
+    plan = nfd.plan(
+        model, rule="complete-p", make_model=Transformer, base_width=8, base_depth=2, sample=batches()[0][0]
+    )
+    begun = Beginning(plan, [OtherStart("layers.3.d.weight", 0.1, 0.01)], of=20)
+    band = Band(1.0, 0.5, 2.0, 0.5, 2.0, 9.0)
+
+    def explained(cause: Cause, layer: str | None, value: float = 3.0) -> bool:
+        return begun.explains(Alert(4, 2, "change", layer, value, band, cause))
+
+    assert all(explained(cause, "layers.3.d") for cause in (Cause.RATE, Cause.START, Cause.LATE_RATE))
+    assert not explained(Cause.RATE, "layers.4.d")
+    assert explained(Cause.MULTIPLIER, "layers.3")
+    assert explained(Cause.MULTIPLIER, "layers.5")
+    assert not explained(Cause.MULTIPLIER, "layers.2")
+    assert explained(Cause.FROZEN, "layers.3.d", 0.005)
+    assert not explained(Cause.FROZEN, "layers.3.d", 0.0)
+    assert not any(explained(cause, None) for cause in (Cause.ALL_RATES, Cause.DECAY, Cause.BROKEN))
+    begun = Beginning(plan, begun.others, of=1)
+    assert all(explained(cause, None) for cause in (Cause.ALL_RATES, Cause.DECAY, Cause.UNKNOWN))
 
 
 def test_a_check_is_expected_from_its_file_or_folder_as_from_memory(tmp_path: Path) -> None:

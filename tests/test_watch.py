@@ -16,6 +16,7 @@ import nfd
 from nfd.core.random import global_state
 from nfd.core.statistics import rms
 from nfd.meters.matrices import spectral_norms
+from nfd.watch import Cause
 
 WIDTH, DEPTH = 16, 4
 X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
@@ -235,6 +236,58 @@ def test_gradients_are_those_of_the_training() -> None:
     model.zero_grad()
     assert "gradient_ratio" not in {row.meter for row in watch.step()}
     assert "gradient_ratio" in {part.meter for part in watch.left_out}
+
+
+def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -> None:
+    torch.manual_seed(0)
+    model = Residual(WIDTH, DEPTH)
+    plan = nfd.plan(model, rule="complete-p", make_model=Residual, base_width=4, base_depth=2, sample=X)
+    watch = nfd.Watch(model, plan, X, every=2)
+    (alert,) = watch.alerts
+    assert (alert.step, alert.cause) == (0, Cause.START)
+    starts = {start.tensor: start for start in alert.tensors}
+    assert starts.keys() == {f"blocks.{k}.down.weight" for k in range(DEPTH)} | {"head.weight"}
+    down = starts["blocks.1.down.weight"]
+    assert down.std == pytest.approx(rms(model.get_parameter("blocks.1.down.weight").detach()))
+    assert down.planned == plan.std("blocks.1.down.weight")
+    for text in (str(alert), str(watch)):
+        assert f"blocks.*.down.weight (4 tensors) has standard deviation {down.std:.1g}" in text
+        assert "plan.apply_(model)" in text
+        assert "own_start=True" in text
+    resumed = nfd.Watch(model, plan, X, every=2)
+    resumed.load_state_dict(watch.state_dict() | {"other_starts": []})
+    assert resumed.alerts == []  # its training began as planned
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed.alerts == watch.alerts
+    with pytest.warns(RuntimeWarning, match="did not begin as the plan says"):
+        watch.step()
+    watch.step()  # it warns once
+    for seed in (0, 1):  # drawn with the seed of the watch, and with another
+        assert nfd.Watch(plan.apply_(model, seed), plan, X).alerts == []
+    model.embed.weight.data.mul_(3)
+    assert nfd.Watch(model, plan, X, own_start=True).alerts == []
+
+
+@pytest.mark.parametrize("rule", ["standard", "mup", "depth-mup", "depth-mup-inner", "complete-p"])
+def test_a_start_of_the_same_size_is_no_wrong_start(rule: Any) -> None:
+    """Tied embeddings with a row of padding, orthogonal matrices, and zeros of the base."""
+    options: Any = {"base_width": 8, "base_depth": 2, "optimizer": "muon"} if rule != "standard" else {}
+    torch.manual_seed(0)
+
+    def make(width: int, depth: int) -> Transformer:
+        model = Transformer(width, depth, tied=True)
+        for layer in model.layers:
+            nn.init.zeros_(layer.get_parameter("b.weight"))
+        return model
+
+    model = make(WIDTH, 4)
+    plan = nfd.plan(model, rule=rule, make_model=None if rule == "standard" else make, sample=IDS, **options)
+    plan.apply_(model, seed=3)
+    for name in ("layers.0.a.weight", "layers.1.d.weight"):
+        weight = model.get_parameter(name)
+        fan = max(weight.shape)
+        nn.init.orthogonal_(weight, gain=plan.std(name) * fan**0.5)
+    assert nfd.Watch(model, plan, IDS).alerts == []
 
 
 class Several:

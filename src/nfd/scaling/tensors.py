@@ -91,9 +91,10 @@ class TensorInfo:
         """Whether it is a bias, a gain, or anything with one dimension or none."""
         return self.parameter.dim() < 2
 
-    def drawn(self) -> Tensor:
-        """Its entries that begin at random: all but the row of padding of an embedding."""
-        values, row = self.parameter.detach(), self.padding
+    def drawn(self, start: Tensor | None = None) -> Tensor:
+        """Its entries that begin at random, as they are now or in its start: all but the row of padding of an
+        embedding."""
+        values, row = self.parameter.detach() if start is None else start, self.padding
         return values if row is None else torch.cat([values[:row], values[row + 1 :]])
 
     @property

@@ -22,7 +22,7 @@ from nfd.watch.bands import Band, Bands
 from nfd.watch.ladder import CHANGE, Series, kinds_of
 from nfd.watch.rows import WatchRow
 
-_STANDS = 0.01  # of what was expected: a layer that changes less does not train
+STANDS = 0.01  # of what was expected: a layer that changes less does not train
 _PATIENCE = 4  # looks: so long a pattern without a known cause waits for one
 _UPDATE, _ADDED, _WEIGHT, _SPECTRAL = "update", "added", "weight", "update_to_weight"
 _TELLING = CHANGE, _UPDATE, _ADDED, _WEIGHT
@@ -254,7 +254,7 @@ def _named(look: _Look, *, known: bool) -> list[Alert]:
 
 def _of_layer(changed: _Judged, look: _Look) -> Cause:
     """The cause of a layer that has not changed as it should have."""
-    if changed.row.value < _STANDS * changed.band.value:
+    if changed.row.value < STANDS * changed.band.value:
         return Cause.FROZEN
     if not changed.at_once:
         return Cause.LATE_RATE

@@ -24,9 +24,10 @@ _LAYERS = "Of several layers: the median, and [the least, the largest]."
 def table_of_watch(watch: Watch) -> str:
     """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
     left_out = [f"{part.meter} is left out: {part.reason}" for part in watch.left_out]
+    alerts = [f"! {alert}" for alert in watch.alerts]
     unjudged = [text] if (text := unjudged_text(watch)) else []
     if not watch.rows:
-        return "\n".join([f"No look yet: the first one follows step {watch.every}.", *left_out])
+        return "\n".join([f"No look yet: the first one follows step {watch.every}.", *alerts, *left_out])
     steps = steps_of(watch.rows)
     looks = f"{len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
     table = table_of(*(Column(name, no_wrap=name != "expected") for name in _COLUMNS))
@@ -37,7 +38,6 @@ def table_of_watch(watch: Watch) -> str:
             table.add_row(series.meter, name_of(series, latest), *ends, _expected(watch, latest))
     notes = [_LAYERS] if any(row.layer for row in watch.rows) else []
     head = f"Step {steps[-1]}: {looks}"
-    alerts = [f"! {alert}" for alert in watch.alerts]
     return "\n".join([head, *alerts, *unjudged, as_text(table, 150), *notes, *left_out])
 
 
@@ -54,7 +54,7 @@ def line_of_watch(watch: Watch) -> str:
     step = watch.rows[-1].step
     network = [row for row in at_steps(watch.rows, [step]) if row.layer is None]
     meters = [f"{row.meter} {row.value:.3g}{'!' if outside(watch, row) else ''}" for row in network]
-    alerts = [f"alerts {len(watch.alerts)}"] if watch.expected is not None else []
+    alerts = [f"alerts {len(watch.alerts)}"] if watch.expected is not None or watch.alerts else []
     return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts])
 
 

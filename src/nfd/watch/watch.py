@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from nfd.core.errors import InputError, InputTypeError, check_count, check_seed
+from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
 from nfd.meters.noise import GradientNoise
 from nfd.meters.outcome import Check
 from nfd.scaling.calls import check_input
@@ -19,6 +20,7 @@ from nfd.scaling.held import held_as_planned
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import check_stored
 from nfd.watch.bands import Band
+from nfd.watch.beginning import Beginning
 from nfd.watch.expected import expectation
 from nfd.watch.reader import NO_GRADIENTS, Reader
 from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
@@ -58,12 +60,15 @@ class Watch:
             (``nfd.watch.bands``); a meter that leaves its band raises an alert. An object of yours with
             ``alerts(rows)`` works too.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
+        own_start: whether the model is meant to begin otherwise than the plan says, as from weights that were trained.
+            Initial weights are then not compared with the plan (``nfd.watch.beginning``).
         samples: samples per step. If given, the gradients of the eight steps before every look are added to ``noise``.
             They must be unclipped, and not yet set to zero.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
-        alerts: deviations from ``expected`` (``nfd.watch.Alert``).
+        alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
+            (``nfd.watch.Alert``). The first step warns of the former.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how many steps the optimizer has taken.
         noise: the noise of gradients (``nfd.meters.noise.GradientNoise``); None without ``samples``.
@@ -94,6 +99,7 @@ class Watch:
         *,
         seed: int = 0,
         samples: int | None = None,
+        own_start: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
@@ -106,16 +112,20 @@ class Watch:
         self.every = check_count("every", every)
         self.expected = None if expected is None else expectation(expected, plan)
         self.rows: list[WatchRow] = []
-        self.alerts: list[Any] = []
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
         self.noise = None if samples is None else GradientNoise(samples)
         self._lacks_gradients = False
         self._reader = Reader(model, plan, sample, check_seed(seed))
+        begun = Beginning.seen(plan, self._reader.starts)
+        self._begin(begun.restored([]) if check_flag("own_start", own_start) else begun)
         self._prepare()
 
     def step(self) -> Sequence[WatchRow]:
         """Count a step of the optimizer, and look where one is due; returns the rows of this look."""
+        if self.steps == 0:
+            for alert in self._beginning.alerts:
+                warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
         self.steps += 1
         self._add_gradients()
         rows: list[WatchRow] = []
@@ -134,7 +144,7 @@ class Watch:
         """
         known = {"start": self._reader.state()} if start else {}
         noise = {} if self.noise is None else {"noise": self.noise.state()}
-        return {"steps": self.steps, "rows": self.table} | noise | known
+        return {"steps": self.steps, "rows": self.table, "other_starts": self._beginning.state()} | noise | known
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a watch of the same model and sample was, so that rows follow as without a stop.
@@ -147,6 +157,7 @@ class Watch:
         try:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
+            beginning = self._beginning.restored(state.get("other_starts", ()))
             if "start" in state:
                 self._reader.load(state["start"])
             if self.noise is not None and "noise" in state:
@@ -156,7 +167,8 @@ class Watch:
                 f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
                 f"({type(error).__name__}: {error})."
             ) from error
-        self.steps, self.rows, self.alerts = steps, [], []
+        self.steps, self.rows = steps, []
+        self._begin(beginning)
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
         self._prepare()
@@ -212,13 +224,18 @@ class Watch:
         scale = math.nan if self.noise is None else self.noise.estimate().value
         return [WatchRow(self.steps, "noise_scale", None, None, scale)] if math.isfinite(scale) else []
 
+    def _begin(self, beginning: Beginning) -> None:
+        """Alert to what did not begin as planned, and to nothing else yet."""
+        self._beginning = beginning
+        self.alerts: list[Any] = list(beginning.alerts)
+
     def _prepare(self) -> None:
         self._reader.before_step(looked_at=(self.steps + 1) % self.every == 0)
 
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
         if self.expected is not None:
-            self.alerts += self.expected.alerts(rows)
+            self.alerts += [a for a in self.expected.alerts(rows) if not self._beginning.explains(a)]
 
 
 def _check_unflattened(model: nn.Module) -> None:
