@@ -54,7 +54,7 @@ _MORE: dict[str, Settings] = {
         "block": "two-layer", "rule": ["depth-mup", "depth-mup-inner"], "depth": 3, "width": 64, "batch": 128,
         "eta_c": [0.7071, 1.0, 1.414, 2.0, 2.828], "steps": 390, "seeds": 40,
     },
-    "7-depth-mup": {**_ALIGNED, "width": 256, "seeds": 5},
+    "7-depth-mup": {**_ALIGNED, "width": 256, "seeds": 8},
     "7-gains": {**_GAINS, "width": 256},
     "7-unsteady": {**_UNSTEADY, "width": 256},
 }  # fmt: skip
