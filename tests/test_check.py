@@ -8,6 +8,7 @@ import math
 import random
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -472,8 +473,7 @@ def test_stable_says_how_much() -> None:
 def test_no_advice_names_the_rule_in_use() -> None:
     """For every meter, axis, verdict and rule: neither the rule nor its kind is the cure."""
     width = {name for name, rule in RULES.items() if rule.scales_width}
-    kinds = {"a rule of mup's kind": width, "'mup' or a depth rule": width}
-    kinds |= {"a depth rule": {name for name in width if RULES[name].scales_depth}} | {f"'{n}'": {n} for n in RULES}
+    kinds = {"a rule of mup's kind": width} | {f"'{n}'": {n} for n in RULES}
     changes = [(m, axis, word) for m in METERS for axis in ("width", "depth") for word in ("COLLAPSES", "GROWS")]
     for meter, axis, word in changes:
         if (axis == "width" and meter in ("gradient", "gia_gap")) or (axis == "depth" and meter == "alignment"):
@@ -487,7 +487,57 @@ def test_no_advice_names_the_rule_in_use() -> None:
     assert "'complete-p' should keep it" in cause("function_update_inner", "width", "COLLAPSES", "complete-p")
 
 
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, "trend"), (0.0, "training")])
+def test_branches_are_blamed_only_where_the_stream_grows_at_the_start(factor: float, reason: str) -> None:
+    class Branches(Residual):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            for block in self.blocks:
+                nn.init.orthogonal_(block.get_parameter("down.weight"), gain=max(2 * factor, 1e-3))
+
+    found = nfd.check(Branches, [16], [2, 8], vectors(2), rule="standard", optimizer="adam", lr=0.3, seeds=2)
+    row = rows(found)["activation", "depth"]
+    assert (row["verdict"], row["reason"]) == ("GROWS", reason)
+    assert ("branches carry no 1/sqrt(L)" in row["cause"]) == (factor > 0)
+    assert ("by training" in row["cause"]) == (factor == 0)
+
+
+def test_what_falls_while_features_move_is_early_after_few_steps_and_a_collapse_later() -> None:
+    def row(meter: str, word: str, high: float = -0.3) -> dict[str, Any]:
+        return {"meter": meter, "axis": "width", "verdict": word, "high": high, "reason": "trend", "since": 8}
+
+    fall = row("function_update_inner", "COLLAPSES")
+    (_, judged) = table.early([row("inner_update", "UNCERTAIN"), fall], 3)
+    assert (judged["verdict"], judged["reason"]) == ("UNCERTAIN", "early")
+    for others, step in (([row("inner_update", "COLLAPSES")], 3), ([row("inner_update", "STABLE")], 100), ([], 3)):
+        assert table.early([*others, fall], step)[-1] is fall
+    steep = row("function_update_inner", "COLLAPSES", -0.7)
+    assert table.early([row("inner_update", "STABLE"), steep], 3)[-1] is steep
+
+
 # ---- faults ------------------------------------------------------------------------------------------------------
+
+
+def test_matrices_that_nothing_moves_are_named_and_the_first_line_counts_faults() -> None:
+    class Frozen(Residual):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.blocks[0].get_parameter("up.weight").requires_grad_(False)
+
+    frozen, sound = (
+        nfd.check(make, [8, 16], [2], vectors(2), rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
+        for make in (Frozen, Residual)
+    )
+    assert frozen.unmoved == ["blocks.0.up.weight"]
+    assert "no training moved 'blocks.0.up.weight'" in str(frozen)
+    assert (sound.unmoved, sound.notes) == ([], [])
+    fall = sound.table[0] | {"meter": "inner_update", "verdict": "COLLAPSES", "reason": "trend"}
+    good = [row | {"verdict": "STABLE"} for row in sound.table]
+    said = str(replace(sound, table=[*good, fall], rule="standard")).splitlines()
+    assert said[0] == "1 fault. Rule 'complete-p' has the remedies built in: train by its plan."
+    assert next(line for line in said if "inner_update" in line).count("COLLAPSES") == 1  # faults stand first
+    assert replace(sound, table=[*good, fall], rule="mup").conclusion == "1 fault."
+    assert str(replace(sound, table=good)).startswith("No fault found.")
 
 
 def test_a_run_that_diverges_says_when_and_where() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nfd.core.names import RuleName
 from nfd.meters.updates import ALIGNMENT, UPDATES
-from nfd.meters.verdict import Axis, Verdict
+from nfd.meters.verdict import Axis, Reason, Verdict
 from nfd.scaling.rules import RULES
 
 _WIDTH: frozenset[RuleName] = frozenset(name for name, rule in RULES.items() if rule.scales_width)
@@ -29,7 +31,7 @@ _LAZY = Advice(
 )
 _WIDE = Advice(
     "updates grow with width",
-    "Use rule 'mup' or a depth rule instead of 'standard'.",
+    "Use rule 'mup' or 'complete-p' instead of 'standard'.",
     _WIDTH,
     "rates do not follow it",
 )
@@ -38,13 +40,13 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
     **{(meter, "width", "GROWS"): _WIDE for meter in _UPDATES},
     ("activation", "depth", "GROWS"): Advice(
-        "the residual stream grows with depth", "Use a depth rule.", _DEPTH, "branches carry no 1/sqrt(L)"
+        "the residual stream grows with depth", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     ("activation", "depth", "COLLAPSES"): Advice(
         "the signal dies on its way up", "Check the initialisation and the norms."
     ),
     ("activation", "width", "GROWS"): Advice(
-        "the stream grows with width", "Use rule 'mup' or a depth rule instead of 'standard'.", _WIDTH
+        "the stream grows with width", "Use rule 'mup' or 'complete-p' instead of 'standard'.", _WIDTH
     ),
     ("activation", "width", "COLLAPSES"): Advice(
         "the stream shrinks with width",
@@ -72,7 +74,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ),
     ("stream_update", "depth", "GROWS"): Advice(
         "outer layers add more than 1/L of the stream each",
-        "Use a depth rule.",
+        "Use 'complete-p'.",
         _DEPTH,
         "their rates do not fall with depth",
     ),
@@ -98,7 +100,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "gradients vanish on their way down", "Check norms and residual multipliers."
     ),
     ("gradient", "depth", "GROWS"): Advice(
-        "gradients explode on their way down", "Use a depth rule.", _DEPTH, "branches carry no 1/sqrt(L)"
+        "gradients explode on their way down", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     (ALIGNMENT, "width", "STABLE"): Advice(
         "updates act on their inputs as rules of mup's kind assume: sums over n coordinates add as n"
@@ -122,14 +124,37 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "(contrary to Corollary 1)"
     ),
 }
+_BY_TRAINING: dict[tuple[str, Axis, Verdict], Advice] = {
+    ("activation", "depth", "GROWS"): Advice(
+        "the residual stream grows with depth by training, and not at the start",
+        "Use 'complete-p'.",
+        _DEPTH,
+        "rates do not fall with depth",
+    ),
+}
 
 
-def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None) -> str:
+def advice_of(meter: str, axis: Axis, word: Verdict, reason: Reason = "trend") -> Advice | None:
+    """The advice for a verdict; None where there is none."""
+    known = ADVICE.get((meter, axis, word))
+    return _BY_TRAINING.get((meter, axis, word), known) if reason == "training" else known
+
+
+def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
+    """The rule that has the remedy of every one of these rows built in; None where there is none."""
+    remedies = [ADVICE.get((row["meter"], row["axis"], row["verdict"])) for row in faults]
+    shared = [name for name in RULES if all(advice and name in advice.rules for advice in remedies)]
+    return shared[-1] if shared and rule not in shared else None
+
+
+def cause(meter: str, axis: Axis, word: Verdict, rule: RuleName | None = None, reason: Reason = "trend") -> str:
     """What a verdict means, for those in ``ADVICE``: one or two sentences on what was seen and on its remedy.
 
     Where the rule in use has the remedy built in, it is not named as the cure: something else is wrong.
     """
-    known = ADVICE[meter, axis, word]
+    known = advice_of(meter, axis, word, reason)
+    if known is None:
+        return ""
     if rule in known.rules:
         return (
             f"{known.seen}; {rule!r} should keep it: check roles, base and rate, and take more steps or larger sizes."

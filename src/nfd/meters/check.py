@@ -31,7 +31,7 @@ from nfd.meters.job import Job
 from nfd.meters.looks import after, growth
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
-from nfd.meters.table import METERS, rows
+from nfd.meters.table import METERS, early, rows
 from nfd.meters.verdict import AXES, Axis
 from nfd.scaling.laws import check_optimizer, law_of, rate_for
 from nfd.scaling.rules import MAX_RATE
@@ -181,7 +181,7 @@ def check(
 def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:
     """The rows of one axis, the steps of every meter below each other."""
     rule, seen = job.recipe.family.rule, {step: runs if job.at is None else after(runs, step) for step in job.looks}
-    table = [row | {"step": step} for step in seen for row in rows(seen[step], sizes, axis, seeds, rule)]
+    table = [row | {"step": step} for step in seen for row in early(rows(seen[step], sizes, axis, seeds, rule), step)]
     return sorted(table, key=lambda row: METERS.index(row["meter"]))
 
 

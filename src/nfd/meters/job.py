@@ -73,10 +73,10 @@ class Job:
         return Built(member, seed, member.twin() if self.gia else None)
 
     def run(self, built: Built) -> Row:
-        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``first`` step,
-        ``rows``, the meters of the network and of its matrices after every step that is looked at, ``readings``, the
-        same with those of its blocks, as (step, *``nfd.meters.readings.Reading``), and ``noise``, that of its
-        gradients, if asked for."""
+        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``start`` and
+        of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that
+        is looked at, ``readings``, the same with those of its blocks, as (step,
+        *``nfd.meters.readings.Reading``), and ``noise``, that of its gradients, if asked for."""
         trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
@@ -86,7 +86,7 @@ class Job:
             if self.noise:
                 noises = noise_of(built.member.module, built.member, self.recipe.task.value, self.batches)
         size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
-        first = {} if trial.first is None else {"first": trial.first}
+        first = {"start": trial.start.stream()} | ({} if trial.first is None else {"first": trial.first})
         rows = [size | row for row in trial.rows]
         read = {"rows": rows, "readings": trial.readings, "noise": noise_rows(size, noises)}
         return size | {"events": trial.events, "unread": trial.unread} | read | first | trial.meters

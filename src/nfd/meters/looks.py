@@ -20,7 +20,8 @@ def after(runs: Sequence[Row], step: int) -> list[Row]:
     seen = []
     for run in runs:
         first = {"first": run["first"]} if "first" in run and step > 1 else {}
-        seen.append({name: run[name] for name in (*_SIZE, "unread")} | first | _meters(run, step))
+        known = {name: run[name] for name in (*_SIZE, "unread", "start") if name in run}
+        seen.append(known | first | _meters(run, step))
     return seen
 
 

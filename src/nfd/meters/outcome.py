@@ -12,9 +12,11 @@ from rich.table import Column
 
 from nfd.core.files import expanded, write_json
 from nfd.core.tables import Row, as_text, table_of
+from nfd.meters.advice import cure_of_all
 from nfd.meters.batch_noise import noise_as_text
 from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.verdict import LIMITS, THRESHOLDS
+from nfd.scaling.names import listed
 from nfd.training.task import COPIES
 
 MEANINGS = {
@@ -37,6 +39,10 @@ _NOISE = "Noise scale of the gradients after the last step, in samples: a batch 
 _DRAWS = (
     "Note: the model draws random numbers in training, as dropout does. That is noise in every meter: switch it off "
     "for a check."
+)
+_STILL = (
+    "If they are not meant to be frozen, check that they require gradients, that the loss depends on them and that the "
+    "optimizer has them. Exponents do not show it, as it is the same at every size."
 )
 
 
@@ -125,6 +131,17 @@ class Check:
         return not self.failures and not any(is_fault(row) for row in self.table)
 
     @property
+    def conclusion(self) -> str:
+        """How many faults there are, and the rule that has the remedies of all of them built in, if there is one."""
+        faults = [row for row in self.table if is_fault(row)]
+        count = len(faults) + len(self.failures)
+        if not count:
+            return "No fault found."
+        cure = None if self.failures else cure_of_all(faults, self.rule)
+        remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
+        return f"{count} fault{'s' if count > 1 else ''}.{remedy}"
+
+    @property
     def eta_c(self) -> float:
         """``lr``, by the paper's name."""
         return self.lr
@@ -132,7 +149,18 @@ class Check:
     @property
     def notes(self) -> list[str]:
         """What makes the numbers less certain than they could be, or the task another one than was meant, in words."""
-        return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws)) if holds]
+        still = self.unmoved
+        stands = f"Note: no training moved {listed(still)}. {_STILL}"
+        return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still)) if holds]
+
+    @property
+    def unmoved(self) -> list[str]:
+        """Matrices that changed in no network, by name: frozen, without a gradient, or outside of the optimizer."""
+        moved: dict[str, bool] = {}
+        for row in self.rows:
+            if "change" in row:
+                moved[row["matrix"]] = moved.get(row["matrix"], False) or row["change"] != 0
+        return [name for name, moves in moved.items() if not moves]
 
     @property
     def events(self) -> list[str]:
@@ -143,13 +171,15 @@ class Check:
         several = len(self.at) > 1
         names = ("meter", "against", *(("after step",) if several else ()), "exponent [95 % interval]", "verdict")
         table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
-        for row in self.table:
+        for row in sorted(self.table, key=lambda row: not is_fault(row)):
             step = (str(row["step"]),) if several else ()
             table.add_row(row["meter"], row["axis"], *step, slope_of(row), row["verdict"], meaning_of(row))
         for row in self.growth:
             table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
         rate = f"{self.rate_name} = {self.lr:g}"
-        head = f"Rule {self.rule!r}, {self.optimizer}, {rate}, {self.steps} steps, {self.seeds} seeds"
+        head = (
+            f"{self.conclusion}\nRule {self.rule!r}, {self.optimizer}, {rate}, {self.steps} steps, {self.seeds} seeds"
+        )
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])

@@ -21,6 +21,15 @@ from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, sinc
 METERS = (*UPDATES, ALIGNMENT, "gradient", "loss", "gia_gap")
 _OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "gia_gap": "depth", ALIGNMENT: "width"}
 _MOST = 20.0  # |log| of a factor that is worth a number
+_FEW = 10  # steps after which a and b below are of one size
+_MOVING = "inner_update", "activation_update", "stream_update", "function_update"
+_EARLY: Row = {
+    "verdict": "UNCERTAIN",
+    "reason": "early",
+    "since": None,
+    "cause": "falls as n^-1/2 while features move, as in every network after few steps: take more steps (30), and "
+    "widths of at least 32, 64 and 128.",
+}
 _SAME = 1e-6  # of a number: rounding in float32
 
 
@@ -42,8 +51,41 @@ def rows(runs: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds:
             first = _Points.of(
                 [r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other
             )
-            table.append(_judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule))
+            row = _judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule)
+            table.append(_by_training(row, _start(runs, meter, axis, other), rule))
     return table
+
+
+def early(table: Sequence[Row], step: int) -> list[Row]:
+    """The rows of one axis after a step; a fall that every sound network shows after few steps is no collapse.
+
+    What inner updates do to the function is ``a^2 + b^2 / n`` in the mean square: b from directions that do not agree,
+    which comes with the first steps, a from those that do, which grows with training. While b is the larger it falls as
+    n^-1/2, although features move. In lazy training they do not: ``inner_update`` falls too.
+    """
+    words = {row["meter"]: row["verdict"] for row in table}
+    moves = "inner_update" in words and all(words.get(meter) != "COLLAPSES" for meter in _MOVING)
+    return [row | _EARLY if step <= _FEW and moves and _is_incoherent(row) else row for row in table]
+
+
+def _is_incoherent(row: Row) -> bool:
+    """Whether a row may be what falls as n^-1/2."""
+    place = row["meter"], row["axis"], row["verdict"]
+    return place == ("function_update_inner", "width", "COLLAPSES") and row["high"] >= -0.5
+
+
+def _start(runs: Sequence[Row], meter: str, axis: Axis, other: Axis) -> Trend | None:
+    """How a meter that is read before training, too, changed with size there; None for others."""
+    points = _Points.of([r.get("start", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other)
+    return _trend(points) if points is not None and bool(points.usable.all()) else None
+
+
+def _by_training(row: Row, start: Trend | None, rule: RuleName) -> Row:
+    """A row that grows, with another cause where it does not grow at the start."""
+    if row["verdict"] != "GROWS" or start is None or verdict(start.slope) == "GROWS":
+        return row
+    text = cause(row["meter"], row["axis"], "GROWS", rule, "training")
+    return row | {"reason": "training", "cause": text}
 
 
 class _Points:

@@ -113,6 +113,10 @@ class Baseline:
                 reset(name, self.start[name])
             return self._of_network(now, responses, ratios)
 
+    def stream(self) -> dict[str, float]:
+        """``activation`` before training, where it can be read."""
+        return {} if "activation" in self.unread else {"activation": rms(self.before.features)}
+
     def begin_at(self, before: Pass) -> None:
         """Compare with this pass."""
         self.before = replace(before, inputs={})

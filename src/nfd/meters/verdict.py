@@ -27,12 +27,14 @@ Axis = Literal["width", "depth"]
 AXES: tuple[Axis, ...] = ("width", "depth")
 Reason = Literal[
     "trend",  # it collapses or grows
+    "training",  # it does not at the start, and does by training
     "flat",  # the interval holds zero
     "little",  # it does not, and is small
     "limit",  # a limit is resolved
     "constant",  # one number in every network
     "noise",  # more seeds would settle it
     "edge",  # near the edge of a verdict
+    "early",  # what falls as n^-1/2 after few steps, while features move
     "sizes",  # a limit as good as a power
     "steps",  # a limit at the first step, not resolved since
     "broken",  # zero or not finite in some networks

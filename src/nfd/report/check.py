@@ -13,7 +13,7 @@ from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 from nfd.runs.model_settings import CheckConfig
 
-_NESTED = ("events", "first", "unread", "rows", "readings", "noise")
+_NESTED = ("events", "first", "start", "unread", "rows", "readings", "noise")
 
 
 def check_report(
