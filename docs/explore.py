@@ -1,7 +1,7 @@
 """Make the table behind ``nfd explore``, ``src/nfd/report/explore.json``.
 
 Run: python docs/explore.py [--workers N] [--out DIR]
-It trains thousands of small networks and predicts hundreds of limits, some ten minutes on two idle cores. It can be
+It trains thousands of small networks and predicts hundreds of limits, some twenty minutes of one idle core. It can be
 stopped at any time: the same line goes on from there.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from nfd.questions.explored import Grid, explored
+from nfd.questions.explored_grid import Grid, explored_grid
 from nfd.report.explore import STORED
 from nfd.runs.executors.processes import Processes
 from nfd.runs.sweep import Sweep
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--out", default="out/explored", help="where runs are kept")
     given = parser.parse_args()
     with Sweep(given.out, Processes(given.workers), progress=True) as sweep:
-        table = explored(Grid(), sweep)
+        table = explored_grid(Grid(), sweep)
     STORED.write_text(json.dumps(table, separators=(",", ":")) + "\n", encoding="utf-8")
     print(STORED)
 

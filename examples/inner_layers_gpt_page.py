@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import torch
 from page_parts import bracketed, table
 
-from nfd.core.files import write_text
+from nfd.core.files import write_bytes, write_text
 from nfd.core.statistics import Interval, mean
-from nfd.report.series import COLOURS
+from nfd.questions.findings.finding import Axes
+from nfd.report.charts import points
+from nfd.report.series import styled
+from nfd.report.stills import beside
 
 Row = Mapping[str, Any]
 
 NAMES = {"adamw": "AdamW", "sgd": "SGD"}
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8", "complete-p": "complete-p"}
 UNIFORM = "depth-mup"
-LABEL_GAP = 1.25
+POWER = "depth^-1/2"
 THEORY = {  # exponents of depth: what inner layers move, and what that does to the function
     "depth-mup": {"inner_update": -0.5, "function_update_inner": 0.0},
     "depth-mup-inner": {"inner_update": 0.0, "function_update_inner": 0.5},
@@ -56,7 +58,7 @@ Exponents of depth, from depth {shallowest} to {deepest}, at the best rate of de
 
 ![What the inner layers move in the first step, against depth, by rule and optimizer](images/inner-layers-gpt.png)
 
-*Width {width}, {seeds} seeds; lines join means, bars hold 95 % intervals. Dotted: the power -1/2 of depth.*
+*Width {width}, {seeds} seeds; lines join means, bars hold 95 % intervals. Grey: the power -1/2 of depth.*
 
 {exponents}
 
@@ -142,44 +144,20 @@ def sentence(answers: list[Row], answer: Row, steps: int, depth: int) -> str:
     return f"{text} At depth {depth} its loss {word}: {bracketed(difference.limits, '+.3f')} nats."
 
 
-def apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, moved up where one would lie over the next."""
-    moved: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: row["value"]):
-        least = LABEL_GAP * moved[-1]["value"] if moved else 0.0
-        moved.append({**row, "value": max(row["value"], least)})
-    return moved
-
-
-def chart(answers: list[Row]) -> alt.HConcatChart:
-    """What inner layers move in the first step against depth, a panel for each optimizer."""
-    colour = alt.Color(
-        "rule:N", title=None, sort=list(RULES.values()),
-        scale=alt.Scale(domain=list(RULES.values()), range=list(COLOURS[: len(RULES)])), legend=None,
-    )  # fmt: skip
-
-    def panel(optimizer: str) -> alt.LayerChart:
-        own = [answer for answer in answers if answer["optimizer"] == optimizer]
-        rows = [{"rule": RULES[answer["rule"]], **row} for answer in own for row in answer["inner"]]
-        depths = sorted({row["depth"] for row in rows})
-        start = next(row for row in rows if row["rule"] == RULES[UNIFORM])
-        guide = [{"depth": L, "value": start["value"] * (L / start["depth"]) ** -0.5} for L in depths]
-        across = alt.X(
-            "depth:Q", title="depth (blocks)", axis=alt.Axis(values=depths, grid=False),
-            scale=alt.Scale(type="log", base=2, domain=[depths[0], depths[-1] * 2.4]),
-        )  # fmt: skip
-        up = alt.Y("value:Q", title="inner update, first step (RMS)", scale=alt.Scale(type="log"))
-        base = alt.Chart(alt.Data(values=rows)).encode(x=across, color=colour)
-        ends = alt.Chart(alt.Data(values=apart([row for row in rows if row["depth"] == depths[-1]])))
-        return alt.layer(
-            alt.Chart(alt.Data(values=guide)).mark_line(strokeDash=[2, 3], color="grey").encode(x=across, y=up),
-            base.mark_line().encode(y=up),
-            base.mark_rule().encode(y="low:Q", y2="high:Q"),
-            base.mark_point(filled=True, size=50, opacity=1).encode(y=up, shape=alt.Shape("rule:N", legend=None)),
-            ends.mark_text(align="left", dx=8).encode(x=across, y=up, color=colour, text="rule:N"),
-        ).properties(title=NAMES[optimizer], width=300, height=240)
-
-    return alt.hconcat(*(panel(optimizer) for optimizer in dict.fromkeys(a["optimizer"] for a in answers)))
+def chart(answers: list[Row]) -> bytes:
+    """What inner layers move in the first step against depth, a panel for each optimizer, as PNG."""
+    axes = Axes("depth", "value", "depth (blocks)", "inner update, first step (RMS)", "logarithmic")
+    panels = {}
+    for optimizer in dict.fromkeys(answer["optimizer"] for answer in answers):
+        own = {answer["rule"]: answer["inner"] for answer in answers if answer["optimizer"] == optimizer}
+        rows = [{"series": RULES[rule], **row} for rule, moved in own.items() for row in moved]
+        first, *_ = own[UNIFORM]
+        guide = [
+            {"series": POWER, "depth": row["depth"], "value": first["value"] * (row["depth"] / first["depth"]) ** -0.5}
+            for row in own[UNIFORM]
+        ]
+        panels[NAMES[optimizer]] = points(rows, styled(rows, axes), axes, guide)
+    return beside(panels)[1]
 
 
 def write(folder: Path, numbers: str) -> None:
@@ -188,7 +166,7 @@ def write(folder: Path, numbers: str) -> None:
     setting, answers = known["setting"], known["answers"]
     steps, tuned, deepest = setting["steps"], setting["depths"][-1], setting["deeper"][-1]
     images = folder / "images"  # of docs
-    chart(answers).save((images if images.is_dir() else folder) / "inner-layers-gpt.png", scale_factor=2)
+    write_bytes((images if images.is_dir() else folder) / "inner-layers-gpt.png", chart(answers))
     text = PAGE.format(
         seeds=setting["seeds"], width=setting["width"], steps=steps, base=setting["depths"][0], tuned=tuned,
         shallowest=setting["deeper"][0], deepest=deepest,

@@ -16,8 +16,9 @@ import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
 from nfd.questions.findings.finding import Axes
-from nfd.report.charts import curves, still
+from nfd.report.charts import curves
 from nfd.report.series import COLOURS, Series
+from nfd.report.stills import still
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -45,7 +46,7 @@ for width in WIDTHS:
     seconds, dense = time.perf_counter() - start, 4 * DEPTH * width**2 / 1e9
     print(f"width {width:>9,}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {seconds:.1f} s, dense {dense:,.1f} GB")
     name = f"width {width:,}"
-    rows += [{"series": name, "step": k, "loss": x, "low": x, "high": x} for k, x in enumerate(losses)]
+    rows += [{"series": name, "step": k, "loss": x} for k, x in enumerate(losses)]
 
 # %% [markdown]
 # The loss as a chart and as a table. Networks of different width have different random weights, so their curves differ

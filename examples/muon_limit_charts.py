@@ -8,8 +8,9 @@ from typing import Any
 from muon_limit_numbers import NAMES, POWERS, STARTS, Case, Results, Row
 
 from nfd.questions.findings.finding import Axes
-from nfd.report.charts import points, still
+from nfd.report.charts import points
 from nfd.report.series import styled
+from nfd.report.stills import still
 
 
 def charts(results: Results) -> Iterator[tuple[str, bytes]]:

@@ -12,7 +12,8 @@ from nfd.report.series import ORDERED
 Row = Mapping[str, Any]
 
 TALLEST = 1.2  # nats above the least loss that are drawn
-ACROSS, UP = "learning rate of the base", "loss on unseen text (nats per byte)"
+ACROSS = "learning rate of the base"
+UP = ["loss on unseen text (nats per byte)", "(95 % interval; below: best rate)"]
 
 
 def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) -> alt.HConcatChart:
@@ -28,7 +29,7 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
     heights = {size: least - (2 + k) * step for k, size in enumerate(sizes)}
     shades = [ORDERED[round(k * (len(ORDERED) - 2) / max(1, len(sizes) - 1))] for k in range(len(sizes))]
     scale = alt.Scale(domain=sizes, range=shades)
-    colour = alt.Color(f"{axis}:O", title=axis, scale=scale, legend=alt.Legend(symbolOpacity=1))
+    colour = alt.Color(f"{axis}:O", scale=scale, legend=None)
     reach = alt.Scale(type="log", domain=[rates[0] / 1.2, rates[-1] * 1.2])
     ticks = alt.Axis(values=places, format="~g", grid=False, labelAngle=-40)
 
@@ -44,12 +45,22 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
         optima = [{**row, "height": heights[row[axis]]} for row in best if row["value"] is not None]
         lines = alt.Chart(alt.Data(values=drawn)).encode(x=across("lr"), color=colour)
         below = alt.Chart(alt.Data(values=optima)).encode(y=up("height"), color=colour)
+        ends = [{**row, "lr": min(row["high"], rates[-1])} for row in optima]
+        ends += [{**row, "height": row["value"]} for row in lasts(drawn, axis) if row[axis] not in fitted]
+        ends = [{**row, "name": f"{axis} {row[axis]:,}"} for row in ends if row["height"] < top]
+        names = alt.Chart(alt.Data(values=ends)).encode(y=up("height"), x=across("lr"), text="name:N")
         layers = (
             lines.mark_area(opacity=0.18, clip=True).encode(y=up("low"), y2="high:Q"),
             lines.mark_line(point=True, clip=True).encode(y=up("value")),
             below.mark_rule(strokeWidth=2, clip=True).encode(x=across("low"), x2="high:Q"),
             below.mark_point(shape="diamond", filled=True, size=70, opacity=1, clip=True).encode(x=across("value")),
+            names.mark_text(align="left", dx=6, fontSize=10),
         )
         return alt.layer(*layers).properties(title=title, width=250, height=260)
 
     return alt.hconcat(*(panel(title, *rows) for title, rows in panels.items())).resolve_scale(color="shared")
+
+
+def lasts(curves: Sequence[Row], axis: str) -> list[Row]:
+    """The row of the highest rate of every size."""
+    return list({row[axis]: row for row in sorted(curves, key=lambda row: row["lr"])}.values())

@@ -15,14 +15,17 @@ OUT = "out/transfer-own"
 # %%
 import math
 
-import altair as alt
 import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory
-from nfd.core.statistics import interval
+from nfd.core.files import prepare_directory, write_bytes, write_csv
+from nfd.core.statistics import interval, mean
 from nfd.data.digits import digits
+from nfd.questions.findings.finding import Axes
+from nfd.report.charts import points
+from nfd.report.series import styled
+from nfd.report.stills import beside
 
 
 class Block(nn.Module):
@@ -82,31 +85,25 @@ def best_rate(losses: dict[float, Tensor]) -> float:
     return min(losses, key=lambda rate: float(losses[rate].nan_to_num(math.inf).mean()))
 
 
+NAMES = {None: "PyTorch's own scaling", "complete-p": "A plan, rule complete-p"}
 rows = []
-for rule in (None, "complete-p"):
-    name = rule or "PyTorch's own"
+for rule, name in NAMES.items():
     losses = {
         (size, rate): torch.tensor([final_loss(size, rate, rule, seed) for seed in range(SEEDS)])
         for size in (SMALL, LARGE)
         for rate in RATES
     }
-    for (size, rate), found in losses.items():
+    for (size, rate), sample in losses.items():
         label = f"width {size[0]}, depth {size[1]}"
-        low, mean, high = float(found.min()), float(found.mean()), float(found.max())
-        rows.append({"scaling": name, "size": label, "rate": rate, "low": low, "loss": mean, "high": high})
+        rows.append({"scaling": name, "series": label, "rate": rate, **mean(sample.double()).limits})
     small, large = (best_rate({r: losses[size, r] for r in RATES}) for size in (SMALL, LARGE))
     regret = interval(lambda lost: lost.mean(0), losses[LARGE, small] - losses[LARGE, large])
     print(f"{name}: best rate {small:g} small, {large:g} large; regret {regret} nats")
 
 # %%
-base = alt.Chart().encode(
-    x=alt.X("rate:Q", title="learning rate", axis=alt.Axis(values=RATES, grid=False, format="~g")).scale(type="log"),
-    color=alt.Color("size:N", title=None, legend=alt.Legend(orient="top")),
-)
-line = base.mark_line(point=True, clip=True).encode(
-    y=alt.Y("loss:Q", title="training loss (nats)").scale(domain=[0, 2.5])
-)
-bars = base.mark_rule(clip=True).encode(y="low:Q", y2="high:Q")  # the least and the largest of the seeds
-chart = alt.layer(line, bars, data=alt.Data(values=rows)).facet(column=alt.Column("scaling:N", title=None))
-chart.save(prepare_directory(OUT) / "transfer.png", scale_factor=2)
-chart
+axes = Axes("rate", "value", "learning rate", "training loss, last 10 steps (nats)", "semilogarithmic", top=2.5)
+panels = {name: [row for row in rows if row["scaling"] == name] for name in NAMES.values()}
+charts = {name: points(own, styled(own, axes), axes) for name, own in panels.items()}
+out = prepare_directory(OUT)
+write_csv(out / "transfer.csv", rows)
+print(write_bytes(out / "transfer.png", beside(charts)[1]))

@@ -90,20 +90,36 @@ def chart(rows: Sequence[Row]) -> alt.LayerChart:
         "width:Q", title="width", scale=alt.Scale(type="log", base=2, domain=[narrowest / 1.2, widest * 1.2]),
         axis=alt.Axis(values=sorted({row["width"] for row in rows}), format=",d", grid=False),
     )  # fmt: skip
-    title = f"training loss, mean of the last {LAST} steps (nats per byte)"
+    title = [
+        f"training loss, mean of the last {LAST} steps",
+        "(nats per byte; bars: standard error, band: 95 % interval)",
+    ]
     up = alt.Y("loss:Q", title=title, scale=alt.Scale(zero=False))
-    colour = alt.Color(
-        "weights:N", title=None, scale=alt.Scale(domain=list(KINDS), range=list(KINDS.values())),
-        legend=alt.Legend(orient="top-right", labelFontSize=12, symbolOpacity=1),
-    )  # fmt: skip
+    kinds = alt.Scale(domain=list(KINDS), range=list(KINDS.values()))
+    colour = alt.Color("weights:N", scale=kinds, legend=None)
     fitted = alt.Chart(alt.Data(values=line)).encode(x=across)
-    points = alt.Chart(alt.Data(values=means(rows))).encode(x=across, color=colour)
+    averages = means(rows)
+    points = alt.Chart(alt.Data(values=averages)).encode(x=across, color=colour)
+    names = alt.Chart(alt.Data(values=named(averages, line))).encode(x=across, y=up, text="name:N")
     return alt.layer(
         fitted.mark_area(opacity=0.15, color=KINDS["dense"]).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
         fitted.mark_line(color=KINDS["dense"], strokeDash=[6, 4]).encode(y=up),
         points.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
         points.mark_point(filled=True, size=70, opacity=1).encode(y=up, shape=alt.Shape("weights:N", legend=None)),
+        names.mark_text(align="right", dy=-14, fontSize=12),
     ).properties(width=560, height=300)
+
+
+def named(averages: Sequence[Row], line: Sequence[Row]) -> list[Row]:
+    """What stands above the last structured point, beside the first dense one, and above the beginning of the law."""
+    structured = [row for row in averages if row["weights"] == "structured"]
+    dense = next(row for row in averages if row["weights"] == "dense")
+    law = line[len(line) // 8]
+    return [
+        {**dense, "width": 1.8 * dense["width"], "name": "dense"},
+        *({**row, "name": "structured"} for row in structured[-1:]),
+        {**law, "width": 10 * law["width"], "name": "law of the dense: floor + a / width"},
+    ]
 
 
 def report(rows: Sequence[Row]) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,35 @@ from tests.browser import Seen, browser, seen
 
 from nfd.cli.commands import parsed
 from nfd.cli.main import main
-from nfd.questions.explored import Grid, explored
+from nfd.questions.explored import explored
+from nfd.questions.explored_grid import Grid, explored_grid
 from nfd.report.explore import about, explore_page, stored
 from nfd.runs.sweep import Sweep
+from nfd.store.store import Store
 
 SMALL = Grid(
-    horizons=(1.0,), rules=("mup",), rates=(0.5, 1.0, 1e18), depths=(1, 2), widths=(3, 4), measured=(4,), seeds=2,
-    steps=2, batch=4, limit_width=8, replicates=2,
+    horizons=(1.0,), widest=(4,), largest=31, rates={"mup": (0.5, 1.0, 1e18), "standard": (2.0,)}, depths=(1, 2),
+    widths=(3, 4), measured=16, seeds=2, steps=2, batch=4, limit_width=4, replicates=2,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    directory = tmp_path_factory.mktemp("explored")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explored")
+
+
+@pytest.fixture(scope="module")
+def small(directory: Path) -> dict[str, Any]:
     with Sweep(directory) as sweep:
-        table = explored(SMALL, sweep)
+        table = explored_grid(SMALL, sweep)
     with Sweep(directory) as sweep:
-        runs = [
-            run
-            for place in itertools.product((1.0,), ("mup",), SMALL.rates, (1, 2), (3, 4))
-            for run in SMALL.runs(*place)
-        ]
-        assert sweep.missing(runs) == 0  # which resumes
+        assert sweep.missing([run for place in SMALL.places() for run in SMALL.runs(place)]) == 0  # which resumes
     assert json.loads(json.dumps(table)) == json.loads(json.dumps(table, allow_nan=False))
     return table
+
+
+def by_place(rows: list[list[Any]], length: int) -> dict[tuple[int, ...], list[Any]]:
+    return {tuple(row[:length]): row[length:] for row in rows}
 
 
 def last_number(text: str, column: str) -> str:
@@ -52,33 +56,81 @@ def last_number(text: str, column: str) -> str:
 def test_a_cell_is_what_its_sweep_prints(
     small: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = "sweep width=4 depth=2 horizon=1 eta_c=1 rule=mup block=two-layer steps=2 batch=4 seed=0,1 meter=updates"
+    line = "sweep width=4 depth=1 horizon=1 eta_c=1 rule=mup block=two-layer steps=2 batch=4 seed=0,1 meter=updates"
     assert main([*line.split(), "--executor", "inline", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    diverged, *numbers = small["cells"][(1 * 2 + 1) * 2 + 1]  # the second rate, depth and width
-    assert diverged == 0
+    cells, mup = by_place(small["cells"], 5), small["axes"]["rule"].index("mup")
+    seeds, diverged, *numbers = cells[0, mup, 1, 0, 1]  # the second rate and width, the first depth
+    assert (seeds, diverged) == (2, 0)
     for column, number in zip(("train_loss", "inner_update", "function_update"), numbers, strict=True):
         shown = [float(x) for x in re.findall(r"-?[\d.]+", last_number(printed, column))]
         assert shown == pytest.approx(number, rel=0.02, abs=2e-3), column
-    assert small["cells"][(1 * 2 + 1) * 2][2:] == [None, None]  # a width at which updates are not measured
+    assert len(cells[0, mup, 1, 1, 0]) == 3  # too large to measure its updates
+    assert (0, mup, 1, 1, 1) not in cells  # too large to train
 
 
 def test_a_limit_is_what_its_prediction_says(small: dict[str, Any], tmp_path: Path) -> None:
-    line = "predict --depth 2 --rule mup --eta-c 1 --block two-layer --steps 2 --batch 4 --width 8 --replicates 2"
+    line = "predict --depth 1 --rule mup --eta-c 1 --block two-layer --steps 2 --batch 4 --width 4 --replicates 2"
     assert main([*line.split(), "--executor", "inline", "--out", str(tmp_path)]) == 0
     last = json.loads((tmp_path / "result.json").read_text())["rows"][-1]
-    assert small["limits"][1 * 2 + 1] == pytest.approx([last["loss"], last["low"], last["high"]], rel=1e-3)
+    limits, mup = by_place(small["limits"]["rows"], 4), small["axes"]["rule"].index("mup")
+    assert limits[0, mup, 1, 0] == [pytest.approx([last["loss"], last["low"], last["high"]], rel=1e-3)]
+    assert {rule for _, rule, *_ in limits} == {mup}  # standard rates have no limit of large width
 
 
 def test_what_diverged_has_no_number(small: dict[str, Any]) -> None:
-    assert small["cells"][(2 * 2 + 0) * 2 + 1] == [2, None, None, None]
-    assert small["limits"][2 * 2] is None
+    mup = small["axes"]["rule"].index("mup")
+    assert by_place(small["cells"], 5)[0, mup, 2, 0, 1] == [2, 2]
+    assert by_place(small["limits"]["rows"], 4)[0, mup, 2, 0] == [None]
 
 
-def test_best_rates_and_laws_have_one_entry_at_each_place(small: dict[str, Any]) -> None:
-    assert len(small["best"]) == 2 * 2
-    assert len(small["laws"]) == 3
-    assert small["laws"] == [None, None, None]  # muP has no limit of large depth
+def test_best_rates_are_told_from_three_rates_and_laws_only_where_depth_has_a_limit(small: dict[str, Any]) -> None:
+    mup = small["axes"]["rule"].index("mup")
+    assert {rule for _, rule, *_ in small["best"]} <= {mup}  # standard was trained at one rate
+    assert small["laws"] == []
+
+
+# ---- runs of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_directory_of_runs_gives_the_same_numbers(
+    small: dict[str, Any], directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explore", "--from", str(directory), "--where", "rule=mup", "--out", str(tmp_path)]) == 0
+    own = json.loads((tmp_path / "explore.json").read_text())
+    mup = small["axes"]["rule"].index("mup")
+    assert own["axes"]["rule"] == ["mup"]
+    assert [cell[2:] for cell in own["cells"]] == [cell[2:] for cell in small["cells"] if cell[1] == mup]
+    assert "limits" not in own
+    assert str(directory) in (tmp_path / "explore.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"steps": 3}, "steps in 2, 3"), ({"lr": 0.1}, "other settings: lr")],
+    ids=["other-settings", "own-networks"],
+)
+def test_runs_that_no_page_can_show_are_refused(directory: Path, change: dict[str, Any], message: str) -> None:
+    with Store.read(directory) as store:
+        first, *rest = store.records()
+        with pytest.raises(ValueError, match=message):
+            explored([replace(first, config=first.config | change), *rest], store)
+
+
+def test_places_with_one_seed_are_left_out(directory: Path) -> None:
+    with Store.read(directory) as store:
+        records = store.records()
+        first = [r for r in records if r.config["seed"] == 0]
+        with pytest.raises(ValueError, match="two seeds"):
+            explored(first, store)
+        assert len(explored([*first, records[1]], store)["cells"]) == 1
+
+
+def test_measured_runs_stand_for_their_place(directory: Path) -> None:
+    with Store.read(directory) as store:
+        measured = [r for r in store.records() if r.config["meter"] == "updates" and r.config["width"] == 3]
+        plain = [replace(r, config=r.config | {"meter": "none"}, metrics={"train_loss": 9.0}) for r in measured]
+        assert explored([*measured, *plain], store)["cells"] == explored(measured, store)["cells"]
 
 
 # ---- the numbers that come with the package ----------------------------------------------------------------------
@@ -94,16 +146,21 @@ def numbers_in(table: Any) -> Iterator[list[float]]:
 
 def test_the_stored_numbers_are_whole_and_those_of_the_grid() -> None:
     table, grid = stored(), Grid()
-    assert table["grid"] == json.loads(json.dumps(vars(grid)))
-    places = [len(part) for part in (grid.horizons, grid.rules, grid.rates, grid.depths, grid.widths)]
-    assert len(table["cells"]) == math.prod(places)
-    assert len(table["limits"]) == math.prod(places[:4])
-    assert len(table["best"]) == math.prod(places) / len(grid.rates)
-    assert len(table["laws"]) == math.prod(places[:3])
+    axes = table["axes"]
+    assert axes["rate"] == {rule: list(grid.rates[rule]) for rule in axes["rule"]}
+    assert (axes["horizon"], axes["depth"], axes["width"]) == (
+        list(grid.horizons), list(grid.depths), list(grid.widths))  # fmt: skip
+    trained = list(grid.places())
+    assert len(by_place(table["cells"], 5)) == len(table["cells"]) == len(trained)
+    limited = [place for place in grid.places(grid.limit_width) if place.rule != "standard"]
+    assert len(by_place(table["limits"]["rows"], 4)) == len(limited)
+    assert {seeds for *_, seeds in (cell[:6] for cell in table["cells"])} == {grid.seeds}
+    assert len(table["laws"]) > 10
     checked = list(numbers_in({name: table[name] for name in ("cells", "limits", "best", "laws")}))
     assert len(checked) > len(table["cells"])
     assert all(low <= value <= high for value, low, high in checked)
     assert "12 steps of 16 samples" in about(table)
+    assert len(explore_page(table)) < 1.5e6
 
 
 # ---- a browser ---------------------------------------------------------------------------------------------------
@@ -121,6 +178,7 @@ const state = () => ({
   place: document.getElementById("place").textContent,
   facts: Object.fromEntries(all("dl div").map((fact) => text([...fact.children]))),
   lines: text(all("pre")),
+  lined: all("figure").map((figure) => Boolean(figure.querySelector("pre")?.textContent)),
   values: controls.map((control) => control.getAttribute("aria-valuetext")),
   figures: all("figure svg").map((svg) => ({
     role: svg.getAttribute("role"), label: svg.getAttribute("aria-label"), titles: text(all(":scope > text", svg)) })),
@@ -138,7 +196,8 @@ const focus = controls.map((control) => (control.focus(), document.activeElement
 parent.postMessage({ mode, overflow, paper, labels, focus, states: [state(), ...MOVES.map(moved)] }, "*");
 })();
 </script></body>"""
-MOVES = [("width", -1), ("depth", 1), ("horizon", 1), ("rate", -2), ("rule", -1), ("rate", 4), ("width", 9)]
+MOVES = [("width", -1), ("depth", 1), ("horizon", 1), ("rate", -2), ("rule", -1), ("rate", 4),
+         ("horizon", -1), ("depth", 9), ("width", 3), ("width", 9)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -176,31 +235,51 @@ def test_every_control_has_a_name_takes_the_focus_and_says_where_it_stands(shown
 
 
 def test_sliders_show_the_numbers_of_their_place(shown: Seen) -> None:
-    table, grid = stored(), Grid()
-    at = {"width": 1, "depth": 2, "horizon": 1, "rate": 4, "rule": 1}
-    for k, state in enumerate(states(shown)[:-1]):  # the last one is of infinite width
-        if k:
-            at[MOVES[k - 1][0]] += MOVES[k - 1][1]
-        place = (at["horizon"] * len(grid.rules) + at["rule"]) * len(grid.rates) + at["rate"]
-        place = place * len(grid.depths) + at["depth"]
-        diverged, loss, inner, function = table["cells"][place * len(grid.widths) + at["width"]]
-        limit = table["limits"][place]
+    table = stored()
+    axes, cells, limits = table["axes"], by_place(table["cells"], 5), by_place(table["limits"]["rows"], 4)
+    for state in states(shown)[:-1]:  # the last one is of infinite width
+        width, depth, horizon, rate, rule = (*map(float, state["values"][:4]), state["values"][4])
+        lists = axes["horizon"], axes["rule"], axes["rate"][rule], axes["depth"], axes["width"]
+        values = horizon, rule, rate, depth, width
+        place = tuple(values_of.index(value) for values_of, value in zip(lists, values, strict=True))
+        seeds, diverged, *numbers = cells[place]
         facts = state["facts"]
-        assert f"depth {grid.depths[at['depth']]}," in state["place"]
+        assert f"depth {depth:g}," in state["place"]
         if diverged:
-            assert facts["loss"] == f"{diverged} of {grid.seeds} diverged"
+            assert facts["loss"] == f"{diverged} of {seeds} diverged"
         else:
-            known = [in_words(number) for number in (loss, inner, function)]
-            assert [facts[name] for name in ("loss", "inner update", "function update")] == known
+            names = ("loss", "inner update", "function update")
+            assert [facts[name] for name in names[: len(numbers)]] == [in_words(number) for number in numbers]
+        ((limit,),) = [limits[place[:4]]]
         assert facts["loss at infinite width"] == ("diverged" if limit is None else in_words(limit))
 
 
+def test_where_nothing_was_trained_the_other_sliders_follow(shown: Seen) -> None:
+    deep, wide = states(shown)[-3], states(shown)[-2]
+    assert (deep["values"][1], wide["values"][0]) == ("16", "512")
+    assert wide["values"][1] != "16"
+    assert "The depth moved too" in wide["place"]
+    assert "moved too" not in states(shown)[1]["place"]
+
+
+def commands_in(lines: list[str]) -> Iterator[list[str]]:
+    """The commands of lines that join them and repeat them, with the first value of every loop."""
+    for line in lines:
+        for name, first in re.findall(r"for (\w+) in (\S+)", line):
+            line = line.replace(f"${name}", first)
+        line = re.sub(r"for \w+ in [^;]+; do |; done", "", line)
+        yield from map(shlex.split, line.split(" && "))
+
+
 def test_every_line_is_one_that_the_program_takes(shown: Seen) -> None:
-    first, *_, last = states(shown)
-    lines = {line for text in first["lines"] + last["lines"] for line in text.split(" && ")}
-    kinds = [parsed(shlex.split(line)[1:]).__class__.__name__ for line in lines]
-    assert set(kinds) == {"SweepCommand", "PredictCommand", "TransferCommand", "CapacityCommand"}
+    lines = list(dict.fromkeys(line for state in states(shown) for line in state["lines"]))
+    kinds = [parsed(command[1:]).__class__.__name__ for command in commands_in(lines)]
+    assert set(kinds) == {"SweepCommand", "PredictCommand", "TransferCommand", "CapacityCommand", "RunsCommand"}
     assert not any("undefined" in line or "NaN" in line for line in lines)
+
+
+def test_every_chart_has_its_line(shown: Seen) -> None:
+    assert all(state["lined"] and all(state["lined"]) for state in states(shown))
 
 
 def test_every_chart_has_a_text_and_axes_with_names(shown: Seen) -> None:

@@ -24,11 +24,12 @@ from nfd.paper.claims.page import claims_markdown, claims_section
 from nfd.paper.config import FigureConfig
 from nfd.paper.pages import write_claims
 from nfd.questions.findings.finding import Axes, Finding, plain
-from nfd.report.charts import chart_of, still
+from nfd.report.charts import chart_of
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.labels import apart
 from nfd.report.page import Section, _vega, page
 from nfd.report.series import COLOURS, DARK, INK, ORDERED, SHADES, styled
+from nfd.report.stills import still
 from nfd.report.tidy import linear_span, log_span, tidy
 
 KINDS = ("curves", "logcurves", "logarithmic", "semilogarithmic", "linear", "named", "map")
@@ -183,7 +184,7 @@ def styles(*rows: dict[str, Any], **columns: str) -> list[tuple[str, tuple[int, 
     return [(drawn[row["series"]].colour, drawn[row["series"]].dash) for row in named]
 
 
-SOLID = (1, 0)
+SOLID, DASHED = (1, 0), (6, 4)
 
 
 def test_numbers_have_colours_that_grow_and_all_else_colours_of_its_own() -> None:
@@ -197,7 +198,7 @@ def test_numbers_have_colours_that_grow_and_all_else_colours_of_its_own() -> Non
     assert colours("mup", "mup") == [COLOURS[0]] * 2
     assert colours(3) == [INK]
     assert colours([4], {"a": 8}) == list(COLOURS[:2])  # of a file from elsewhere
-    assert styles({"series": "depth 2"}, {"series": "depth 4"}) == [(COLOURS[0], SOLID), (COLOURS[1], SOLID)]
+    assert styles({"series": "depth 2"}, {"series": "depth 4"}) == [(COLOURS[0], SOLID), (COLOURS[1], DASHED)]
 
 
 def test_one_column_makes_the_colour_and_another_the_dash() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections import Counter
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import altair as alt
-import vl_convert
 
 from nfd.core.files import write_bytes, write_csv
 from nfd.core.tables import Row
@@ -20,17 +18,17 @@ from nfd.core.text import visible
 from nfd.questions.findings.finding import Axes, Finding
 from nfd.report.labels import end_labels
 from nfd.report.series import Series, references, styled
+from nfd.report.stills import still
 from nfd.report.thinning import thinned
 from nfd.report.tidy import LOG_X, LOG_Y, Point, across_span, linear_span, log_span, series_of, tidy
 
 Chart = alt.LayerChart
 
-_HEIGHT, _STILL_WIDTH = 360, 640
+_HEIGHT = 360
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
 _BAND, _STROKE, _THIN = 0.16, 2.0, 1.2
-_LABEL = "#1a1a1a"  # of names at the ends of lines
 
 
 def chart_of(finding: Finding) -> Chart:
@@ -194,56 +192,6 @@ class _Drawing:
         points = [p for p in [*self.points, *self.compared] if p["y"] <= self.top]
         names = [s.name for s in self.series]
         return end_labels(points, names, self.spans, log=self._log, height=_HEIGHT)
-
-
-def still(chart: Chart, title: str = "") -> tuple[bytes, bytes]:
-    """The chart as PDF and PNG, under its title; clips and unseen points, slow to draw, only where they show.
-
-    Lines are named at their ends where they are few, and by a legend elsewhere.
-    """
-    plain = chart.properties(width=_STILL_WIDTH).to_dict(validate=False)  # the tests check every kind
-    spec = plain | {"layer": [layer for layer in plain["layer"] if layer["mark"].get("opacity") != 0]}
-    for layer in spec["layer"]:
-        layer["mark"]["clip"] = plain["usermeta"]["cut"]
-    if plain["usermeta"]["ends"]:
-        _name_ends(spec)
-    if title:
-        spec["title"] = {
-            "text": textwrap.wrap(visible(title), _TITLE_WIDTH * 2),
-            "anchor": "start",
-            "fontWeight": "normal",
-        }
-    text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()  # what has no UTF-8 is drawn as ?
-    drawn = vl_convert.vegalite_to_svg(text)
-    return vl_convert.svg_to_pdf(drawn), vl_convert.svg_to_png(drawn, scale=2)
-
-
-def _name_ends(spec: dict[str, Any]) -> None:
-    """Put a stroke and the name of each series beside its last point, in place of the legend."""
-    shared = spec["layer"][-1]["encoding"]
-    strokes = {one["name"]: one for one in spec["usermeta"]["series"]}
-    spec["config"] = {**spec.get("config", {}), "view": {"stroke": None}}  # names stand across the frame
-    for layer in spec["layer"]:
-        for channel in ("color", "strokeDash"):
-            if "field" in layer["encoding"].get(channel, {}):
-                layer["encoding"][channel]["legend"] = None
-    for end in spec["usermeta"]["ends"]:
-        stroke = strokes[end["series"]]
-        encoding = {"x": shared["x"], "y": {**shared["y"], "field": "y"}}
-        sign = "\u2501\u2501" if stroke["dash"] == [1, 0] else "\u2505\u2505"
-        for text, colour, dx in ((sign, stroke["colour"], 6), (end["series"], _LABEL, 34)):
-            mark = {
-                "type": "text",
-                "align": "left",
-                "baseline": "middle",
-                "dx": dx,
-                "dy": -end["shift"],
-                "fontSize": 12,
-            }
-            row = {"x": end["x"], "y": end["y"]}
-            spec["layer"].append(
-                {"data": {"values": [row]}, "mark": mark | {"text": text, "color": colour}, "encoding": encoding}
-            )
 
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:

@@ -1,53 +1,111 @@
 // Sliders over stored numbers: what is chosen, what is known there, its charts in SVG, and the command of each.
 
-const { grid } = table;
+const { axes: lists, settings } = table;
+const INFINITE = lists.width.length; // the place of infinite width, after those of the widths
 const axes = [
-  { key: "width", title: "width n", values: [...grid.widths, Infinity], start: 1 },
-  { key: "depth", title: "depth L", values: grid.depths, start: 2 },
-  { key: "horizon", title: "horizon T", values: grid.horizons, start: 1 },
-  { key: "rate", title: "rate eta_c", values: grid.rates, start: 4 },
-  { key: "rule", title: "rule", values: grid.rules, start: 1 },
+  { key: "width", title: "width n", start: 128 },
+  { key: "depth", title: "depth L", start: 8 },
+  { key: "horizon", title: "horizon T", start: 1 },
+  { key: "rate", title: "rate eta_c", start: 0.5 },
+  { key: "rule", title: "rule", start: "depth-mup" },
 ];
-const chosen = Object.fromEntries(axes.map((axis) => [axis.key, axis.start]));
-const limited = () => chosen.width === grid.widths.length;
-const seeds = Array.from({ length: grid.seeds }, (_, k) => k).join(",");
+const chosen = {};
 
-// ---- numbers: [value, low, high] or null, by places in the lists of the grid
+// ---- numbers: [value, low, high] or null, by places in the lists of the axes
 
-const cell = (c) => table.cells[
-  (((c.horizon * grid.rules.length + c.rule) * grid.rates.length + c.rate) * grid.depths.length + c.depth) * grid.widths.length + c.width];
-const limit = (c) => table.limits[((c.horizon * grid.rules.length + c.rule) * grid.rates.length + c.rate) * grid.depths.length + c.depth];
-const best = (c) => table.best[((c.horizon * grid.rules.length + c.rule) * grid.depths.length + c.depth) * grid.widths.length + c.width];
-const law = (c) => table.laws[(c.horizon * grid.rules.length + c.rule) * grid.rates.length + c.rate];
-const lawAt = (c) => law(c)?.lines[c.depth * grid.widths.length + c.width] ?? null;
-const loss = (c) => (c.width === grid.widths.length ? limit(c) : cell(c)[1]);
+const byPlace = (rows, length) => new Map(rows.map((row) => [row.slice(0, length).join(), row.slice(length)]));
+const cells = byPlace(table.cells, 5);
+const limits = byPlace(table.limits?.rows ?? [], 4);
+const bests = byPlace(table.best, 4);
+const laws = byPlace(table.laws, 3);
+
+const cell = (c) => cells.get([c.horizon, c.rule, c.rate, c.depth, c.width].join());
+const limit = (c) => limits.get([c.horizon, c.rule, c.rate, c.depth].join());
+const best = (c) => bests.get([c.horizon, c.rule, c.depth, c.width].join())?.[0];
+const law = (c) => laws.get([c.horizon, c.rule, c.rate].join());
+const lawAt = (c) => law(c)?.[1].find(([depth, width]) => depth === c.depth && width === c.width)?.[2] ?? null;
+const isInfinite = (c) => c.width === INFINITE;
+const isKnown = (c) => Boolean(isInfinite(c) ? limit(c) : cell(c));
+const isLost = (c) => (isInfinite(c) ? limit(c)?.[0] === null : cell(c)?.[1] > 0);
+const loss = (c) => (isInfinite(c) ? limit(c)?.[0] : cell(c)?.[2]) ?? null;
+const inner = (c) => cell(c)?.[3] ?? null;
+const outer = (c) => cell(c)?.[4] ?? null;
+const bestInside = (c) => (Array.isArray(best(c)) ? best(c) : null);
 const TOP = 4; // nats: losses above are marked like those of networks that diverged
-const low = (c) => (loss(c)?.[0] < TOP ? loss(c) : null);
-const update = (k) => (c) => (c.width === grid.widths.length ? null : cell(c)[k]);
-const marked = (number) => (c) => (number === low ? !low(c) : number !== best && cell(c)[0] > 0);
+const isHigh = (c) => isLost(c) || loss(c)?.[0] >= TOP;
+const low = (c) => (isHigh(c) ? null : loss(c));
 
 const name = (x) => (x === Infinity ? "∞" : typeof x === "string" ? x : Number(x.toPrecision(x < 1 ? 2 : 4)).toString());
 const digits = (x) => (Math.abs(x) >= 100 && Math.abs(x) < 1e5 ? Math.round(x).toString() : x.toPrecision(3));
 const shown = (number) => (number ? `${digits(number[0])} [${digits(number[1])}, ${digits(number[2])}]` : null);
-const value = (key, c = chosen) => axes.find((axis) => axis.key === key).values[c[key]];
+const valuesOf = (key, c = chosen) => (key === "rate" ? lists.rate[lists.rule[c.rule]]
+  : key === "width" && limits.size ? [...lists.width, Infinity] : lists[key]);
+const value = (key, c = chosen) => valuesOf(key, c)[c[key]];
+
+// ---- places
+
+const along = (key, c = chosen) => valuesOf(key, c).map((_, k) => ({ ...c, [key]: k }));
+
+// The same place under another rule; null where that rule was not trained at this rate.
+function under(rule, c = chosen) {
+  const rate = lists.rate[lists.rule[rule]].indexOf(value("rate", c));
+  return rate < 0 ? null : { ...c, rule, rate };
+}
+
+// The trained place that is nearest to the chosen one and keeps what was just moved; rule and rate move last.
+function nearest(moved) {
+  if (isKnown(chosen)) return chosen;
+  const weights = { width: 1, depth: 1, horizon: 10, rate: 100, rule: 1000 };
+  const finite = [...cells.keys()].map((key) => key.split(",").map(Number));
+  const infinite = [...limits.keys()].map((key) => [...key.split(",").map(Number), INFINITE]);
+  const places = [...finite, ...infinite].map(([horizon, rule, rate, depth, width]) => ({ horizon, rule, rate, depth, width }));
+  const distance = (c) => Object.keys(weights).reduce((sum, key) => sum + weights[key] * Math.abs(c[key] - chosen[key]), 0);
+  return places.filter((c) => c[moved] === chosen[moved]).reduce((a, b) => (distance(b) < distance(a) ? b : a));
+}
 
 // ---- commands
 
-function sweep(lists) {
-  const one = (setting, key) => `${setting}=${lists[key] ? lists[key].join(",") : value(key)}`;
-  const widths = lists.width ?? [value("width")];
-  const meter = widths.every((n) => grid.measured.includes(n)) ? " meter=updates" : "";
-  return `nfd sweep ${one("width", "width")} ${one("depth", "depth")} ${one("horizon", "horizon")} ${one("eta_c", "rate")} ${one("rule", "rule")} ` +
-    `block=two-layer steps=${grid.steps} batch=${grid.batch} seed=${seeds}${meter}`;
+const unique = (key, places) => [...new Set(places.map((c) => value(key, c)))];
+const listed = (texts) => Object.entries(texts).map(([key, values]) => `${key}=${values.join(",")}`).join(" ");
+
+function settingsOf(places) {
+  return { width: unique("width", places), depth: unique("depth", places), horizon: unique("horizon", places),
+    eta_c: unique("rate", places), rule: unique("rule", places) };
 }
 
-const training = () => `--block two-layer --horizon ${value("horizon")} --steps ${grid.steps} --batch ${grid.batch}`;
-const predicted = () => `nfd predict --depth ${value("depth")} --rule ${value("rule")} --eta-c ${value("rate")} ${training()} ` +
-  `--width ${grid.limit_width} --replicates ${grid.replicates}`;
-const transferred = () => `nfd transfer --widths ${value("width")} --depths ${grid.depths.join(" ")} --rules ${grid.rules.join(" ")} ` +
-  `--eta-c ${grid.rates.join(" ")} ${training()} --seeds ${grid.seeds}`;
-const fitted = () => `${sweep({ width: grid.widths, depth: grid.depths })} --out out/law && ` +
-  "nfd capacity --from out/law/runs.csv --columns loss=train_loss";
+// The runs of these places: those of a directory, or sweeps that train them, one for the widths with the same depths.
+function runs(places, { measured = false, out = "" } = {}) {
+  const finite = places.filter((c) => c && !isInfinite(c) && cell(c));
+  if (table.store) return `nfd runs ${table.store} --where ${listed(settingsOf(finite))}${out && ` --out ${out}`}`;
+  const groups = Map.groupBy(unique("width", finite), (n) => unique("depth", finite.filter((c) => value("width", c) === n)).join());
+  const trained = { ...settings, seed: Array.from({ length: cell(finite[0])[0] }, (_, k) => k) };
+  const lines = [...groups.values()].map((widths) => `nfd sweep ${listed(settingsOf(finite.filter((c) => widths.includes(value("width", c)))))} ` +
+    listed(Object.fromEntries(Object.entries(trained).map(([key, own]) => [key, [own].flat()]))) + (measured ? " meter=updates" : "") +
+    (out && ` --out ${out}-sweep`));
+  return [...lines, ...(out ? [`nfd runs ${out}-sweep --out ${out}`] : [])].join(" && ");
+}
+
+const training = () => Object.entries(settings).map(([key, own]) => `--${key.replaceAll("_", "-")} ${own}`).join(" ");
+
+// The limit at the chosen place, or at every value of what varies.
+function predicted(varying = {}) {
+  const of = (key) => (varying[key] ? `$${key}` : value(key));
+  const line = `nfd predict --depth ${of("depth")} --horizon ${value("horizon")} --rule ${of("rule")} --eta-c ${of("rate")} ${training()} ` +
+    `--width ${table.limits.width} --replicates ${table.limits.replicates}`;
+  return Object.entries(varying).reduce((text, [key, values]) => `for ${key} in ${values.join(" ")}; do ${text}; done`, line);
+}
+
+// The best rates of the places: from the runs of a directory, or trained, one line for the rules with the same rates.
+function transferred(places) {
+  const trained = places.filter((c) => best(c) !== undefined);
+  const rated = trained.flatMap((c) => along("rate", c));
+  if (table.store) return `${runs(rated, { out: "out/rates" })} && nfd transfer --from out/rates/runs.csv --columns loss=train_loss lr=eta_c`;
+  const groups = Map.groupBy(unique("rule", trained), (rule) => lists.rate[rule].join(" "));
+  return [...groups].map(([rates, rules], k) => `nfd transfer --widths ${unique("width", trained).join(" ")} --depths ${unique("depth", trained).join(" ")} ` +
+    `--rules ${rules.join(" ")} --eta-c ${rates} --horizon ${value("horizon")} ${training()} --seeds ${cell(rated.find(cell))[0]} --out out/transfer-${k + 1}`).join(" && ");
+}
+
+const fitted = (places) => `${runs(places, { out: "out/law" })} && nfd capacity --from out/law/runs.csv --columns loss=train_loss`;
 
 // ---- elements
 
@@ -78,7 +136,7 @@ function command(text, about, caption = "") {
 // ---- charts: the places of an axis stand at equal distances, as the lists of the grid grow by factors
 
 const box = { width: 416, height: 260, left: 50, right: 120, top: 14, bottom: 38 };
-const inner = { width: box.width - box.left - box.right, height: box.height - box.top - box.bottom };
+const plot = { width: box.width - box.left - box.right, height: box.height - box.top - box.bottom };
 
 function ticks(low, high, log) {
   const steps = [];
@@ -107,23 +165,23 @@ function span(series, log) {
 }
 
 function drawing({ title, places, across, up, log, series, at }) {
-  const x = (k) => box.left + inner.width * (places.length > 1 ? k / (places.length - 1) : 0.5);
+  const x = (k) => box.left + plot.width * (places.length > 1 ? k / (places.length - 1) : 0.5);
   const svg = element("svg", { viewBox: `0 0 ${box.width} ${box.height}`, role: "img", "aria-label": words(title, places, series) });
   const range = span(series, log);
-  const bottom = box.top + inner.height;
-  svg.append(element("text", { x: box.left + inner.width / 2, y: bottom + 33, "text-anchor": "middle" }, across),
+  const bottom = box.top + plot.height;
+  svg.append(element("text", { x: box.left + plot.width / 2, y: bottom + 33, "text-anchor": "middle" }, across),
     element("text", { x: 4, y: 9 }, up));
   if (!range) {
     svg.append(element("text", { x: box.left, y: bottom / 2 }, "Nothing was computed here."));
     return svg;
   }
   const scale = (y) => (log ? Math.log(y / range[0]) / Math.log(range[1] / range[0]) : (y - range[0]) / (range[1] - range[0]));
-  const y = (v) => bottom - inner.height * Math.min(Math.max(log && v <= 0 ? 0 : scale(v), 0), 1);
+  const y = (v) => bottom - plot.height * Math.min(Math.max(log && v <= 0 ? 0 : scale(v), 0), 1);
   for (const t of ticks(...range, log))
-    svg.append(element("path", { class: "tick", d: `M${box.left},${y(t)}h${inner.width}` }),
+    svg.append(element("path", { class: "tick", d: `M${box.left},${y(t)}h${plot.width}` }),
       element("text", { x: box.left - 6, y: y(t) + 4, "text-anchor": "end" }, name(t)));
   places.forEach((place, k) => svg.append(element("text", { x: x(k), y: bottom + 16, "text-anchor": "middle" }, name(place))));
-  svg.append(element("path", { class: "axis", d: `M${box.left},${box.top}V${bottom}h${inner.width}` }));
+  svg.append(element("path", { class: "axis", d: `M${box.left},${box.top}V${bottom}h${plot.width}` }));
   if (at !== undefined) svg.append(element("path", { class: "here", d: `M${x(at)},${box.top}V${bottom}` }));
   const labels = [];
   const lost = series.filter((s) => s.lost?.length);
@@ -146,13 +204,17 @@ function drawing({ title, places, across, up, log, series, at }) {
       element("text", { x: x(k) + 9 * (lost.indexOf(s) - (lost.length - 1) / 2), y: box.top + 8, "text-anchor": "middle",
         style: `fill: var(--${s.colour}); font-weight: 700` }, "×"));
     const last = known.at(-1);
-    if (last) labels.push({ text: s.name, colour: s.colour, strong: s.strong, y: y(last.p[0]) + 4 });
+    if (last) labels.push({ text: s.name, style, dash: s.dash, strong: s.strong, x: x(last.k) + 8, y: y(last.p[0]) + 4 });
   }
-  labels.sort((a, b) => a.y - b.y);
-  labels.forEach((label, k) => { if (k) label.y = Math.max(label.y, labels[k - 1].y + 12); });
-  const over = Math.max(0, (labels.at(-1)?.y ?? 0) - bottom);
-  for (const label of labels)
-    svg.append(element("text", { x: box.width - box.right + 10, y: label.y - over, style: `fill: var(--${label.colour}); font-weight: ${label.strong ? 700 : 400}` }, label.text));
+  for (const beside of Map.groupBy(labels, (label) => label.x).values()) { // one below the other
+    beside.sort((a, b) => a.y - b.y);
+    beside.forEach((label, k) => { if (k) label.y = Math.max(label.y, beside[k - 1].y + 12); });
+    const over = Math.max(0, beside.at(-1).y - bottom);
+    for (const label of beside)
+      svg.append(
+        element("line", { x1: label.x, x2: label.x + 12, y1: label.y - over - 4, y2: label.y - over - 4, style: label.style, "stroke-dasharray": label.dash ?? "none" }),
+        element("text", { class: "name", x: label.x + 16, y: label.y - over, style: `font-weight: ${label.strong ? 700 : 400}` }, label.text));
+  }
   return svg;
 }
 
@@ -169,108 +231,132 @@ function numbers(places, across, series) {
 
 function figure(about) {
   return element("figure", {}, element("figcaption", {}, about.title), drawing(about),
-    ...(about.command ? [command(about.command, about.title)] : []), numbers(about.places, about.across, about.series));
+    ...about.commands.map((line) => command(line, about.title)), numbers(about.places, about.across, about.series));
 }
 
-// A line for every rule along an axis of the grid, the chosen one in the foreground.
-function byRule(key, number) {
-  const dashes = ["none", "6 3", "2 3"];
-  const places = axes.find((axis) => axis.key === key).values;
-  return grid.rules.map((name, rule) => {
-    const at = places.map((_, k) => ({ ...chosen, rule, [key]: k }));
-    const lost = at.flatMap((c, k) => (marked(number)(c) ? [k] : []));
-    return { name, colour: `rule${rule}`, dash: dashes[rule], strong: rule === chosen.rule, lost,
-      points: at.map((c) => { const known = number(c); return Array.isArray(known) ? known : null; }) };
+// A line for every rule along an axis, the chosen rule in the foreground.
+function byRule(key, number, place) {
+  const dashes = ["none", "6 3", "2 3", "9 3 2 3", "1 2"];
+  const places = valuesOf(key);
+  return lists.rule.map((text, rule) => {
+    const at = places.map((_, k) => place(rule, { ...chosen, [key]: k }));
+    const lost = number === bestInside ? [] : at.flatMap((c, k) => (c && (number === low ? isHigh(c) : isLost(c)) ? [k] : []));
+    return { name: text, colour: `rule${rule}`, dash: dashes[rule % dashes.length], strong: rule === chosen.rule, lost, at,
+      points: at.map((c) => (c ? number(c) : null)) };
   });
 }
 
 function byDepth() {
-  const widths = axes[0].values;
-  const lines = grid.depths.map((L, depth) => {
-    const at = widths.map((_, width) => ({ ...chosen, depth, width }));
-    return { name: `L = ${L}`, colour: `depth${depth}`, strong: depth === chosen.depth, bare: depth !== chosen.depth, apart: grid.widths.length,
-      lost: at.flatMap((c, k) => (marked(low)(c) ? [k] : [])), points: at.map(low) };
+  const lines = lists.depth.map((L, depth) => {
+    const at = along("width", { ...chosen, depth });
+    return { name: `L = ${L}`, colour: `depth${depth}`, strong: depth === chosen.depth, bare: depth !== chosen.depth, apart: INFINITE,
+      lost: at.flatMap((c, k) => (isHigh(c) ? [k] : [])), at, points: at.map(low) };
   });
-  const fit = grid.widths.map((_, width) => lawAt({ ...chosen, width }));
-  return fit[0] ? [...lines, { name: "the law", colour: "ink", dash: "5 3", plain: true, shade: true, points: [...fit, null] }] : lines;
+  const fit = along("width").map((c) => lawAt(c));
+  return fit.some(Boolean) ? [...lines, { name: "the law", colour: "ink", dash: "5 3", plain: true, shade: true, at: [], points: fit }] : lines;
 }
 
+const placesOf = (series) => series.flatMap((s) => s.at).filter(Boolean);
+const anyRate = (rule, c) => ({ ...c, rule, rate: 0 });
+
 function charts() {
-  const size = `width ${name(value("width"))}`;
-  const sized = limited() ? null : true;
-  const none = limited() ? [] : [
-    { title: `Inner update against depth, ${size}`, places: grid.depths, across: "depth L", up: "RMS change of inner outputs", log: true,
-      series: byRule("depth", update(2)), at: chosen.depth, command: sweep({ depth: grid.depths, rule: grid.rules }) },
-    { title: `Function update against depth, ${size}`, places: grid.depths, across: "depth L", up: "RMS change of the outputs", log: true,
-      series: byRule("depth", update(3)), at: chosen.depth, command: sweep({ depth: grid.depths, rule: grid.rules }) },
-    { title: `Best rate against depth, ${size}`, places: grid.depths, across: "depth L", up: "best eta_c", log: true,
-      series: byRule("depth", best), at: chosen.depth, command: transferred() },
+  const n = name(value("width")), L = value("depth"), eta = value("rate");
+  const rates = byRule("rate", low, under), sizes = byDepth();
+  const inners = byRule("depth", inner, under), outers = byRule("depth", outer, under);
+  const ofDepths = byRule("depth", bestInside, anyRate), ofWidths = byRule("width", bestInside, anyRate);
+  const limited = placesOf(sizes).filter((c) => isInfinite(c) && limit(c));
+  const losses = [
+    { title: `Loss against the rate, width ${n}, depth ${L}`, key: "rate", up: "loss (nats)", series: rates,
+      commands: [isInfinite(chosen) ? predicted({ rate: valuesOf("rate"), rule: unique("rule", placesOf(rates).filter(limit)) }) : runs(placesOf(rates))] },
+    { title: `Loss against width, rule ${value("rule")}, rate ${eta}`, key: "width", up: "loss (nats)", series: sizes,
+      commands: [law(chosen) ? fitted(placesOf(sizes)) : runs(placesOf(sizes)),
+        ...(limited.length ? [predicted({ depth: unique("depth", limited) })] : [])] },
   ];
-  return [
-    { title: `Loss against the rate, ${size}, depth ${value("depth")}`, places: grid.rates, across: "rate eta_c", up: "loss (nats)",
-      series: byRule("rate", low), at: chosen.rate, command: sized && sweep({ rate: grid.rates, rule: grid.rules }) },
-    { title: `Loss against width, rule ${value("rule")}, rate ${value("rate")}`, places: axes[0].values, across: "width n", up: "loss (nats)",
-      series: byDepth(), at: chosen.width, command: law(chosen) ? fitted() : sweep({ width: grid.widths, depth: grid.depths }) },
-    ...none.filter((about) => about.series.some((s) => s.points.some(Boolean))),
-  ];
+  const measured = { measured: true };
+  const updates = [
+    { title: `Inner update against depth, width ${n}, rate ${eta}`, key: "depth", up: "RMS change of inner outputs", log: true, series: inners,
+      commands: () => [runs(placesOf(inners).filter(inner), measured)] },
+    { title: `Function update against depth, width ${n}, rate ${eta}`, key: "depth", up: "RMS change of the outputs", log: true, series: outers,
+      commands: () => [runs(placesOf(outers).filter(outer), measured)] },
+    { title: `Best rate against depth, width ${n}`, key: "depth", up: "best eta_c", log: true, series: ofDepths,
+      commands: () => [transferred(placesOf(ofDepths))] },
+    { title: `Best rate against width, depth ${L}`, key: "width", up: "best eta_c", log: true, series: ofWidths,
+      commands: () => [transferred(placesOf(ofWidths))] },
+  ].filter(({ series }) => series.some((s) => s.points.some(Boolean)));
+  return [...losses, ...updates.map((about) => ({ ...about, commands: about.commands() }))].map((about) => ({
+    ...about, places: valuesOf(about.key), across: axes.find(({ key }) => key === about.key).title, at: chosen[about.key] }));
 }
 
 // ---- the page
 
 function facts() {
-  const known = cell({ ...chosen, width: Math.min(chosen.width, grid.widths.length - 1) });
-  const rate = limited() ? null : best(chosen);
-  const beyond = { lower: `below ${grid.rates[0]}`, higher: `above ${grid.rates.at(-1)}` }[rate];
-  const lost = limited() ? null : known[0] && `${known[0]} of ${grid.seeds} diverged`;
-  const unmeasured = limited() ? "of finite networks alone" : `measured to width ${Math.max(...grid.measured)}`;
+  const infinite = isInfinite(chosen), [seeds, diverged] = cell(chosen) ?? [];
+  const rate = best(chosen), floor = law(chosen)?.[0];
+  const beyond = { lower: `below ${valuesOf("rate")[0]}`, higher: `above ${valuesOf("rate").at(-1)}` }[rate];
+  const lost = diverged ? `${diverged} of ${seeds} diverged` : null;
+  const unmeasured = infinite ? "of finite networks alone" : "not measured at this size";
+  const limited = limit(chosen) ? shown(limit(chosen)[0]) ?? "diverged" : "not computed";
   return [
-    ["loss", limited() ? shown(limit(chosen)) ?? "diverged" : lost || shown(known[1])],
-    ["loss at infinite width", shown(limit(chosen)) ?? "diverged"],
-    ["inner update", limited() ? unmeasured : lost || shown(known[2]) || unmeasured],
-    ["function update", limited() ? unmeasured : lost || shown(known[3]) || unmeasured],
-    ["best rate", limited() ? unmeasured : beyond ?? shown(rate) ?? "nothing is learnt"],
-    ["loss without end in width and depth", shown(law(chosen)?.floor) ?? "no law holds"],
+    ["loss", infinite ? limited : lost ?? shown(loss(chosen))],
+    ...(limits.size ? [["loss at infinite width", limited]] : []),
+    ["inner update", lost ?? shown(inner(chosen)) ?? unmeasured],
+    ["function update", lost ?? shown(outer(chosen)) ?? unmeasured],
+    ["best rate", infinite ? unmeasured : beyond ?? shown(rate) ?? "nothing is learnt"],
+    ["loss at infinite width and depth", shown(floor) ?? "no law holds"],
   ];
 }
 
-function show() {
-  for (const { key, values } of axes) {
-    const control = document.getElementById(key), text = String(values[chosen[key]]).replace("Infinity", "∞");
+function show(moved = []) {
+  for (const { key } of axes) {
+    const control = document.getElementById(key), text = String(value(key)).replace("Infinity", "∞");
+    if (key !== "rule") control.max = valuesOf(key).length - 1;
     control.value = chosen[key];
     control.setAttribute("aria-valuetext", text === "∞" ? "infinite" : text);
     if (key !== "rule") document.getElementById(`${key}-value`).textContent = text;
   }
   const all = facts();
   document.getElementById("place").textContent = `Width ${name(value("width"))}, depth ${value("depth")}, T = ${value("horizon")}, ` +
-    `eta_c = ${value("rate")}, ${value("rule")}: loss ${all[0][1]}.`;
+    `eta_c = ${value("rate")}, ${value("rule")}: loss ${all[0][1]}.` +
+    (moved.length ? ` The ${moved.join(" and the ")} moved too: nothing was trained at the other place.` : "");
   document.getElementById("numbers").replaceChildren(...all.map(([title, text]) =>
     element("div", {}, element("dt", {}, title), element("dd", {}, text))));
   document.getElementById("commands").replaceChildren(
-    ...(limited() ? [] : [command(sweep({}), "these networks", "These networks, their loss and their updates:")]),
-    command(predicted(), "their limit", "Their limit of infinite width (loss of the last step):"));
+    ...(isInfinite(chosen) ? [] : [command(runs([chosen], { measured: Boolean(inner(chosen)) }), "these networks", "These networks, their loss and their updates:")]),
+    ...(limit(chosen) ? [command(predicted(), "their limit", "Their limit of infinite width (loss of the last step):")] : []));
   document.getElementById("charts").replaceChildren(...charts().map(figure));
 }
 
-function control({ key, title, values }) {
+// Move one control; the others follow where nothing was trained at the place.
+function move(key, k) {
+  chosen[key] = k;
+  chosen.rate = Math.min(chosen.rate, valuesOf("rate").length - 1);
+  const place = nearest(key), moved = axes.filter((axis) => place[axis.key] !== chosen[axis.key]).map((axis) => axis.key);
+  Object.assign(chosen, place);
+  show(moved);
+}
+
+function control({ key, title }) {
   const label = element("label", { for: key }, `${title} `);
   if (key === "rule")
-    return element("div", {}, label, element("select", { id: key }, ...values.map((text, k) => element("option", { value: k }, text))));
+    return element("div", {}, label, element("select", { id: key }, ...lists.rule.map((text, k) => element("option", { value: k }, text))));
   label.append(element("output", { id: `${key}-value`, for: key }));
-  return element("div", {}, label, element("input", { id: key, type: "range", min: 0, max: values.length - 1, step: 1 }));
+  return element("div", {}, label, element("input", { id: key, type: "range", min: 0, step: 1 }));
 }
 
 const form = document.getElementById("controls");
 form.append(...axes.map(control));
-form.addEventListener("input", (event) => { 
-  chosen[event.target.id] = Number(event.target.value);
+form.addEventListener("input", (event) => {
+  move(event.target.id, Number(event.target.value));
   history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
-  show();
 });
 form.addEventListener("submit", (event) => event.preventDefault());
 function fromAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  for (const { key, values } of axes) if (Number(given.get(key)) in values && given.has(key)) chosen[key] = Number(given.get(key));
-  show();
+  for (const { key, start } of [...axes].reverse()) { // the rule first, as it decides the rates
+    const wanted = Number(given.get(key) ?? NaN), usual = valuesOf(key).indexOf(start);
+    chosen[key] = wanted in valuesOf(key) ? wanted : chosen[key] ?? (usual < 0 ? Math.floor(valuesOf(key).length / 2) : usual);
+  }
+  move("rule", chosen.rule);
 }
 addEventListener("hashchange", fromAddress);
 fromAddress();

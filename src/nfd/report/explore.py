@@ -22,10 +22,9 @@ def stored() -> dict[str, Any]:
 
 def explore_page(table: Mapping[str, Any]) -> str:
     """The page over a table of ``nfd.questions.explored``, as one HTML file that loads nothing."""
-    grid = table["grid"]
-    depths = len(grid["depths"])
+    depths, rules = len(table["axes"]["depth"]), len(table["axes"]["rule"])
     ordered = [ORDERED[round(k * (len(ORDERED) - 1) / max(1, depths - 1))] for k in range(depths)]
-    palette = {f"rule{k}": COLOURS[k] for k in range(len(grid["rules"]))}
+    palette = {f"rule{k}": COLOURS[k] for k in range(rules)}
     palette |= {f"depth{k}": colour for k, colour in enumerate(ordered)}
     return (
         templates()
@@ -42,13 +41,19 @@ def explore_page(table: Mapping[str, Any]) -> str:
 
 def about(table: Mapping[str, Any]) -> str:
     """What was run, in words."""
-    grid = table["grid"]
-    lists = {name: ", ".join(f"{x:,g}" for x in grid[name]) for name in ("widths", "depths", "horizons", "measured")}
-    return (
-        f"{table['data']}: residual networks of two-layer blocks (relu), trained by SGD for {grid['steps']} steps of "
-        f"{grid['batch']} samples, the same batches for all; widths {lists['widths']}, depths {lists['depths']}, "
-        f"horizons {lists['horizons']}, {len(grid['rates'])} rates and {len(grid['rules'])} rules, {grid['seeds']} "
-        "seeds of each. The loss is that of the last batch, before its update. Updates were measured at widths "
-        f"{lists['measured']}. Limits come from {grid['replicates']} networks of width {grid['limit_width']} and as "
-        f"many narrower ones. Computed by nfd {table['version']}."
-    )
+    axes, settings = table["axes"], table["settings"]
+    lists = {name: ", ".join(f"{x:,g}" for x in axes[name]) for name in ("width", "depth", "horizon")}
+    networks = sum(seeds for *_, seeds in (cell[:6] for cell in table["cells"]))
+    more = [f"{name}={value}" for name, value in settings.items() if name not in ("block", "steps", "batch")]
+    texts = [
+        f"{table['data']}: {networks:,} residual networks of {settings['block']} blocks, trained for "
+        f"{settings['steps']} steps of {settings['batch']} samples{''.join(f', {setting}' for setting in more)}; "
+        f"widths {lists['width']}, depths {lists['depth']}, horizons {lists['horizon']}, rules "
+        f"{', '.join(axes['rule'])}; not every size at every "
+        "horizon. The loss is the mean over the last tenth of the steps, before each update."
+    ]
+    if limits := table.get("limits"):
+        texts += [
+            f"Limits come from {limits['replicates']} networks of width {limits['width']} and as many narrower ones."
+        ]
+    return " ".join([*texts, f"Computed by nfd {table['version']}."])

@@ -98,12 +98,14 @@ def _hue(value: object) -> float | str:
 
 
 def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, int]]]:
-    """A colour and a dash for every hue: growing colours for numbers, black for the few that are none."""
+    """A colour and a dash for every hue: growing colours for numbers, black for the few that are none.
+
+    Names differ in their dashes too, as their colours are alike in grey.
+    """
     numbers = sorted(hue for hue in hues if isinstance(hue, float))
     others = [hue for hue in hues if isinstance(hue, str)]
     if len(numbers) > 1 and len(others) <= len(_DASHES):
         steps = (len(ORDERED) - 1) / (len(numbers) - 1)
         growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
         return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
-    turns = ((hue, *divmod(k, len(COLOURS))) for k, hue in enumerate(hues))
-    return {hue: (COLOURS[place], _DASHES[turn % len(_DASHES)]) for hue, turn, place in turns}
+    return {hue: (COLOURS[k % len(COLOURS)], _DASHES[k % len(_DASHES)]) for k, hue in enumerate(hues)}

@@ -21,13 +21,14 @@ UPDATES = ("inner_update", "function_update")
 def means(records: Sequence[Record], store: Store) -> dict[str, Interval]:
     """Losses and, where they were measured, updates after the last step: means over these runs, 95 % intervals.
 
-    Nothing where a run diverged or failed.
+    Nothing where a run diverged or failed. One-layer blocks have no inner update.
     """
     if any(record.status != "done" for record in records):
         return {}
     values = {name: [record.metrics[name] for record in records] for name in LOSSES}
     if records[0].config.get("meter") == "updates":
-        values |= {name: [float(store.curve(record.key, name)[-1]) for record in records] for name in UPDATES}
+        curves = [store.curves(record.key) for record in records]
+        values |= {name: [float(own[name][-1]) for own in curves] for name in UPDATES if name in curves[0]}
     return {name: mean(torch.tensor(sample, dtype=torch.float64)) for name, sample in values.items()}
 
 
