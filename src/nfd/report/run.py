@@ -53,6 +53,7 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
 
     Example::
 
+        plan.apply_(model, seed=0)
         watch = nfd.Watch(model, plan, sample=x, every=1)
         watch.step()
         nfd.run_page(watch, "run.html")

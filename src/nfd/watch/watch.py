@@ -80,6 +80,7 @@ class Watch:
 
     Example::
 
+        plan.apply_(model, seed=0)
         watch = nfd.Watch(model, plan, sample=x, every=2)
         for inputs, targets in batches:
             optimizer.zero_grad()
