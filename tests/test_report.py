@@ -218,7 +218,7 @@ def test_the_role_of_a_series_decides_and_its_name_does_not() -> None:
     assert real[1] == other[1] != SOLID
     assert styles({"series": "real, width 8", "role": "odd"}, {"series": "infinitely wide"}) == [
         (COLOURS[0], SOLID),
-        (COLOURS[1], SOLID),
+        (COLOURS[1], DASHED),
     ]
 
 
