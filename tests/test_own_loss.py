@@ -1,4 +1,5 @@
-"""Batches without targets, as Hugging Face's dicts: the model shifts its labels and returns its loss."""
+"""A language model as its users bring it: dicts of Hugging Face, whose model shifts its labels and returns its loss,
+caches beside logits, and mistakes with what a message says of them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from tests.models import Transformer
 from torch import Tensor, nn
 
 import nfd
+from nfd.core.errors import ModelError
 from nfd.families.constructed import ConstructedFamily
+from nfd.questions.named import telling_of_pixels
+from nfd.runs.model_settings import CheckConfig
 from nfd.runs.trials import Trial
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
@@ -103,6 +107,45 @@ def test_a_check_says_that_the_targets_are_the_inputs() -> None:
     assert Task.of([((mask, ids), ids) for mask, ids in zip(IDS > 3, IDS, strict=True)]).notes
     for right in (Task.of(SHIFTED), Task.of(DICTS), Task.of([COPIED[0], SHIFTED[1]]), Task.of(COPIED, shifted_loss)):
         assert not right.notes
+
+
+def test_the_model_s_own_error_comes_first() -> None:
+    with pytest.raises(ValueError, match=r"the model raised IndexError: .* largest id is 40 and whose length is 8\."):
+        nfd.check(Transformer, [8, 16], [1], [(IDS[0] * 0 + 40, IDS[0])], rule="mup")
+    with pytest.raises(ModelError) as told, telling_of_pixels(CheckConfig()):
+        nfd.check(Transformer, [8, 16], [1], [(torch.rand(2, 8), IDS[0][:2, 0])], rule="mup")
+    assert "the model raised RuntimeError: " in str(told.value)
+    assert "as no --batches was given" in str(told.value)
+    with pytest.raises(ModelError, match="Give it an input") as told, telling_of_pixels(CheckConfig(batches="a:b")):
+        nfd.check(Transformer, [8, 16], [1], [(torch.rand(2, 8), IDS[0][:2, 0])], rule="mup")
+    assert "--batches" not in str(told.value)
+
+
+def test_a_model_in_place_of_its_constructor_is_refused() -> None:
+    for ask in (nfd.check, nfd.transfer):
+        with pytest.raises(
+            TypeError, match="the function that builds the model, of width and depth, not a model; got a"
+        ):
+            ask(Transformer(8, 2), [8, 16], [2], SHIFTED[:1])
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "message"),
+    [
+        (lambda model, lr: None, r"must take \(groups\); got a function of \(model, lr\).* from the parameter groups"),
+        (lambda model: torch.optim.SGD(model.parameters()), "raised AttributeError: .* from the parameter groups"),
+        (lambda groups: groups, "must return an optimizer; got list.* from the parameter groups"),
+    ],
+)
+def test_make_optimizer_takes_the_groups_of_a_plan(make_optimizer: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^make_optimizer {message}"):
+        nfd.check(Transformer, [8, 16], [1], SHIFTED[:1], rule="mup", make_optimizer=make_optimizer)
+
+
+def test_the_head_of_a_check_names_the_optimizer_that_trained() -> None:
+    own = nfd.check(Transformer, [8, 16], [1], SHIFTED[:1], rule="mup", seeds=2, make_optimizer=torch.optim.RMSprop)
+    assert "\nRule 'mup', RMSprop, lr" in str(own)
+    assert own.optimizer == "sgd"
 
 
 class Cache:

@@ -33,6 +33,10 @@ class InputError(UsageError, ValueError):
     """A value that was given is none that can be used."""
 
 
+class ModelError(InputError):
+    """A model of the user's raised an error on its batches."""
+
+
 class InputTypeError(UsageError, TypeError):
     """What was given is of a type that cannot be used."""
 

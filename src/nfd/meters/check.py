@@ -36,6 +36,7 @@ from nfd.meters.verdict import AXES, Axis
 from nfd.scaling.laws import check_optimizer, law_of, rate_for
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
+from nfd.training.blame import blaming_the_model
 from nfd.training.recipe import MakeOptimizer, Recipe
 from nfd.training.schedule import Schedule
 from nfd.training.task import Batch, Task
@@ -169,13 +170,20 @@ def check(
     )
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
+    made = "" if make_optimizer is None else _class_of_optimizer(job, *base)
     wanted = [(w, d, s) for w in sizes["width"] for d in sizes["depth"] for s in range(seeds)]
     with bar("checking", enabled=progress) as shown:
         runs, draws = all_runs(job, wanted, shown)
     table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, job)]
     names = (family.rule, family.optimizer, family.rate_name)
     grown = growth(runs, job.looks)
-    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, grown, draws, task.copies)
+    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, grown, draws, task.copies, made)
+
+
+def _class_of_optimizer(job: Job, width: int, depth: int) -> str:
+    with blaming_the_model(width, depth, job.batches[0]):
+        groups = job.built(width, depth, seed=0).member.groups(job.lr, job.weight_decay, job.adamw_lr)
+    return type(job.recipe.optimizer(groups)).__name__
 
 
 def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:

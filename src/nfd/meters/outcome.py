@@ -63,6 +63,7 @@ class Check:
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
+        optimizer_class: that of ``make_optimizer``; empty without one.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
 
     Example::
@@ -85,6 +86,7 @@ class Check:
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
+    optimizer_class: str = ""
 
     @property
     def steps(self) -> int:
@@ -176,10 +178,8 @@ class Check:
             table.add_row(row["meter"], row["axis"], *step, slope_of(row), row["verdict"], meaning_of(row))
         for row in self.growth:
             table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
-        rate = f"{self.rate_name} = {self.lr:g}"
-        head = (
-            f"{self.conclusion}\nRule {self.rule!r}, {self.optimizer}, {rate}, {self.steps} steps, {self.seeds} seeds"
-        )
+        rate = f"{self.optimizer_class or self.optimizer}, {self.rate_name} = {self.lr:g}"
+        head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.steps} steps, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nfd.meters.check import check
 from nfd.meters.outcome import Check
-from nfd.questions.named import arguments_of
+from nfd.questions.named import arguments_of, telling_of_pixels
 from nfd.runs.model_settings import CheckConfig
 
 
@@ -12,4 +12,5 @@ def checked(config: CheckConfig, model: str, device: str | None = None) -> tuple
     """The check that the settings describe, of the constructor ``model``; and what the data were."""
     arguments, data = arguments_of(config, model, config.steps if config.at is None else config.at[-1], device)
     own = {name: getattr(config, name) for name in ("rule", "lr", "eta_c", "at", "gia", "noise")}
-    return check(**arguments, **own), data
+    with telling_of_pixels(config):
+        return check(**arguments, **own), data

@@ -9,7 +9,7 @@ from nfd.questions.capacity import Capacity
 from nfd.questions.capacity_model import capacity
 from nfd.questions.capacity_sweep import budgets_of
 from nfd.questions.costs import amount
-from nfd.questions.named import arguments_of, evaluation_arguments
+from nfd.questions.named import arguments_of, evaluation_arguments, telling_of_pixels
 from nfd.questions.sweep_settings import ModelCapacityConfig, ModelSweepConfig, ModelTransferConfig
 from nfd.questions.transfer import Transfer
 from nfd.questions.transfer_model import transfer
@@ -23,17 +23,9 @@ def transfer_of_model(
     """The transfer that the settings describe, of the constructor ``model``; and what the data were."""
     arguments, data = _arguments(config, model, device)
     axes = None if config.axes is None else values_by_name(config.axes)
-    measured = transfer(
-        **arguments,
-        rules=config.rules,
-        lr=config.lr,
-        adamw_lr=config.adamw_lr,
-        axes=axes,
-        halving=config.halving,
-        out=out,
-        executor=executor,
-    )
-    return measured, data
+    own = {name: getattr(config, name) for name in ("rules", "lr", "adamw_lr", "halving")}
+    with telling_of_pixels(config):
+        return transfer(**arguments, **own, axes=axes, out=out, executor=executor), data
 
 
 def capacity_of_model(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from nfd.core.errors import InputError, check_device, check_several, check_takes, first_line
+from nfd.core.errors import InputError, ModelError, check_device, check_several, check_takes, first_line
 from nfd.core.origin import import_users, is_ours
 from nfd.core.random import global_streams
 from nfd.data.load import load
@@ -116,6 +118,20 @@ def _batches(config: RecipeConfig, steps: int | None) -> tuple[Batches, str]:
     dataset = load(config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=True)
     x, y = dataset.batches(config.batch, steps or config.USUAL_STEPS, config.seed)
     return list(zip(x.flatten(2), y, strict=True)), f"{dataset.title}, batches of {config.batch}"
+
+
+@contextmanager
+def telling_of_pixels(config: RecipeConfig) -> Iterator[None]:
+    """Where no batches were named and the model refuses the images, the error says what its inputs were."""
+    try:
+        yield
+    except ModelError as error:
+        if config.batches is not None:
+            raise
+        raise ModelError(
+            f"{error} The inputs were rows of pixels of {config.data}, as no --batches was given: pass "
+            "--batches package.module:name for a model of other inputs."
+        ) from error
 
 
 def roles_of(config: RecipeConfig | PlanConfig) -> dict[str, str] | None:

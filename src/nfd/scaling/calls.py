@@ -37,17 +37,24 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
 
 @contextmanager
 def blaming_the_sample(sample: Any) -> Iterator[None]:
-    """TypeError that names ``sample`` where a model raises an error on it."""
+    """TypeError with the model's own error, and the input, where a model raises an error on it."""
     try:
         yield
     except Exception as error:
         if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
             raise
         message = (str(error).splitlines() or [""])[0][:200]
+        ids = _ids_of(sample) if isinstance(error, IndexError) else ""
         raise InputTypeError(
-            f"sample must be an input that the model takes: a tensor, a tuple of arguments or a dict of keyword "
-            f"arguments; got {type(sample).__name__}, and the model raised {type(error).__name__}: {message}"
+            f"the model raised {type(error).__name__}: {message}, when it was called with {shape_of(sample)}{ids}. "
+            "Give it an input that it takes."
         ) from error
+
+
+def _ids_of(sample: Any) -> str:
+    """The largest id and the length of integer inputs, for a message."""
+    ids = [part for part in tensors_in(sample) if not part.is_floating_point() and part.dim() and part.numel()]
+    return f", whose largest id is {int(ids[0].max())} and whose length is {ids[0].shape[-1]}" if ids else ""
 
 
 def as_written() -> AbstractContextManager[Any]:

@@ -139,6 +139,11 @@ def ratios_by_role(t: TensorInfo, role: Role, m: float) -> Ratios:
 def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
     """A model of the user's constructor, from this seed if one is given; leaves the random streams as they were."""
     width, depth = check_count("width", width), check_count("depth", depth)
+    if isinstance(make_model, nn.Module):
+        raise InputTypeError(
+            f"make_model must be the function that builds the model, of width and depth, not a model; got a "
+            f"{type(make_model).__name__}."
+        )
     check_takes("make_model", make_model, "width", "depth")
     with global_streams(seed):
         made: Any = make_model(width, depth)

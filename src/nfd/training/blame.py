@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nfd.core.errors import InputError, UsageError, first_line, out_of_memory
+from nfd.core.errors import ModelError, UsageError, first_line, out_of_memory
 from nfd.core.origin import is_a_models
 from nfd.scaling.calls import shape_of
 
@@ -26,7 +26,7 @@ def blaming_the_model(width: int, depth: int, batch: tuple[Any, Any]) -> Iterato
         if out_of_memory(error) or not (refused or (not marked and is_a_models(error))):
             raise
         x, y = batch
-        raise InputError(
+        raise ModelError(
             f"make_model({width}, {depth}) could not be trained on batches[0], inputs {shape_of(x)} and "
             f"targets {shape_of(y)}: {first_line(error)}"
         ) from error

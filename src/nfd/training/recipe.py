@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError, check_callable
+from nfd.core.errors import InputError, InputTypeError, check_callable, check_takes, first_line
 from nfd.core.random import global_streams
 from nfd.families.family import Family
 from nfd.families.fingerprint import digits, fingerprint_of, name_of
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
+_FROM_GROUPS = (
+    "It is a function from the parameter groups of a plan to an optimizer, such as lambda groups: "
+    "torch.optim.AdamW(groups): the groups hold the rates of the library's rule, which are what is measured."
+)
 _LOOKS = 2  # updates whose numbers tell one version of an optimizer or a loss from another
 _LOOK_RATE = 1e-3
 
@@ -66,6 +70,10 @@ class Recipe:
             law.check_made()
         else:
             check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
+            try:
+                check_takes("make_optimizer", self.make_optimizer, "groups")
+            except InputTypeError as error:
+                raise InputTypeError(f"{error} {_FROM_GROUPS}") from None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process, the optimizer that the user registered is known once a recipe arrives."""
@@ -89,7 +97,7 @@ class Recipe:
             lr, weight_decay, adamw_lr: those of the base. pairs: the batches, where the member is. rates: factors on
                 every rate. around: as in ``nfd.training.loop.train``.
         """
-        optimizer = self._optimizer(member.groups(lr, weight_decay, adamw_lr))
+        optimizer = self.optimizer(member.groups(lr, weight_decay, adamw_lr))
         return train(member, optimizer, pairs, self._loss, rates=rates, around=around)
 
     def rows_together(
@@ -98,7 +106,7 @@ class Recipe:
         """The same of several members as one; ``groups`` are those that each of them has alone."""
         name, options = self.family.optimizer, dict[str, Any]()
         if self.make_optimizer is not None:
-            made = [self.make_optimizer(own) for own in groups]
+            made = [self.optimizer(own) for own in groups]
             options, groups = self.options_together(made), [optimizer.param_groups for optimizer in made]
         optimizer = stacked_optimizer_named(name, stack.groups(groups), **options)
         return train(stack, optimizer, pairs, self.losses_together, rates=rates)
@@ -168,10 +176,22 @@ class Recipe:
         moved = [f"{name} {digits(p.detach() - before[name])}" for name, p in parameters.items()]
         return "\n".join([digits(torch.stack(losses)), *moved, *map(_scaling, self.laws)])
 
-    def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The optimizer of parameter groups: the family's, or what ``make_optimizer`` makes.
+
+        Raises:
+            TypeError: where ``make_optimizer`` does not take groups, or makes no optimizer.
+        """
         if self.make_optimizer is None:
             return optimizer_named(self.family.optimizer, groups)
-        return self.make_optimizer(groups)
+        try:
+            made = self.make_optimizer(groups)
+        except (TypeError, AttributeError) as error:
+            message = f"make_optimizer raised {type(error).__name__}: {first_line(error)}. {_FROM_GROUPS}"
+            raise InputTypeError(message) from error
+        if not hasattr(made, "param_groups"):
+            raise InputTypeError(f"make_optimizer must return an optimizer; got {type(made).__name__}. {_FROM_GROUPS}")
+        return made
 
     def _loss(self, outputs: Any, targets: Any) -> Tensor:
         loss = self.task.value(outputs, targets)

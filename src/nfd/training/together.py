@@ -126,7 +126,7 @@ def _check_optimizer(recipe: Recipe, members: list[Member]) -> None:
         return
     rate = law_of(recipe.family.optimizer).check_rate
     try:
-        recipe.options_together([recipe.make_optimizer(member.groups(rate)) for member in members])
+        recipe.options_together([recipe.optimizer(member.groups(rate)) for member in members])
     except InputError:
         raise AloneError(Alone.OPTIMIZER) from None
 
