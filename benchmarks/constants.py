@@ -40,6 +40,7 @@ def measured(width: int = 8192, repeat: int = 7) -> dict[str, float]:
         "_LAYER_SECONDS": max(layer - term, 0.0),
         "_RECORDED_SECONDS": max(_recorded_step(repeat) - term, 0.0),
         "_ROW_SECONDS": row,
+        "STORED_SECONDS": _stored_step(repeat),
     }
 
 
@@ -93,6 +94,11 @@ def _recorded_step(repeat: int) -> float:
     """Seconds of a step of a layer whose update is recorded, where products cost next to nothing."""
     samples = _STEPS * _FEW
     return _step(lambda: RecordedLinear(nfd.StructuredLinear(64, 64, seed=0), samples), _FEW, repeat)
+
+
+def _stored_step(repeat: int) -> float:
+    """Seconds of a step of a stored matrix, where products cost next to nothing."""
+    return _step(lambda: torch.nn.Linear(64, 64, bias=False), _FEW, repeat)
 
 
 def _query_seconds(repeat: int) -> float:

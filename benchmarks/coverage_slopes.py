@@ -35,7 +35,13 @@ def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
     """A point of a check's chart: a meter over that of the smallest network, which scatters twice as much."""
     widths, depths = (64, 128), (2, 4)
     runs = [
-        {"width": n, "depth": L, "seed": s, "activation": float((-0.5 * _log(n / 64) + noise * 12.8 / n).exp())}
+        {
+            "width": n,
+            "depth": L,
+            "seed": s,
+            "rows": [],
+            "activation": float((-0.5 * _log(n / 64) + noise * 12.8 / n).exp()),
+        }
         for n in widths
         for L in depths
         for s, noise in enumerate(normal(g, seeds))

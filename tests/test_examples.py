@@ -46,7 +46,7 @@ SMALL = {
     ),
     "transfer_learning_rate": (
         "SMALL, LARGE, RATES, STEPS, SEEDS = (16, 2), (32, 3), [1e-3, 1e-2], 5, 2",
-        r"(?s)PyTorch's own: best rate .*complete-p: best rate 0.01 small, 0.01 large; regret",
+        r"(?s)PyTorch's own scaling: best rate .*complete-p: best rate 0.01 small, 0.01 large; regret",
         1,
     ),
     "how_big": (
@@ -407,7 +407,7 @@ def test_kernels_beside_epochs_are_ridge_regression(monkeypatch: pytest.MonkeyPa
     kernel = {"kernel": "ntk", "value": 60.0, "low": 59.0, "high": 61.0}
     assert "5.0 points above it" in page.beside_kernel(55.0, 1.0, kernel)
     assert "5.0 points below it" in page.beside_kernel(65.0, 1.0, kernel)
-    assert "within the error of it" in page.beside_kernel(59.0, 1.0, kernel)
+    assert "not significantly different" in page.beside_kernel(59.0, 1.0, kernel)
 
 
 def test_the_figure_of_the_wide_gpt_is_drawn_from_runs_and_from_its_table(

@@ -752,6 +752,7 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "ModelCapacityCommand": {"model"},
     "ModelPredictCommand": {"model"},
     "SweepCommand": {"grid"},
+    "ExploreCommand": {"store", "where"},
 }
 
 

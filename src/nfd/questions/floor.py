@@ -26,6 +26,7 @@ class NoLimit(Enum):
 
     VANILLA = "the runs are of the vanilla network (nfd.MLP); nfd.predict knows residual networks alone."
     KERNEL = "the runs are in the kernel regime (rule='ntk'); nfd.predict knows the feature regime alone."
+    DEPTH = "rule={base.rule!r} has no limit of large depth."
     ORDER = "the runs have order={base.order!r}; nfd.predict knows pre-activation alone."
     OPTIMIZER = "the runs are trained by {base.optimizer}; nfd.predict trains by SGD alone."
 
@@ -90,6 +91,7 @@ def no_limit(base: RunConfig) -> NoLimit | None:
     excluded = {
         NoLimit.VANILLA: base.network != "resnet",
         NoLimit.KERNEL: rule_named(base.rule).regime == "kernel",
+        NoLimit.DEPTH: not rule_named(base.rule).scales_depth,
         NoLimit.ORDER: base.order != "pre",
         NoLimit.OPTIMIZER: not law_of(base.optimizer).is_linear,
     }
