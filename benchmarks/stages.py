@@ -104,7 +104,7 @@ CASES: Mapping[str, Callable[[], None]] = {
     "`nfd transfer`, two rules": partial(
         _command, "transfer --rules mup depth-mup --widths 32 128 --depths 4 16 --seeds 4"
     ),
-    "`nfd capacity`, one horizon": partial(_command, "capacity --widths 64 128 256 --depths 4 8 16 --horizons 1"),
+    "`nfd capacity`, two horizons": partial(_command, "capacity --widths 64 128 --depths 4 8 16 --horizons 0.5 1"),
     "`nfd.transfer` of a Transformer": _own_transfer,
     "`nfd.capacity` of an MLP": _own_capacity,
 }

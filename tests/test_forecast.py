@@ -184,6 +184,17 @@ def test_what_the_first_sizes_took_corrects_the_sizes_that_follow(clock: Clock, 
     assert left[seconds + small[0].seconds] == pytest.approx(sum(run.seconds for run in small[1:]))
 
 
+def test_what_a_count_had_missed_does_not_correct_a_rehearsal(clock: Clock, watched: Watched) -> None:
+    pilot = Timed(clock, 1, 0, pace=10.0, steps=4)  # too short to be rehearsed
+    large = [Timed(clock, 4, seed) for seed in range(3)]
+    with Sweep(None, progress=True) as sweep:
+        sweep.run([pilot])
+        watched.left.clear()
+        before = clock.seconds
+        sweep.run(large)
+    assert watched.left[0] == (before + 20.0, pytest.approx(sum(run.seconds for run in large)))
+
+
 def test_networks_that_diverged_tell_nothing_of_others(clock: Clock, watched: Watched) -> None:
     runs = [Timed(clock, 1, 0, pace=0.25, status="diverged"), *(Timed(clock, 1, seed) for seed in (1, 2))]
     with Sweep(None, progress=True) as sweep:

@@ -4,7 +4,8 @@ The work of a group is counted (``Run.cost``, by ``nfd.nets.matrix_cost``). Its 
 networks of a size comes from the first that were trained:
 
     ``pace = seconds / cost`` of trained groups of that size;
-    before there is one, ``rehearsed pace * sum(seconds) / sum(predicted)`` over trained groups of other sizes.
+    before there is one, ``rehearsed pace * sum(seconds) / sum(predicted)`` over trained groups of other sizes. A size
+    that was rehearsed is corrected by others that were: what a count alone had missed is in its rehearsal already.
 
 A rehearsal trains the networks of a group for one step, and again, timed, for four. A forecast tells time and decides
 no number.
@@ -95,7 +96,7 @@ class Forecast:
 
     _rehearsed: dict[tuple[type, Hashable], _Pace] = field(default_factory=dict)
     _trained: dict[tuple[type, Hashable], _Pace] = field(default_factory=dict)
-    _corrections: dict[type, _Pace] = field(default_factory=dict)
+    _corrections: dict[tuple[type, bool], _Pace] = field(default_factory=dict)  # by whether a kind was rehearsed
 
     def to_rehearse(self, groups: Sequence[Group]) -> list[Rehearsal]:
         """A group of every kind that was never timed, the costliest kinds first, as far as a small share of the work
@@ -118,7 +119,8 @@ class Forecast:
 
     def trained(self, group: Group, seconds: float) -> None:
         """Learn from a group that took so long."""
-        self._corrections.setdefault(group.kind[0], _Pace()).add(seconds, self._before(group))
+        known = group.kind[0], group.kind in self._rehearsed
+        self._corrections.setdefault(known, _Pace()).add(seconds, self._before(group))
         self._trained.setdefault(group.kind, _Pace()).add(seconds, group.cost)
 
     def seconds(self, group: Group) -> float:
@@ -126,7 +128,9 @@ class Forecast:
         kind = group.kind
         if kind in self._trained:
             return self._trained[kind].ratio * group.cost
-        return self._corrections.get(kind[0], _Pace()).ratio * self._before(group)
+        alike = self._corrections.get((kind[0], kind in self._rehearsed))
+        correction = alike or self._corrections.get((kind[0], True)) or _Pace()
+        return correction.ratio * self._before(group)
 
     def _before(self, group: Group) -> float:
         """Predicted from rehearsals alone: of its kind, or else of all kinds of its type."""
