@@ -291,6 +291,8 @@ KINDS: dict[str, Callable[[int], list[Run]]] = {
     "structured": partial(replicates, "structured"),
 }
 
+REPEATED = {"configured", "dense", "structured"}  # of the same two ways to train
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_can_be_rehearsed_and_costs_more_the_longer_it_is(kind: str) -> None:
@@ -308,7 +310,9 @@ def test_networks_that_are_trained_as_one_share_the_calling_of_operations(kind: 
     assert first.cost + second.cost < Group((first, second)).cost < Group((first,)).cost + Group((second,)).cost
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["trial", "deferred", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind in REPEATED)]
+)
 def test_a_rehearsal_changes_no_number(kind: str, watched: Watched) -> None:
     with Sweep(None) as silent, Sweep(None, progress=True) as shown:
         expected, runs = silent.run(KINDS[kind](32)), KINDS[kind](32)
