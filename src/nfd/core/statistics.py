@@ -77,7 +77,11 @@ _FINEST = 1e-3  # of a number: no finer digits are printed, however small its er
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``."""
+    """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``.
+
+    Attributes:
+        value, stderr: the number and its standard error. low, high: the interval. All not-a-number if unknown.
+    """
 
     value: float
     stderr: float
@@ -97,12 +101,12 @@ class Interval:
 
     @property
     def resolved(self) -> bool:
-        """Whether the interval leaves out zero; False for not-a-number."""
+        """Whether the number differs significantly from zero: the interval excludes it. False for not-a-number."""
         return self.low > 0 or self.high < 0
 
     @property
     def limits(self) -> dict[str, float]:
-        """The number and its interval as columns of a table."""
+        """A dict with ``value``, ``stderr``, ``low`` and ``high``, for a table."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def minus(self, other: Interval) -> Interval:
@@ -113,7 +117,7 @@ class Interval:
         return Interval(value, math.hypot(self.stderr, other.stderr), low, high)
 
     def scaled(self, factor: float) -> Interval:
-        """The interval of a positive multiple."""
+        """The interval of the number times ``factor``, which is positive."""
         return Interval(*(factor * v for v in (self.value, self.stderr, self.low, self.high)))
 
     def exp(self) -> Interval:
@@ -131,13 +135,13 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
 def standard_errors(freedom: float, level: float = 0.025) -> float:
-    """How many standard errors an interval reaches to either side, by Student's t with these degrees of freedom;
-    ``level`` is the chance of what lies beyond on one side."""
+    """Half the length of an interval in standard errors, by Student's t with these degrees of freedom; ``level`` is the
+    probability beyond one end."""
     return float(stdtrit(freedom, 1 - level))
 
 
 def margin(samples: Tensor) -> Tensor:
-    """How far the 95 % interval of the mean over replicates reaches to either side, for every entry."""
+    """Half the length of the 95 % interval of the mean over replicates [R, ...], for every entry."""
     return standard_errors(len(samples) - 1) * stderr(samples)
 
 
@@ -164,7 +168,7 @@ def satterthwaite(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def mean(samples: Tensor) -> Interval:
-    """The mean of samples [R] with its interval, which is not known of one sample."""
+    """The mean of samples [R] with its interval; the error of a single sample is not-a-number."""
     if len(samples) == 1:
         return Interval(float(samples[0]), math.nan, math.nan, math.nan)
     return interval(lambda r: r.mean(0), samples)

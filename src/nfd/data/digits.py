@@ -14,7 +14,12 @@ from nfd.data.dataset import Dataset, Images
 
 @undisturbed()
 def digits(seed: int = 0) -> Dataset:
-    """The digits, split 1437/360 by ``seed``."""
+    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels: 1,437 to train on and 360 to test, split by ``seed``.
+
+    Example::
+
+        x, y = digits().batches(size=32, steps=20, seed=0)  # [20, 32, 64] and [20, 32]
+    """
     pixels, labels = _shipped()
     train, test = Images(pixels.to(torch.uint8).view(-1, 1, 8, 8), labels.long()).split(seed)
     names = tuple(map(str, range(10)))

@@ -25,7 +25,18 @@ def load(
     seed: int = 0,
     progress: bool = False,
 ) -> Dataset:
-    """The data set called ``name``; ``directory`` is where it is, for all but the digits."""
+    """Load a data set by name.
+
+    Args:
+        name: ``"digits"``, ``"cifar10"`` or ``"images"`` (a folder of images for each class).
+        directory: of the files; not needed for the digits.
+        image_size: side in pixels, to which images in folders are cropped and scaled.
+        seed: of the split into training and test images, if the data do not bring one.
+        progress: show a bar on a terminal.
+
+    Raises:
+        ValueError: for an unknown name, and for files that are missing or cannot be read.
+    """
     check_choice("data", name, NAMES)
     if name == "digits":
         return digits(seed)

@@ -50,12 +50,12 @@ class ConstructedFamily(Family):
     """A family from your function ``make_model(width, depth)``.
 
     Args:
-        make_model: the function.
-        base: the width and depth at which the rates were tuned. Networks of ``nfd.nets`` have the base of width 1
-            and depth 1, so that their rate is the paper's ``eta_c``.
+        make_model: the function; it returns a new module.
+        base: the width and depth at which the rates were tuned. For networks of ``nfd.nets`` it is width 1 and depth 1,
+            so that their rate is the paper's ``eta_c``.
         rule, optimizer, blocks, roles: as in ``nfd.plan``.
         sample: an input, to trace the model and to compute the fingerprint of its code.
-        version: of the code, in place of a fingerprint.
+        version: of your code, in place of a fingerprint: a text that you change whenever the code changes.
 
     Example::
 
@@ -129,11 +129,11 @@ class ConstructedFamily(Family):
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        """A module of a size and its plan: on the meta device, so that it takes no memory, or with numbers where a plan
-        could not restore all of them.
+        """A module of a size and its plan. The module is on the meta device, where it takes no memory, unless a plan
+        could not restore all of its tensors.
 
         Raises:
-            ValueError: for networks of ``nfd.nets``, which choose their weights themselves.
+            ValueError: for networks of ``nfd.nets``, whose constructor has ``weights=``.
         """
         if self.rate_name != "lr":
             raise InputError(

@@ -19,14 +19,15 @@ from nfd.scaling.rules import RULES
 class Family(ABC):
     """A model at every width and depth; ``nfd.check``, ``nfd.transfer`` and others accept one.
 
-    You rarely need it: a function ``make_model(width, depth)`` is made a family automatically. Subclass it to describe
-    networks that know more about themselves. A family is a frozen dataclass; its members share a rule and an optimizer.
+    You rarely need it: wherever a family is accepted, a function ``make_model(width, depth)`` is too. Subclass it for
+    networks with a scaling, a decoupled twin or a stack of their own. A family is a frozen dataclass; all its networks
+    share a rule and an optimizer.
     """
 
     rule: RuleName
     optimizer: str
     base: tuple[int, int]
-    """Width and depth of the network that rates are tuned at."""
+    """Width and depth of the network whose rates are tuned."""
 
     @property
     @abstractmethod
@@ -35,16 +36,16 @@ class Family(ABC):
 
     @property
     def rate_name(self) -> str:
-        """What the rate of its base is called: ``eta_c`` where the base is the network of width 1 and depth 1."""
+        """The name of its learning rate: ``"eta_c"`` if the base has width 1 and depth 1, otherwise ``"lr"``."""
         return "eta_c"
 
     @property
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names the family in a store: families that compute otherwise differ in it.
+        """Plain data that identifies the family in a store: families with different results must differ in it.
 
         Raises:
-            ValueError: where changes of the user's code cannot be detected and it has no ``version``.
+            ValueError: if changes of the user's code cannot be detected and the family has no ``version``.
         """
 
     @abstractmethod
@@ -57,32 +58,33 @@ class Family(ABC):
         device: torch.device | str | None = None,
         resolution: float | None = None,
     ) -> Member:
-        """The untrained member of a size, from this seed. No global random stream moves.
+        """Build the untrained network of a size. PyTorch's global random streams do not move.
 
         Args:
-            width, depth: in the units of the family.
-            seed: of its start. Equal seeds of two sizes are independent, except where layers are coupled.
+            width, depth: its size, as ``make_model`` or the network's class counts it.
+            seed: of the initial weights. Networks of two sizes with equal seeds are independent, unless their layers
+                are coupled.
             weights: ``"dense"``, ``"deferred"`` or ``"structured"``.
-            device: where its parameters go; by default where the family puts them.
+            device: of the parameters; by default that on which the family builds them.
             resolution: of layers without stored weights; None for their own default.
 
         Raises:
-            ValueError: when the family has no such member.
+            ValueError: if the family has no network of this size or with these weights.
         """
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:  # noqa: B027
-        """ValueError where the members of these sizes differ otherwise than width and depth do."""
+        """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""
 
     def under(self, rule: str | None = None, optimizer: str | None = None) -> Self:
-        """The same networks under another rule, or for another optimizer."""
+        """The same family with another rule, another optimizer, or both; None keeps the present one."""
         changes = {"rule": rule, "optimizer": optimizer}
         return replace(self, **{k: v for k, v in changes.items() if v is not None})  # type: ignore[type-var]
 
     def __post_init__(self) -> None:
-        """Check what every family has; a law stands for its name.
+        """Check the rule and the optimizer, and replace a law by its name.
 
         Raises:
-            ValueError: naming the rule or the optimizer that is none.
+            ValueError: naming an unknown rule or optimizer.
         """
         check_choice("rule", self.rule, RULES)
         object.__setattr__(self, "optimizer", law_of(self.optimizer).name)

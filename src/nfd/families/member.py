@@ -83,19 +83,19 @@ class _Stacked(StackedMembers):
 
 
 class Member:
-    """One network of a family: a module and the plan by which it is trained.
+    """One network of a family: a module and the plan that scales its training.
 
     Args:
-        module: the user's.
+        module: the network.
         plan: of this module.
-        width, depth: by which it was built; None where that is not known.
+        width, depth: the size that it was built with; None if that is not known.
     """
 
     def __init__(self, module: nn.Module, plan: Plan, width: int | None = None, depth: int | None = None) -> None:
         self.module, self.plan, self.width, self.depth = module, plan, width, depth
 
     def __call__(self, sample: Any) -> Any:
-        """What the module returns for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+        """The output of the module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
         return call_with(self.module, sample)
 
     # ---- how it is scaled ------------------------------------------------------------------------------------
@@ -112,27 +112,26 @@ class Member:
 
     @property
     def time_step(self) -> float:
-        """The share of a block in the time axis of depth, ``T / L``."""
+        """The step tau of one block along the depth, ``T / L``."""
         return 1 / max(len(self.blocks), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor that the forward pass puts before a matrix: its effective weights are this times the stored.
-
-        0 for a matrix that carries gradients backward alone.
-        """
+        """The factor by which the forward pass multiplies a stored matrix; 0 if only gradients pass through it."""
         return 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
-        """Parameter groups for the plan's optimizer; rates and decay are those of the base.
+        """Parameter groups for the plan's optimizer.
 
-        ``adamw_lr`` is the rate of what Muon leaves to AdamW, ``lr`` where None.
+        Args:
+            lr, weight_decay: of the base, at least 0; the plan scales them.
+            adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; ``lr`` if None.
         """
         return self.plan.param_groups(self.module, lr=lr, weight_decay=weight_decay, adamw_lr=adamw_lr)
 
     def begin_(self, seed: int) -> None:
-        """Draw the start that the rule asks for, in place, and insert its forward multipliers.
+        """Draw the initial weights of the rule in place, and insert its forward multipliers.
 
-        Rule ``"standard"`` leaves the module's own start.
+        Rules that do not scale width, such as ``"standard"``, leave the module's own weights.
         """
         if rule_named(self.plan.rule).scales_width:
             self.plan.apply_(self.module, seed)
@@ -141,13 +140,13 @@ class Member:
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers it stores; shared ones count once."""
+        """The number of stored parameters; a shared tensor counts once."""
         return sum(p.numel() for p in self.module.parameters())
 
     def operations(self, sample: Any) -> float:
-        """Floating-point operations of a forward and a backward pass per input of ``sample``, counted by PyTorch.
+        """Floating-point operations of a forward and a backward pass, per input of ``sample``, as PyTorch counts them.
 
-        A multiply-add is two. Entrywise functions and norms are not counted. Nothing of the module changes.
+        A multiply-add counts as two; entrywise functions and norms are not counted. The module does not change.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
         counter = FlopCounterMode(display=False)  # attention by its products: PyTorch has no count for the fused one
@@ -159,7 +158,7 @@ class Member:
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """Within it, one forward pass shows its stream, and a backward pass the gradients at the ends."""
+        """A context that records the residual stream of one forward pass, and its gradients in the backward pass."""
         ends, parts = StreamEnds(), modules(self.module)
 
         def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -186,10 +185,10 @@ class Member:
             yield ends
 
     def network(self) -> Network:
-        """The network of ``nfd.nets`` behind it, whose h and g can be read layer by layer.
+        """The network of ``nfd.nets``, whose h and g can be read layer by layer.
 
         Raises:
-            ValueError: for any other module.
+            ValueError: if the module is not such a network.
         """
         raise InputError(
             f"{type(self.module).__name__} does not show h and g of every layer: only networks of nfd.nets do. Choose "
@@ -199,10 +198,10 @@ class Member:
     # ---- its relatives ---------------------------------------------------------------------------------------
 
     def twin(self) -> Member:
-        """Its decoupled twin: the same weights, and independent ones that carry gradients backward (Corollary 1).
+        """The decoupled network with the same weights: gradients pass through independent ones (Corollary 1).
 
         Raises:
-            ValueError: where the family has none.
+            ValueError: if the family has no decoupled networks.
         """
         raise InputError(
             f"{type(self.module).__name__} has no decoupled twin: only networks of nfd.nets with feedback='shared' "
@@ -210,14 +209,14 @@ class Member:
         )
 
     def reserve(self, samples: int) -> None:
-        """Make room for as many samples as training will show."""
+        """Reserve memory for a training of this many samples; only layers without stored weights need it."""
 
     @classmethod
     def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
-        """Members of one shape as one module that trains them together; None where they have no such form.
+        """Members of equal shapes as one module that trains them together; None if they have no such form.
 
         Raises:
-            ValueError, RuntimeError: where they differ in more than their numbers.
+            ValueError, RuntimeError: if they differ in anything but the values of their weights.
         """
         return _Stacked(members)
 

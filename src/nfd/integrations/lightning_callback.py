@@ -22,18 +22,17 @@ _REMEDY = "Let configure_optimizers return plan.make_optimizer(self.model, lr=..
 
 
 class LightningCallback(lightning.Callback):
-    """Refuses a training without the optimizer of its plan, steps a watch, and gives its meters to the loggers.
+    """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs its meters.
 
-    A watch counts steps of the optimizer, not batches that are accumulated. It is saved with every checkpoint, and goes
-    on from there.
+    The watch counts updates, not accumulated batches. It is saved with every checkpoint and continues from there.
 
     Args:
-        plan: of the LightningModule or of a module that it holds. Where it is given, training does not begin unless the
-            optimizers have its groups.
-        watch: of the same module, on the device that it is trained on, before training.
+        plan: of the LightningModule or of a module inside it. If given, training does not begin unless the optimizers
+            have its groups.
+        watch: of the same module, made before training, with the module on the device of the training.
 
     Raises:
-        ImportError: where lightning is not installed.
+        ImportError: if lightning is not installed.
     """
 
     def __init__(self, plan: Plan | None = None, watch: Watch | None = None) -> None:
@@ -44,14 +43,14 @@ class LightningCallback(lightning.Callback):
         """Check the optimizers.
 
         Raises:
-            ValueError: where they are not the plan's.
+            ValueError: if they are not the plan's.
         """
         self._stepped = trainer.global_step
         if self.plan is not None:
             check_optimizers(self.plan, _planned(self.plan, pl_module), trainer.optimizers, _REMEDY)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
-        """Step the watch where the optimizer has stepped, and log the meters of the network."""
+        """Step the watch if the optimizer has stepped, and log the meters of the whole network."""
         if self.watch is None or trainer.global_step == self._stepped:
             return
         self._stepped = trainer.global_step
@@ -64,7 +63,7 @@ class LightningCallback(lightning.Callback):
         return {} if self.watch is None else self.watch.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a checkpoint left the watch."""
+        """Restore the watch from a checkpoint."""
         if self.watch is not None and state_dict:
             self.watch.load_state_dict(state_dict)
 

@@ -21,7 +21,7 @@ def of_network(rows: Iterable[WatchRow]) -> dict[str, float]:
 
 
 def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
-    """Write rows, layers too, as scalars at their steps.
+    """Write the rows of a watch to TensorBoard: one scalar per meter and layer, at its step.
 
     Args:
         rows: of ``watch.step()`` or ``watch.rows``. writer: a ``torch.utils.tensorboard.SummaryWriter``.
@@ -31,7 +31,7 @@ def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
 
 
 def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
-    """Log rows, layers too, at their steps, which must not lie before those that the run has logged.
+    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps logged before.
 
     Args:
         rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.

@@ -22,19 +22,19 @@ _STATE = "nfd.Watch"  # its entry in the state of the trainer
 
 
 class TrainerCallback(transformers.TrainerCallback):
-    """Refuses a Trainer without the optimizer of its plan, and steps a watch.
+    """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps a watch.
 
-    A watch counts steps of the optimizer, not batches that are accumulated, and none that a scaler of gradients skips.
-    It is saved in ``trainer_state.json`` of every checkpoint, and goes on from there.
+    The watch counts updates, not accumulated batches, and not the steps that a gradient scaler skips. It is saved in
+    ``trainer_state.json`` of every checkpoint and continues from there.
 
     Args:
-        plan: of the Trainer's model. Where it is given, training does not begin unless the optimizer has its groups.
-        watch: of the same model, made after the Trainer, which moves the model, and before training.
-        log: what is called with the meters of the whole network after each look: ``trainer.log``, so that they reach
-            all that the Trainer reports to. None leaves them in ``watch.rows``.
+        plan: of the Trainer's model. If given, training does not begin unless the optimizer has its groups.
+        watch: of the same model, made after the Trainer (which moves the model) and before training.
+        log: a function that gets the meters of the whole network after every look, as a dict. Pass ``trainer.log`` to
+            send them to all loggers of the Trainer. None leaves them in ``watch.rows``.
 
     Raises:
-        ImportError: where transformers is not installed.
+        ImportError: if transformers is not installed.
 
     Example::
 
@@ -53,10 +53,10 @@ class TrainerCallback(transformers.TrainerCallback):
         self._looked: Sequence[WatchRow] = ()  # rows that are not logged yet
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Check the optimizer; let the watch go on where a checkpoint left it.
+        """Check the optimizer, and restore the watch from the checkpoint, if there is one.
 
         Raises:
-            ValueError: where the optimizer is not the plan's.
+            ValueError: if the optimizer is not the plan's.
         """
         if self.plan is not None:
             stepped = given["optimizer"]
@@ -66,24 +66,24 @@ class TrainerCallback(transformers.TrainerCallback):
             self.watch.load_state_dict(stored)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Step the watch, while gradients are there."""
+        """Step the watch, before gradients are cleared."""
         stepped = given["optimizer"]
         if self.watch is not None and not getattr(stepped, "step_was_skipped", False):
             self._looked = self.watch.step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Log the look of this step, and keep the watch for a checkpoint."""
+        """Log the look of this step, and put the watch into the state for a checkpoint."""
         if self._looked and self.log is not None:
             self.log(of_network(self._looked))
         self._looked = ()
         self._keep(state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Keep the watch for a checkpoint."""
+        """Put the watch into the state for a checkpoint."""
         self._keep(state, control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Keep the watch: an evaluation may decide that the model is saved."""
+        """Put the watch into the state: the Trainer may save a checkpoint after an evaluation."""
         self._keep(state)
 
     def _keep(self, state: Any, control: Any = None) -> None:

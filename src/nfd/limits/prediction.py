@@ -97,9 +97,9 @@ class LossPrediction:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """The loss at every step: its value, standard error and 95 % interval, and what width had added.
+        """One dict per step: the loss as ``value``, ``stderr``, ``low`` and ``high``, and the bias that was subtracted.
 
-        ``value`` is the loss too, as in the tables of all results.
+        ``loss`` repeats ``value``.
         """
         attributes = LimitLosses.names("loss")
         names = ["loss", *(name.removeprefix("loss_") for name in attributes[1:])]

@@ -52,7 +52,10 @@ def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
 
 
 def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float | None:
-    """``|dW z| / (|dW| |z|)`` of an update of a matrix with its inputs; None where one of them is zero."""
+    """The alignment ``|dW z| / (|dW| |z|)`` of an update dW of a matrix with its inputs z; None if one of them is zero.
+
+    It is at most 1. ``|dW|`` is the Frobenius norm, and the spectral one for optimizers such as Muon.
+    """
     size = float(spectral_norms([update])) if law.unit == WHOLE_MATRIX else norm(update)
     product = size * _norm_of_inputs(t, z)
     return None if product == 0 else norm(applied(t, update, z)) / product

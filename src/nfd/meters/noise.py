@@ -30,18 +30,18 @@ Gradients = Sequence[Tensor | None]
 
 
 class GradientNoise:
-    """Noise of gradients from micro-batches as they come; keeps their sum, and two numbers per group.
+    """The noise scale of gradients, from micro-batches as they come. It stores a sum and two numbers per group.
 
-    Every ``group`` successive micro-batches make a group, one independent estimate of signal and variance; intervals
-    come from how groups differ. Micro-batches of one group should have the same weights, as in gradient accumulation.
-    Where they are successive steps, the weights are taken for equal, and what a step changes counts as noise.
+    Every ``group`` successive micro-batches form a group, which gives one estimate of signal and variance; intervals
+    come from the spread over groups. The weights should not change within a group, as in gradient accumulation. If the
+    micro-batches are successive steps, the change of the gradient by these steps counts as noise.
 
     Args:
-        samples: of a micro-batch; the noise scale is in this unit.
-        group: micro-batches of a group, at least 2.
+        samples: samples (or tokens) in a micro-batch; the noise scale is in this unit.
+        group: micro-batches in a group, at least 2.
 
     Attributes:
-        signals, variances: of every complete group.
+        signals, variances: estimates of every complete group.
 
     Raises:
         ValueError: naming the argument.
@@ -54,14 +54,15 @@ class GradientNoise:
         self._open, self._curved = _Sums(), False
 
     def add(self, gradients: Gradients, images: Gradients | None = None) -> None:
-        """Take in the gradients of the mean loss of one micro-batch.
+        """Add the gradients of the mean loss of one micro-batch.
 
         Args:
-            gradients: one for every parameter; not kept.
-            images: products of a symmetric matrix, the same for a whole group, with them; themselves by default.
+            gradients: one per parameter; they are not stored.
+            images: their products with a symmetric matrix that is the same for a whole group, such as a Hessian; by
+                default the gradients themselves.
 
         Raises:
-            ValueError: where their number differs from that of the micro-batch before.
+            ValueError: if their number differs from that of the previous micro-batch.
         """
         sums = self._open
         if sums.count and len(gradients) != len(sums.gradients):
@@ -75,7 +76,7 @@ class GradientNoise:
             self._close()
 
     def restart(self) -> None:
-        """Forget the micro-batches of a group that is not complete."""
+        """Discard the micro-batches of an incomplete group."""
         self._open = _Sums()
 
     def state(self) -> dict[str, list[float]]:
@@ -83,17 +84,17 @@ class GradientNoise:
         return {"signals": list(self.signals), "variances": list(self.variances)}
 
     def load(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Go on with these groups."""
+        """Continue with the groups of ``state()``."""
         self.signals, self.variances = list(state["signals"]), list(state["variances"])
         self.restart()
 
     def estimate(self) -> Interval:
-        """The noise scale in samples, its 95 % limits by Fieller's theorem over groups.
+        """The noise scale in samples, with 95 % limits by Fieller's theorem over groups.
 
         Returns:
-            Not-a-number before two groups are complete; an upper limit of infinity where the signal does not differ
-            from zero: then more groups, or larger micro-batches, are needed. By curvature, which may be negative along
-            the gradient, not-a-number there.
+            Not-a-number before two groups are complete, and if a curvature along the gradient is negative. The upper
+            limit is infinite if the signal does not differ significantly from zero: then more groups, or larger
+            micro-batches, are needed.
         """
         if self._curved and not self.signal.low > 0:
             return UNKNOWN
@@ -101,12 +102,12 @@ class GradientNoise:
 
     @property
     def signal(self) -> Interval:
-        """The mean of ``|G|^2``, with its interval over groups; negative estimates are not cut off."""
+        """The estimate of ``|G|^2`` with its interval over groups; it is unbiased and may be negative."""
         return mean(torch.tensor(self.signals, dtype=torch.float64)) if self.signals else UNKNOWN
 
     @property
     def variance(self) -> Interval:
-        """The mean of ``tr Sigma``, that of one sample, with its interval over groups."""
+        """The estimate of ``tr Sigma``, the variance of one sample's gradient, with its interval over groups."""
         return mean(torch.tensor(self.variances, dtype=torch.float64)) if self.variances else UNKNOWN
 
     def _close(self) -> None:

@@ -95,26 +95,26 @@ class Check:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The meters of every network, step and matrix: one dict for each network and step (``matrix`` empty), and one
-        for each of its matrices with ``role`` and the meters of a matrix
-        (``nfd.meters.updates.Baseline.look``)."""
+        """All readings: one dict for each network and step (``matrix`` is empty), and one for each of its matrices,
+        with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``)."""
         return [row for run in self.runs for row in run["rows"]]
 
     @property
     def noise(self) -> list[dict[str, Any]]:
-        """Noise scales of gradients after the last step, where it was asked for, in samples: one dict for each network
-        and kind.
+        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network and kind.
 
-        ``simple`` is ``tr Sigma / |G|^2``, ``curved`` is ``tr(H Sigma) / G' H G`` (``nfd.meters.noise``). Near that
-        batch more samples per step begin to gain little: ``critical_batch`` of ``nfd.plan``, there in the unit of its
-        batch.
+        ``simple`` is ``tr Sigma / |G|^2``, ``curved`` is ``tr(H Sigma) / G' H G`` (``nfd.meters.noise``). A batch much
+        larger than this gains little. Pass it to ``nfd.plan`` as ``critical_batch``, in the unit of ``batch`` there.
         """
         return [row for run in self.runs for row in run["noise"]]
 
     @property
     def ladder(self) -> dict[str, Any]:
-        """What ``nfd.Watch`` needs for its bands, as plain data: ``rule``, ``optimizer``, the width and depth that
-        plans count by, and of every network width, depth and its numbers, (step, meter, layer, depth, value)."""
+        """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
+
+        ``rule`` and ``optimizer``, the width and depth of the base (``base``), and the ``networks``: width, depth and
+        ``readings``, each (step, meter, layer, depth of the layer, value).
+        """
         own = self.rate_name == "eta_c"  # networks of nfd.nets
         base = [1, 1] if own else [min(run[axis] for run in self.runs) for axis in ("width", "depth")]
         networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
@@ -126,15 +126,15 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing collapses, grows or breaks, after any of the steps.
+        """Whether no meter collapses or grows and no training broke, at any step.
 
-        A loss that falls with size is no fault, doubt is none either.
+        A loss that falls with size and an uncertain verdict are not faults.
         """
         return not self.failures and not any(is_fault(row) for row in self.table)
 
     @property
     def conclusion(self) -> str:
-        """How many faults there are, and the rule that has the remedies of all of them built in, if there is one."""
+        """The number of faults, and the rule that removes all of them, if there is one, in words."""
         faults = [row for row in self.table if is_fault(row)]
         count = len(faults) + len(self.failures)
         if not count:
@@ -150,14 +150,14 @@ class Check:
 
     @property
     def notes(self) -> list[str]:
-        """What makes the numbers less certain than they could be, or the task another one than was meant, in words."""
+        """Warnings in words: random numbers in training, targets that repeat the inputs, matrices that never moved."""
         still = self.unmoved
         stands = f"Note: no training moved {listed(still)}. {_STILL}"
         return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still)) if holds]
 
     @property
     def unmoved(self) -> list[str]:
-        """Matrices that changed in no network, by name: frozen, without a gradient, or outside of the optimizer."""
+        """Names of the matrices that changed in no network: frozen, without a gradient, or not in the optimizer."""
         moved: dict[str, bool] = {}
         for row in self.rows:
             if "change" in row:

@@ -74,15 +74,16 @@ class Look:
 
 
 class Baseline:
-    """A network as it was at the start, to compare its trained self with.
+    """A record of a network before training, and the meters that compare the trained network with it.
 
     Args:
-        member: before training.
-        sample: an input of the model; what is measured is measured on it, in eval mode.
-        keep: from tensors as they are now to their numbers at the start, by name, for as long as training lasts.
+        member: the network, before training.
+        sample: an input of the model. All meters are measured on it, in eval mode.
+        keep: a function from the matrices of the network, by name, to their initial numbers, which stay available
+            during training; by default it copies them.
 
     Attributes:
-        unread: why meters of the stream or of matrices cannot be read from this model, by meter.
+        unread: the reasons why meters of the stream or of matrices cannot be read from this model, by meter.
     """
 
     def __init__(self, member: Member, sample: Any, keep: Keep | None = None) -> None:
@@ -103,7 +104,7 @@ class Baseline:
 
     @torch.no_grad()
     def updates(self) -> dict[str, float]:
-        """Every meter of this module that the network has, but ``alignment``; see there for what they are."""
+        """All meters of this module that the network has, by name, except ``alignment``."""
         now, infos = self.seen(), tensors(self.member.module)
         responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
         moved = spectral_norms([whole(infos[n].parameter) - self.start[n] for n in self.hidden])
@@ -114,36 +115,35 @@ class Baseline:
             return self._of_network(now, responses, ratios)
 
     def stream(self) -> dict[str, float]:
-        """``activation`` before training, where it can be read."""
+        """``activation`` before training, if the stream can be read."""
         return {} if "activation" in self.unread else {"activation": rms(self.before.features)}
 
     def begin_at(self, before: Pass) -> None:
-        """Compare with this pass."""
+        """Use this pass, of ``seen()``, as the start."""
         self.before = replace(before, inputs={})
         self._start_sizes.clear()
 
     def seen(self) -> Pass:
-        """A pass over the sample, as ``look`` needs it."""
+        """A forward pass over the sample, for ``look`` and ``begin_at``."""
         return pass_of(self.member, self.sample, self.summing, self.readers)
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the matrices that add up coordinates of the stream, to tell the next update by."""
+        """A copy of the matrices that read the stream, to compute the next update by difference."""
         infos = tensors(self.member.module)
         return copies({name: infos[name] for name in self.summing})
 
     @torch.no_grad()
     def look(self, previous: Mapping[str, Tensor] | None = None, seen: Pass | None = None) -> Look:
-        """The same, and the meters of every matrix and of every block.
+        """The meters of the network, of every matrix and of every block.
 
-        Of a matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``; of one that adds up
-        coordinates of the stream ``update``, the RMS of what its training changed in its output, and ``alignment``; of
-        those of ``update_to_weight`` their own. Of a block ``activation`` and ``activation_update`` of the stream
-        behind it, and ``added``, the RMS of what it adds to the stream over ``T / L``, as in ``stream_update``. One
-        matrix after the other is compared with its start.
+        Every matrix has ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``. A matrix that reads the
+        stream also has ``update``, the RMS of the change of its output by training, and ``alignment``. Inner matrices,
+        or hidden ones in a network without inner ones, have ``update_to_weight``. A block has ``activation`` and
+        ``activation_update`` of the stream after it, and ``added``, the RMS of its output over ``T / L``.
 
         Args:
             previous: ``weights()`` before the last update, for ``alignment``.
-            seen: the pass, where it was made already.
+            seen: a pass of ``seen()``; by default a new one.
         """
         now, infos, before = seen or self.seen(), tensors(self.member.module), previous or {}
         matrices, responses = dict[str, dict[str, float]](), dict[str, _Squares | None]()

@@ -33,15 +33,15 @@ _MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What becomes of one matrix.
+    """One matrix of a model, and what ``nfd.defer`` does with it.
 
     Attributes:
-        name: of the tensor. kind: of the module that holds it. shape: as it is stored.
-        reason: why it is left as it is; None where a layer stands in for it.
-        rows: how many rows a batch asks it for; None where no ``sample`` tells, or it is left.
-        rank: directions that its update has at most, after the training.
-        bytes: held then, with the gradient and the states of the optimizer. stored_bytes: with stored weights.
-        cost: predicted time of a step over that of stored weights; None where rows are not known.
+        name: of the tensor. kind: of its module. shape: as it is stored.
+        reason: why it stays; None if it is replaced.
+        rows: rows of a batch that pass through it; None without a ``sample``, and if it stays.
+        rank: the largest possible number of directions of its update after the training.
+        bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
+        cost: predicted time of a step relative to stored weights; None if the rows are not known.
     """
 
     name: str
@@ -59,9 +59,8 @@ class Replacement:
 class Deferral:
     """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it to see the table.
 
-    Bytes are those of matrices alone, without vectors and without what a forward pass stores for gradients. Structured
-    weights are counted with as many directions as there are rows in training. This is a bound, and usually far too
-    high.
+    Bytes count matrices only, not vectors and not the activations stored for gradients. For structured weights they are
+    an upper bound, usually far too high: it assumes one direction per row in training.
 
     Attributes:
         weights: ``"structured"`` or ``"deferred"``. replacements: one for every tensor of two or more dimensions.
@@ -78,22 +77,22 @@ class Deferral:
 
     @property
     def replaced(self) -> tuple[Replacement, ...]:
-        """The matrices for which layers without stored weights stand in."""
+        """The matrices that layers without stored weights replace."""
         return tuple(own for own in self.replacements if own.reason is None)
 
     @property
     def bytes(self) -> int:
-        """Of all matrices, those that are left included."""
+        """Memory of all matrices after the replacement, those that stay included."""
         return sum(own.bytes for own in self.replacements)
 
     @property
     def stored_bytes(self) -> int:
-        """Of all matrices with stored weights."""
+        """Memory of all matrices with stored weights."""
         return sum(own.stored_bytes for own in self.replacements)
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row of every matrix; ``reason`` is the name of a ``Reason``, or None."""
+        """One dict per matrix; ``reason`` is the name of the ``Reason`` why it stays, or None if it is replaced."""
         return [
             {**vars(own), "shape": list(own.shape), "reason": None if own.reason is None else own.reason.name}
             for own in self.replacements

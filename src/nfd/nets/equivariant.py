@@ -81,29 +81,29 @@ class EquivariantOptimizer(FactoredOptimizer):
         super().__init__(self.check_params(params), settings)
 
     def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> Tensor:
-        """U for one matrix.
+        """The rule U: the direction in which one matrix moves at rate 1.
 
         Args:
-            gradient: [rows, columns], which must stay as it is.
-            state: the tensors of ``states``, to be moved in place.
-            group: the settings.
+            gradient: [rows, columns]; must not be changed.
+            state: the tensors of ``states``, to be updated in place.
+            group: the settings, such as ``group["momentum"]``.
 
         Returns:
-            [rows, columns]
+            [rows, columns]; the step subtracts this times the rate and ``shape_factor``.
         """
         raise NotImplementedError(f"{self.kind} needs a direction(gradient, state, group), its rule for one matrix.")
 
     def shape_factor(self, group: Mapping[str, Any], rows: int, columns: int) -> float:
-        """What multiplies the rate of a W of these sizes."""
+        """The factor c of the rate for a W [rows, columns]; 1 unless a subclass says otherwise."""
         return 1.0
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of the settings of a group."""
+        """The settings that a parameter group may have."""
         return frozenset({*self.defaults, "use_muon"})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add matrices with settings of their own; the others are the defaults."""
+        """Add a group of matrices; settings that it does not have are the defaults."""
         super().add_param_group(param_group)
         try:
             for p in self.param_groups[-1]["params"]:
@@ -113,7 +113,7 @@ class EquivariantOptimizer(FactoredOptimizer):
             raise
 
     def apply_rule(self) -> None:
-        """One step of all parameters that have a gradient."""
+        """Update all parameters that have a gradient; ``step`` calls it."""
         self._check_rule()
         for group in self.param_groups:
             for p in group["params"]:

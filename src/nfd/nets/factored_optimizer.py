@@ -34,31 +34,31 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of the settings of a group."""
+        """The settings that a parameter group may have."""
         raise NotImplementedError
 
     def moves_scale(self, group: Mapping[str, Any]) -> bool:
-        """Whether the scale of a layer, whose gradient is zero, moves under these settings."""
+        """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by weight decay."""
         return bool(group["weight_decay"])
 
     def apply_rule(self) -> None:
-        """One step of all parameters that have a gradient."""
+        """Update all parameters that have a gradient; ``step`` calls it."""
         raise NotImplementedError
 
     def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
-        """Raise unless these settings of a group are in their ranges."""
+        """ValueError or TypeError unless the settings are in their ranges; ``where`` names them in the message."""
         for name in self.numbers:
             if name in settings:
                 check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
 
     def check_params(self, params: Any) -> Any:
-        """Return what holds parameters or groups; raise where it is nothing of the kind."""
+        """Return parameters or groups of them; TypeError for anything else."""
         if isinstance(params, torch.Tensor | dict):  # of which PyTorch has its own words
             return params
         return check_several("params", params, "parameters or of groups of them")
 
     def check_group(self, group: Mapping[str, Any], where: str) -> None:
-        """Raise unless the settings of a group are those of this optimizer, in their ranges."""
+        """ValueError unless a group has only settings of this optimizer, in their ranges."""
         foreign = sorted(map(str, group.keys() - self.options - _SCHEDULES - _NAMES))
         if foreign:
             raise InputError(
@@ -69,7 +69,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         self.check_settings(group, where)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; the others are the defaults."""
+        """Add a group of parameters; settings that it does not have are the defaults."""
         if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
             where = f"group {len(self.param_groups)}"
             self.check_group(param_group, where)
@@ -77,13 +77,24 @@ class FactoredOptimizer(torch.optim.Optimizer):
         _uncompiled(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients: None by default, zeros with ``set_to_none=False``."""
         for p in self._guarded() if set_to_none else ():
             p.grad = None  # without making one of its factors
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step; states of a grown parameter are padded with zeros first."""
+        """Update the parameters once; the momentum of a layer that has grown is first padded with zeros.
+
+        Args:
+            closure: computes the loss again and its gradients, as in PyTorch; None in most loops.
+
+        Returns:
+            The loss of the closure, or None.
+
+        Raises:
+            RuntimeError: before anything changes, if the gradient of a layer was edited in another way than scaling, or
+                if its two parameters would be updated differently.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -104,7 +115,11 @@ class FactoredOptimizer(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load a saved state; it belongs to the layers as they are now, so load theirs first."""
+        """Load the result of ``state_dict()``. Load the state of the model first: both must be of the same step.
+
+        Raises:
+            ValueError, TypeError: if it is not the state of such an optimizer and of these layers.
+        """
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
             raise InputTypeError(
                 f"state_dict must be what state_dict() of {self.kind} returned; got {type(state_dict).__name__}."

@@ -45,11 +45,11 @@ _LAYERS: dict[str, Callable[..., Linear]] = {
 
 
 class Network(ScaledNetwork):
-    """``h_0 = U x / sqrt(d)``, hidden layers of a subclass, ``f = alpha / sqrt(n) V h_L``; all weights N(0, 1).
+    """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha / sqrt(n) V h_L``.
 
-    ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime (sections 2 and 4.2). A class
-    that has ``stackable = True`` in its own body says that its ``run`` is made of the products of ``Arithmetic`` and of
-    entrywise functions alone, so that many networks can be trained as one.
+    All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime
+    (sections 2 and 4.2). A subclass defines the hidden layers by ``run``. If ``run`` uses only the products of
+    ``Arithmetic`` and entrywise functions, set ``stackable = True`` in its body: then many networks train as one.
     """
 
     stackable: ClassVar[bool] = False
@@ -93,13 +93,14 @@ class Network(ScaledNetwork):
         self._add_layers()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, in_features]`` to ``[batch, out_features]``; Theta(alpha) at the start."""
+        """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before training."""
         return self.read(self.run(self, self._checked(x))[0][-1])
 
     def streams(self, x: Tensor) -> Streams:
-        """One pass that keeps every hidden vector.
+        """Run a forward pass and return its outputs with all hidden vectors, and after ``backward()`` their gradients.
 
-        For deferred weights it is a query like any other, recorded in training mode; use that mode for ``delta``.
+        Args:
+            x: [batch, in_features]. Deferred weights record it as any forward pass; use training mode for ``delta``.
         """
         passes = list[tuple[list[Tensor], list[Tensor]]]()
         with self.watched(lambda *vectors: passes.append(vectors)):
@@ -113,7 +114,7 @@ class Network(ScaledNetwork):
 
     @contextmanager
     def watched(self, see: Callable[[list[Tensor], list[Tensor]], None]) -> Iterator[None]:
-        """Within it, ``see`` is given h_0 .. h_L and x_1 .. x_L of every pass, in a subclass's own ``forward`` too."""
+        """A context in which every forward pass calls ``see`` with (h_0 .. h_L) and (x_1 .. x_L)."""
         run = self.run
 
         def seen(by: Arithmetic, inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -128,7 +129,7 @@ class Network(ScaledNetwork):
             del self.__dict__["run"]
 
     def check_one_pass(self, made: int) -> None:
-        """ValueError where a forward pass did not make one pass through ``run``."""
+        """ValueError unless a forward pass called ``run`` once; ``made`` is the number of calls."""
         if made != 1:
             raise InputError(
                 f"{type(self).__name__}.forward must make one pass through run() to have streams; it made {made}. "
@@ -137,7 +138,7 @@ class Network(ScaledNetwork):
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
-        """The arguments that a rule decides."""
+        """The arguments of the constructor that follow from a rule, such as ``{"regime": "feature"}``."""
         return {"regime": rule_named(rule).regime}
 
     def is_standard_normal(self, name: str) -> bool:
@@ -145,7 +146,11 @@ class Network(ScaledNetwork):
         return name in ("U", "V") if owner is self else isinstance(owner, Linear)
 
     def decoupled(self) -> Self:
-        """A copy with the same weights and independent feedback (Corollary 1), for dense weights."""
+        """A copy with the same weights whose gradients pass through independent ones (Corollary 1).
+
+        Raises:
+            ValueError: if the weights are not stored: build the network with ``feedback="independent"``.
+        """
         twin = copy.deepcopy(self)
         twin.feedback = "independent"
         for name, layer in twin.named_modules():
@@ -159,11 +164,11 @@ class Network(ScaledNetwork):
 
     @property
     def follows_eq_1(self) -> bool:
-        """Whether every block is one matrix behind the activation, so that the stream is driven by its noise alone."""
+        """Whether the blocks are those of Eq. 1: one matrix each, which acts on the activation of the stream."""
         return False
 
     def reserve(self, samples: int) -> None:
-        """Tell deferred layers how many samples they will see, so that growing never copies."""
+        """Reserve memory for a training of this many samples; only layers without stored weights need it."""
         for layer in self.modules():
             if isinstance(layer, FactoredLinear):
                 layer.reserve(samples)
@@ -195,7 +200,12 @@ class Network(ScaledNetwork):
     # ---- for subclasses --------------------------------------------------------------------------------------
 
     def run(self, by: Arithmetic, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The hidden vectors h_0 .. h_L and, for two-layer blocks, x_1 .. x_L: the recursion, with any weights."""
+        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n].
+
+        Args:
+            by: the products with weights, of this network or of a stack of them.
+            x: [batch, in_features].
+        """
         raise NotImplementedError
 
     def _add_layers(self) -> None:

@@ -74,7 +74,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
         return bool(group["weight_decay"] or group["momentum"])
 
     def apply_rule(self) -> None:
-        """PyTorch's rule; where that only adds a multiple of a gradient, its factors do without the gradient."""
+        """Update all parameters by PyTorch's rule; a plain step uses the gradient's factors without their product."""
         whole = [group["params"] for group in self.param_groups]
         try:
             for group in self.param_groups:

@@ -14,22 +14,23 @@ from nfd.nets.factored_optimizer import SIDES
 
 
 class Shampoo(EquivariantOptimizer):
-    """Shampoo on whole matrices, without blocks and grafting, stored or of ``DeferredLinear``.
+    """Shampoo for matrices, stored or of ``DeferredLinear``: preconditioned by roots of their gradients' covariances.
+
+    Every matrix is preconditioned as a whole, without blocks and without grafting.
 
     With ``L <- L + G G'``, ``R <- R + G'G`` and the momentum ``B <- mu B + (1 - mu) G``,
 
         W <- (1 - lr wd) W - lr (L + eps l(L) I)^-1/4 B (R + eps l(R) I)^-1/4
 
-    where ``l(L)`` is the largest eigenvalue of L, so that the size of the gradients does not matter. Without momentum
-    no singular value of an update is above 1, and those of the first are near 1, as Muon's.
-
-    A ``StructuredLinear`` is refused: L or R would be as large as its W.
+    where G is the gradient and ``l(L)`` the largest eigenvalue of L, so that the size of the gradients does not matter.
+    Without momentum no singular value of an update (at rate 1) is above 1, and in the first step all are near 1, as
+    those of Muon. A ``StructuredLinear`` is refused: L or R would be as large as its W.
 
     Args:
         params: matrices, and all parameters of deferred layers except biases.
-        lr, weight_decay: decoupled decay.
-        momentum: mu, below 1.
-        eps: what is added to eigenvalues, relative to the largest.
+        lr: the rate, at least 0. weight_decay: decoupled, at least 0.
+        momentum: mu, from 0 to below 1.
+        eps: the number added to all eigenvalues, relative to the largest; above 0.
 
     Raises:
         ValueError, TypeError, RuntimeError: as ``nfd.EquivariantOptimizer``.

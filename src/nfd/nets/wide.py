@@ -37,7 +37,7 @@ class Reason(StrEnum):
 
     @property
     def is_obstacle(self) -> bool:
-        """Whether the matrix is wide and meant, and still has to be stored."""
+        """Whether the matrix is wide and was selected, but has to be stored all the same."""
         return self not in (Reason.NARROW, Reason.OUTSIDE, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
 
 

@@ -67,10 +67,11 @@ class SettingAxis:
 
 @dataclass(frozen=True)
 class RateAgainst:
-    """The best rate against one setting; it prints as a sentence and a table.
+    """The best learning rate at several values of one setting, such as the batch size. Print it for the table.
 
     Attributes:
-        cells: scores by size and value. rate: what the learning rate is called.
+        rule, axis: the rule, and the setting.
+        cells: scores by size and value of the setting. rate: the name of the learning rate.
     """
 
     rule: str

@@ -107,12 +107,12 @@ class Capacity:
 
     @property
     def trusted(self) -> dict[str, float]:
-        """The smallest sizes that the law was fitted to: those below bent it, or were not there."""
+        """The smallest value of each variable that was fitted; smaller ones bend the law or were not trained."""
         return dict(zip(self.law.variables, self.law.smallest, strict=True))
 
     @property
     def floor(self) -> Interval:
-        """The loss of the network that has no end in any variable of the law."""
+        """The loss of the infinitely large network, with its 95 % interval: every variable of the law is infinite."""
         return self.law.floor
 
     def at(
@@ -123,13 +123,15 @@ class Capacity:
         parameters: float | None = None,
         tokens: float | None = None,
     ) -> Interval:
-        """The mean loss of runs of a size; ``math.inf`` is a size too.
+        """The mean loss of runs of a size by the law, with its 95 % interval.
 
         Args:
-            width, depth, parameters, tokens: what the law is in. Without ``tokens``, the most that were trained on.
+            width, depth, parameters, tokens: the variables of the law; each may be ``math.inf``. ``tokens`` is by
+                default the largest number that was fitted.
 
         Raises:
-            ValueError: when the law needs another of them, or has none of one; and as ``law.loss`` does.
+            ValueError: if a variable of the law is missing or does not belong to it, and outside of the fitted sizes
+                if the law may not be extrapolated.
         """
         named = {"width": width, "depth": depth, "parameters": parameters, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
@@ -149,14 +151,21 @@ class Capacity:
         memory: float | str | None = None,
         seconds: float | None = None,
     ) -> BestSize | BestSplit:
-        """The best size for one budget, such as ``parameters="2M"`` or ``flops=1e18``.
+        """The size of the lowest loss within one budget, such as ``parameters="2M"`` or ``flops=1e18``.
 
-        Of a law in width and depth the best width and depth; of one in parameters and tokens, their best numbers.
-        ``seconds`` are of one training, at the speed at which the largest network was trained.
+        Args:
+            parameters: numbers that the network stores.
+            flops: floating-point operations of one whole training.
+            memory: bytes of one training, such as ``"4 GiB"``.
+            seconds: of one training, at the speed at which the largest network was trained.
+
+        Returns:
+            The best width and depth, or the best numbers of parameters and tokens for a law in these, with the cost
+            and the predicted loss.
 
         Raises:
-            ValueError: without exactly one budget, when it cannot be read or buys nothing, and where the costs are
-                not known.
+            ValueError: without exactly one budget, if it cannot be read or is too small for any size, and if the costs
+                are not known.
         """
         if seconds is not None and flops is None:
             if math.isnan(self.speed):
@@ -184,7 +193,10 @@ class Capacity:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row per quantity: the law, its floor by ``nfd.predict``, and the mean loss of every size."""
+        """One dict per quantity: the numbers of the law, its floor by ``nfd.predict``, and the mean loss of each size.
+
+        ``value``, ``stderr``, ``low`` and ``high`` are a number, its standard error and its 95 % interval.
+        """
         terms = dict(self.law.terms)
         if self.predicted is not None and self.predicted.loss is not None:
             terms["floor by nfd.predict"] = self.predicted.loss

@@ -33,29 +33,29 @@ Fit = Callable[[Any], Any]  # Law or PowerLaw
 def fit_capacity(
     rows: Any, *, columns: Mapping[str, str | None] | None = None, rate: float | str | None = None
 ) -> Capacity:
-    """The law of size of runs that are logged, of any framework.
+    """Fit a law of size to the final losses of your logged runs, from any framework.
 
-    Where width and depth vary independently and every size has two seeds, ``loss = floor + a/n + b/L`` with its terms
-    of second order (``nfd.questions.law_fit``). Else a law of those of width, depth, parameters and tokens that vary,
-    ``floor + a / n + b / L + c / D^beta`` or ``floor + a / N^alpha + c / D^beta`` (``nfd.questions.power_law``). The
-    largest size is left out of a fit of its own, and predicted. Small sizes are left out until the law holds and
-    predicts it.
+    If width n and depth L vary independently and every size has two seeds or more, the law is
+    ``loss = floor + a/n + b/L`` with terms of second order (``nfd.questions.law_fit``). Otherwise it has the variables
+    that vary among width, depth, parameters N and tokens D: ``floor + a / n + b / L + c / D^beta`` or
+    ``floor + a / N^alpha + c / D^beta`` (``nfd.questions.power_law``). As a test, a second fit without the largest size
+    predicts its loss. Small sizes are left out until the law fits and predicts it.
 
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
-        columns: which column is the loss, width, depth, parameters, tokens (or steps), seed, lr, rule, run, step or
-            state, where their names do not tell: ``{"loss": "eval/loss"}``. None for one to leave aside.
-        rate: where runs of one size differ in their learning rate, the rate whose runs count, or ``"best"``: at each
-            size the one with the lowest mean loss over seeds. The choice makes losses too low by less than their noise.
+        columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``. Keys: loss, width,
+            depth, parameters, tokens (or steps), seed, lr, rule, run, step and state. None ignores a column.
+        rate: if runs of one size differ in their learning rate, the rate whose runs count; or ``"best"``, at each size
+            the rate with the lowest mean loss over seeds. That choice makes losses too low, by less than their noise.
 
     Returns:
-        A ``Capacity``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table``, ``.held_out``; it prints as a
-        table. ``about`` says which columns were recognised.
+        A ``Capacity``: ``.floor``, ``.law``, ``.at(...)``, ``.best(...)``, ``.table`` and ``.held_out``. Print it to
+        see the table. ``about`` lists the recognised columns.
 
     Raises:
-        ValueError, TypeError, OSError: when the rows cannot be read, naming the columns; when nothing varies, or too
-            few sizes are there for a law.
+        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if nothing varies, or there are
+            too few sizes for a law.
 
     Example::
 

@@ -70,27 +70,27 @@ class Noise:
 
 @dataclass(frozen=True)
 class Law:
-    """``loss(n, L) = floor + a / n + b / L`` and what bends it, as fitted; 95 % intervals, given that the law holds.
+    """A fitted law of size, ``loss(n, L) = floor + a / n + b / L``, with terms of second order and 95 % intervals.
 
-    The intervals hold the noise of the seeds and the doubt of second order: each term of second order is taken to be
-    0, with a standard error of half of the terms of first order at the smallest size. Where the terms are larger than
-    that and the noise hides them, the floor is bent: see whether it stays when the smallest sizes are left out, or
-    whether ``nfd.predict(..., eval_targets=...)`` finds the same.
+    The intervals include the noise of the seeds and the uncertainty of second order: each term of second order is taken
+    to be 0, with a standard error of half of the terms of first order at the smallest size. If the true terms are
+    larger, and the noise hides them, the floor is biased. To test this, fit without the smallest sizes, or compare with
+    ``nfd.predict(..., eval_targets=...)``.
 
     Attributes:
-        floor, a, b: the law.
-        second: c, d and e of ``c / n^2 + d / L^2 + e / (n L)``, as far as they differ significantly from 0.
-        chi2, freedom: misfit beyond second order, expected to be ``freedom`` from the noise of the seeds alone.
-        bend: mean square of the terms of second order over what is expected of them and of the noise: 1 in the mean.
-        p_value: the chance of more misfit or of larger terms of second order, were the law to hold: three
-            times the smallest of three chances.
-        widths, depths: that were fitted, ascending.
-        seeds: the fewest of any size.
-        correlation: mean over pairs of sizes, of losses with the same place in the list of seeds; not-a-number
-            where sizes have different numbers of seeds.
-        paired: whether that correlation was reckoned with.
-        good: whether it may be extrapolated: p_value at least 0.01, and three widths and depths to tell by.
-        note: why not, and what was left out; empty if nothing.
+        floor, a, b: the numbers of the law.
+        second: c, d and e of ``c / n^2 + d / L^2 + e / (n L)``, each 0 unless it differs significantly from 0.
+        chi2, freedom: misfit beyond second order, and its expectation from the noise of the seeds alone.
+        bend: mean square of the terms of second order, relative to its expectation; 1 on average if the law holds.
+        p_value: the probability of a larger misfit or of larger terms of second order if the law holds: three times the
+            smallest p-value of three tests.
+        widths, depths: the fitted ones, ascending.
+        seeds: the smallest number of seeds of a size.
+        correlation: of the losses of two sizes with the same place in the list of seeds, mean over pairs of sizes;
+            not-a-number if sizes have different numbers of seeds.
+        paired: whether the fit accounts for that correlation.
+        good: whether the law may be extrapolated: p_value at least 0.01, and at least three widths and three depths.
+        note: the reason if not, and the runs that were left out; otherwise empty.
         cells, doubts, noise: the parts of the intervals; ``doubts`` is the change of every coefficient per standard
             error of each term of second order.
     """
@@ -155,21 +155,22 @@ class Law:
         return self._along(direction(1.0, width, depth))
 
     def excess(self, width: float, depth: float) -> Interval:
-        """The loss above the floor: all that any further growth can buy. Raises as ``loss`` does."""
+        """The loss above the floor: the most that larger networks can gain. Raises as ``loss`` does."""
         self._allow(width, depth)
         return self._along(direction(0.0, width, depth))
 
     def bought(self, width: int, depth: int, wider: int, deeper: int) -> Interval:
-        """What growing from one size to another takes off the loss. Raises as ``loss`` does, at either size."""
+        """The fall of the loss from one size to another. Raises as ``loss`` does, at either size."""
         self._allow(width, depth)
         self._allow(wider, deeper)
         sizes = zip(direction(1.0, width, depth), direction(1.0, wider, deeper), strict=True)
         return self._along(tuple(small - large for small, large in sizes))
 
     def network(self, width: int, depth: int, networks: int = 1) -> Interval:
-        """What the mean loss of this many new networks of a size will be, with a 95 % prediction interval.
+        """The mean loss of this many new networks of a size, with a 95 % prediction interval.
 
-        The error of the law and the noise of the networks, which is extrapolated like the law. Raises as ``loss``.
+        The interval includes the error of the law and the noise of the networks, extrapolated like the law. Raises as
+        ``loss`` does.
         """
         width, depth = check_count("width", width), check_count("depth", depth)
         self._allow(width, depth)
@@ -182,7 +183,7 @@ class Law:
 
     @property
     def test(self) -> str:
-        """The test of the law in words: what is left beyond second order, and how large second order is."""
+        """The test of the law in words: its misfit, and the size of the terms of second order."""
         return (
             f"chi2 {self.chi2:.1f} of {self.freedom} degrees of freedom beyond second order, terms of second order "
             f"{math.sqrt(self.bend):.1f} times as large as allowed for, p = {self.p_value:.2g}"

@@ -92,18 +92,18 @@ class Form:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """``loss = floor + sum_k A_k / x_k^p_k`` as fitted; 95 % intervals.
+    """A fitted law of size, ``loss = floor + sum_k A_k / x_k^p_k``, with 95 % intervals.
 
     Attributes:
         form: its variables (width, depth, parameters, tokens) and the smallest size of each.
         largest: the largest size of each that was fitted.
         floor: the loss where every variable is infinite.
-        coefficients, powers: ``A`` and ``p`` of every variable; a power that is known is 1.
+        coefficients, powers: ``A`` and ``p`` of every variable; p is 1 for width and depth.
         scatter: standard deviation of a run about the law.
-        p_value: the chance of more misfit, were the law to hold; not-a-number where it cannot be tested.
-        seeds: the fewest of any rung.
-        good: whether it may be extrapolated.
-        note: why not, and what was left out; empty if nothing.
+        p_value: the probability of a larger misfit if the law holds; not-a-number if it cannot be tested.
+        seeds: the smallest number of seeds of a size.
+        good: whether the law may be extrapolated.
+        note: the reason if not, and the runs that were left out; otherwise empty.
         fit: the law, ``[numbers]``. draws: laws fitted to drawn losses, ``[B, numbers]``. noise: of a run, ``[B]``.
     """
 
@@ -123,7 +123,7 @@ class PowerLaw:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What the sizes of a rung are, in order."""
+        """The variables of the law, in the order of the arguments of ``loss``."""
         return self.form.variables
 
     @property
@@ -177,16 +177,16 @@ class PowerLaw:
         return interval_of(*self._losses(sizes))
 
     def network(self, *sizes: float, networks: int = 1) -> Interval:
-        """What the mean loss of this many new runs of a size will be, with a 95 % prediction interval."""
+        """The mean loss of this many new runs of a size, with a 95 % prediction interval."""
         value, draws = self._losses(sizes)
         return interval_of(value, draws + self.noise / math.sqrt(check_count("networks", networks)))
 
     def excess(self, *sizes: float) -> Interval:
-        """The loss above the floor: all that any further growth can buy. Raises as ``loss`` does."""
+        """The loss above the floor: the most that larger networks can gain. Raises as ``loss`` does."""
         return self.bought(*sizes, *(math.inf for _ in self.variables))
 
     def bought(self, *sizes: float) -> Interval:
-        """What growing from one size to another, which follows it, takes off the loss. Raises as ``loss`` does."""
+        """The fall of the loss from one size to a second one, given after it. Raises as ``loss`` does."""
         small, large = sizes[: len(self.variables)], sizes[len(self.variables) :]
         value, draws = self._losses(small)
         later, others = self._losses(large)

@@ -74,31 +74,36 @@ class Transfer:
         return transfer.against[check_choice("setting", name, transfer.against)].best((width, depth), value)
 
     def drift(self, rule: str, axis: str) -> Interval:
-        """Doublings of the best rate per doubling of ``"width"``, ``"depth"`` or a further axis, such as
-        ``"batch_size"``; not-a-number where it does not vary."""
+        """Doublings of the best rate per doubling of an axis, with a 95 % interval: 0 if the rate transfers.
+
+        Args:
+            rule: one of the rules that were trained; ``"logged"`` for logs without a rule.
+            axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did not vary, the result
+                is not-a-number.
+        """
         transfer = self.of(rule)
         if check_choice("axis", axis, [*AXES, *transfer.against]) in transfer.against:
             return transfer.against[axis].exponent
         return transfer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
-        """The loss that the largest network pays at the smallest one's best rate, in nats, if it is known."""
+        """The loss that the largest network loses at the smallest one's best rate, in nats; not-a-number if unknown."""
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
     def verdict(self, rule: str) -> TransferVerdict:
-        """Whether the best rate transfers under a rule."""
+        """Whether the best rate of the smallest network serves the largest: an enum; ``str`` gives the word."""
         return self.of(rule).verdict
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row per rule and quantity, below them those of further axes."""
+        """One dict per rule and quantity (best rates, drifts, regret), followed by those of further axes."""
         sizes = [row for transfer in self.rules for row in transfer.table]
         return [*sizes, *(row for t in self.rules for against in t.against.values() for row in against.table)]
 
     @property
     def along_settings(self) -> list[str]:
-        """A sentence for every rule and further axis."""
+        """One sentence per rule and further axis: how the best rate depends on it."""
         return [against.sentence for answer in self.rules for against in answer.against.values()]
 
     def __str__(self) -> str:

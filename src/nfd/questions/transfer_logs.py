@@ -36,31 +36,32 @@ Place = tuple[str, Size]
 
 @undisturbed()
 def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, guess: float | None = None) -> Transfer:
-    """Best learning rates by size, and their drift, from runs that are logged, of any framework.
+    """Find the best learning rate of every size, and its drift, in your logged runs, from any framework.
 
-    The best rate of a size is fitted as ``nfd transfer`` does (``nfd.questions.optimum``). Where it lies at an end of
-    its rates, it is said and left out of the drift. With several seeds its interval holds their noise; with one seed a
-    best rate has no interval, and that of a drift comes from how far sizes lie from a power law.
+    Best rates are fitted as by ``nfd.transfer`` (``nfd.questions.optimum``). A best rate at an end of the trained rates
+    is reported, and left out of the drift. With several seeds the intervals include their noise. With one seed a best
+    rate has no interval, and the interval of a drift comes from the distances of sizes to a power law.
 
-    The regret is known where the largest network has runs at both best rates, or within a quarter of a doubling, from
-    two seeds or more that were not trained at every rate: as in the runs of ``nfd.transfer``.
+    The regret needs runs of the largest network at both best rates (or within a quarter of a doubling), from two seeds
+    or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
 
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
-        columns: which column is the loss, lr, width, depth, rule, seed, tokens (or steps), run, step or state, where
-            their names do not tell: ``{"lr": "config/learning_rate"}``. None for one to leave aside.
-        guess: the loss that divergence counts as, such as the logarithm of the vocabulary; by default five times as
-            far above the loss at the best rate as the fifth best rate is. Progress counts from it, so that a verdict
-            needs it.
+        columns: the names of your columns, if they are not recognised: ``{"lr": "config/learning_rate"}``. Keys: loss,
+            lr, width, depth, rule, seed, tokens (or steps), run, step and state. None ignores a column.
+        guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
+            the vocabulary; a verdict needs it. By default a diverged run counts as a loss five times as far above that
+            of the best rate as the loss of the fifth best rate is.
 
     Returns:
-        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)``, ``.table``; it
-        prints as a table. ``about`` says which columns were recognised. Runs without a rule have the rule ``"logged"``.
+        A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
+        Print it to see the table. ``about`` lists the recognised columns. Runs without a rule have the rule
+        ``"logged"``.
 
     Raises:
-        ValueError, TypeError, OSError: when the rows cannot be read, naming the columns; when runs of one size, rate
-            and seed differ in something else.
+        ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of one size, rate and
+            seed differ in another column.
 
     Example::
 

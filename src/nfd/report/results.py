@@ -19,9 +19,9 @@ REPORT = "report_of"  # the key by which the result of a report is known: a repo
 
 @dataclass(frozen=True)
 class Result:
-    """What one command wrote: its folder, seen from the directory asked for, and the content of ``result.json``.
+    """The result of one command: its folder, relative to the directory of the search, and its ``result.json``.
 
-    ``findings`` are those that can be drawn, ``problems`` say what is wrong with the others.
+    ``findings`` can be drawn; ``problems`` are messages about those that cannot.
     """
 
     folder: str

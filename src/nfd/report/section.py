@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Label:
-    """A word in a cell of a table that should catch the eye."""
+    """A coloured word in a cell of a table."""
 
     text: str
     tone: Literal["good", "partly", "bad", "open"]
@@ -29,11 +29,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, its reading in words, and optionally points, a chart or panels, a caption and a table; folded or not.
+    """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
 
-    ``snippets`` are commands or code to copy, each with what it is for.
-    A cell of the table may be a ``Label``, or a list of paragraphs. ``level`` 3 stands under the last of level 2;
-    ``cards`` turns the rows of a wide table into cards where the page is narrow.
+    ``snippets`` are commands or code to copy, each with its purpose. A cell of the table is a text, a ``Label`` or a
+    list of paragraphs. ``folded`` hides the section behind its heading. A section of ``level`` 3 belongs to the last of
+    level 2. ``cards`` turns the rows of a wide table into cards on a narrow page.
     """
 
     title: str

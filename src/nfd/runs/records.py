@@ -99,7 +99,7 @@ def run_key(config: RunConfig, fingerprint: str) -> str:
 
 
 def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
-    """The data of a run, kept for the runs that follow."""
+    """The data set of a run; it is loaded once and cached."""
     return _loaded(*_data_of(config), progress)
 
 

@@ -82,7 +82,7 @@ class TrainingConfig(DataConfig):
 
 
 class RunConfig(TrainingConfig):
-    """One network, its training and what is measured on the way; a sweep is many of these."""
+    """The settings of one run: a network, its training and its meters. A sweep is a list of these."""
 
     network: Architecture = "resnet"
     """resnet, or mlp: the vanilla network without skip connections"""

@@ -84,7 +84,14 @@ class Sweep:
 
     @undisturbed()
     def run(self, runs: Iterable[RunConfig | Run], label: str = "sweep") -> list[Record]:
-        """Train those of these runs that are not stored; returns the records of all, in order, without curves."""
+        """Train the runs that are not yet stored, and return the records of all, in order, without curves.
+
+        Args:
+            runs: such as ``nfd.grid`` returns. label: of the progress bar.
+
+        Raises:
+            RuntimeError: as ``run_all``.
+        """
         wanted = list(runs_of(runs, progress=self.progress))
         keys = {run.key for run in wanted}
         if self.trackers:
@@ -97,11 +104,11 @@ class Sweep:
         return [records[run.key] for run in wanted]
 
     def run_all(self, plans: Mapping[K, Sequence[RunConfig | Run]], label: str = "sweep") -> dict[K, list[Record]]:
-        """``run`` of several lists of runs together, so that every core has work to the end; records by list.
+        """As ``run``, for several lists of runs at once, so that all cores have work to the end.
 
         Raises:
-            RuntimeError: when a run could not be trained (one that diverged was); a ``StateError`` unless a mistake of
-                ours is among the causes, which then is the first that it tells.
+            RuntimeError: if a run could not be trained (a run that diverges is trained). Errors of this library come
+                first in the message; without any it is a ``StateError``.
         """
         records = self.run([run for runs in plans.values() for run in runs], label)
         if broken := [record for record in records if record.status == "failed"]:
@@ -110,7 +117,7 @@ class Sweep:
         return {name: [next(in_order) for _ in runs] for name, runs in plans.items()}
 
     def missing(self, runs: Iterable[RunConfig | Run]) -> int:
-        """How many of these runs are still to be trained."""
+        """The number of these runs that are not yet stored."""
         return len({run.key for run in runs_of(runs)} - self._trained)
 
     @property
@@ -118,7 +125,7 @@ class Sweep:
         return self.store.keys() - self.again
 
     def keep(self, records: Sequence[Record]) -> None:
-        """Store a group in place of what failed before, then tell the trackers."""
+        """Store a group of records, in place of earlier ones that failed, and pass them to the trackers."""
         keys = {record.key for record in records}
         self.store.forget(keys & self.again)
         self.again -= keys

@@ -11,16 +11,16 @@ from nfd.scaling.sizes import Ratios, Start, Whole
 
 @dataclass(frozen=True)
 class Entry:
-    """What the plan holds of one tensor.
+    """The part of a plan that describes one tensor.
 
     Attributes:
-        shape, role, why: its sizes, its role, and what decided it.
-        fan_in: how many inputs an output of it adds up; None where its module does not tell.
-        ratios: of fan-in and fan-out to the base.
-        start: how its counterpart in the base begins.
-        multiplier: how a forward multiplier that the model has already scales.
-        matrix: how the weight of a linear map between sizes that grow lies in memory, ``"out-in"`` or ``"in-out"``;
-            None for every other tensor.
+        shape, role, why: its shape, its role, and the reason for this role.
+        fan_in: number of inputs that one of its outputs sums; None if its module does not say.
+        ratios: its fan-in and fan-out, as multiples of those in the base.
+        start: initial weights of the same tensor in the base.
+        multiplier: powers by which the model's own forward multiplier scales.
+        matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as ``nn.Linear``) or ``"in-out"``;
+            None for any other tensor.
     """
 
     shape: tuple[Whole, ...]
@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def base_matrix(self) -> tuple[float, float]:
-        """Rows and columns of its counterpart in the base, of a matrix."""
+        """Rows and columns of the same matrix in the base."""
         rows, columns = self.shape
         grown = self.ratios.fan_out, self.ratios.fan_in
         grown = grown if self.matrix == "out-in" else grown[::-1]
@@ -42,5 +42,5 @@ class Entry:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it has one dimension or none."""
+        """Whether it has at most one dimension, as biases and gains."""
         return len(self.shape) < 2

@@ -50,30 +50,37 @@ WHOLE_MATRIX = Power(fan_in=-0.5, fan_out=-0.5)  # entries of an update whose la
 class OptimizerLaw:
     """A description of an optimizer: how its rates scale with size, its state, its options and its constructor.
 
+    Register one with ``nfd.register_optimizer``. The defaults describe an optimizer like Adam: its updates have entries
+    of order one at any size of the gradient.
+
     Args:
-        name: what ``optimizer=`` says.
-        make: from parameter groups and options to the optimizer; None where PyTorch has none.
-        degree: a gradient c times as large makes an update ``c**degree`` times as large: 1 for SGD, 0 where updates are
-            normalised.
-        unit: how the entries of a normalised update scale with the fans of a tensor; ``WHOLE_MATRIX`` where the matrix
-            is normalised as a whole.
-        shape_norm: of what largest singular value the optimizer makes updates of a matrix [rows, columns] as stored, up
-            to one number, where ``unit`` says 1. Rates make up for it.
-        classes: names of the classes of such optimizers, for ``optimizer=`` an object; several laws may have one, and a
-            measurement then tells by ``shape_norm``.
-        epsilon: whether groups have an ``eps`` that must follow the entries of the gradient.
-        decoupled: whether weight decay acts on the weights alone, as in AdamW, instead of through the gradient.
-        states: numbers kept per parameter.
-        rest: the name of the law of all that this one does not take, where it takes matrices inside of blocks alone.
-        equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact in the factors of
-            deferred layers.
-        two_sided: whether it keeps a square matrix for each side of a matrix, so that structured layers refuse it.
-        options: what ``make`` accepts beside the settings of groups.
-        check_rate: the rate that ``nfd.check`` begins with where none is given.
-        make_stacked: the same as ``make`` for a stack of networks, with rates ``[R, 1, 1]``; None where there is none.
+        name: the value of ``optimizer=`` that selects it.
+        make: a function of parameter groups and options that returns the optimizer; None if PyTorch has none.
+        degree: a gradient c times as large gives an update ``c**degree`` times as large: 1 for SGD, 0 for normalised
+            updates.
+        unit: how the entries of a normalised update scale with the fans of a tensor; ``WHOLE_MATRIX`` if the matrix is
+            normalised as a whole, as by Muon.
+        shape_norm: a function of (rows, columns) of a stored matrix: the largest singular value of its updates, as a
+            multiple of that in ``unit``, up to one constant. Rates compensate for it.
+        classes: names of the optimizer's classes, to recognise an optimizer object. If several laws share a class, they
+            are distinguished by a measurement of ``shape_norm``.
+        epsilon: whether groups have an ``eps``, which must scale with the entries of the gradient.
+        decoupled: whether weight decay acts on the weights directly, as in AdamW, and not through the gradient.
+        states: numbers stored per parameter.
+        rest: if the optimizer trains only the matrices in blocks, the name of the law for all other tensors.
+        equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact for deferred layers.
+        two_sided: whether it stores a square matrix for each side of a matrix, as Shampoo; structured layers refuse it.
+        options: names of the options that ``make`` accepts beside the settings of groups.
+        check_rate: the default rate of ``nfd.check``.
+        make_stacked: as ``make``, for a stack of R networks, with rates ``[R, 1, 1]``; None if there is none.
 
     Raises:
         TypeError, ValueError: naming the argument.
+
+    Example::
+
+        law = nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True, states=2)
+        law.is_linear  # False: its updates are normalised
     """
 
     name: str
@@ -119,11 +126,11 @@ class OptimizerLaw:
         return self.degree == 1
 
     def states_with(self, momentum: float) -> int:
-        """Numbers kept per parameter at this momentum: plain SGD keeps none, SGD with momentum one."""
+        """Numbers stored per parameter at this momentum: none by plain SGD, one by SGD with momentum."""
         return self.states + (1 if momentum and self.is_linear else 0)
 
     def check_made(self, argument: str = "make_optimizer") -> Callable[..., torch.optim.Optimizer]:
-        """What makes the optimizer; ValueError, naming the argument that brings it, where nothing does."""
+        """``make``; ValueError if there is none, with the name of the argument that supplies one."""
         if self.make is None:
             raise InputError(
                 f"optimizer={self.name!r} is not built here; pass {argument}=, a function of parameter groups."
@@ -131,7 +138,7 @@ class OptimizerLaw:
         return self.make
 
     def check_decay(self, weight_decay: float) -> None:
-        """ValueError where decay goes through a normalised update, so that no rate or decay keeps its strength."""
+        """ValueError if the decay goes through a normalised update, since no rate keeps its strength at every size."""
         if weight_decay and not self.decoupled and not self.is_linear:
             raise InputError(
                 f"weight_decay of optimizer={self.name!r} goes through its normaliser and has no form free of width "
@@ -140,7 +147,7 @@ class OptimizerLaw:
             )
 
     def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:
-        """``adamw_lr``, if it is given; ValueError where this optimizer leaves nothing to AdamW."""
+        """``adamw_lr`` as a checked number, or None; ValueError if AdamW trains no tensor beside this optimizer."""
         if rate is None:
             return None
         if self.rest is None:
@@ -151,7 +158,7 @@ class OptimizerLaw:
         return check_real("adamw_lr", rate, least=0.0, above=above, below=MAX_RATE)
 
     def check_deferred(self, name: str) -> None:
-        """ValueError where a tensor is not stored and this optimizer would act on its entries."""
+        """ValueError if this optimizer acts on single entries, which a tensor without stored weights does not have."""
         if not self.equivariant:
             raise InputError(
                 f"{name!r} is to have no stored weights, and optimizer={self.name!r} acts on every entry of a matrix "
@@ -160,7 +167,7 @@ class OptimizerLaw:
             )
 
     def check_structured(self) -> None:
-        """ValueError where this optimizer would keep a matrix as large as the one that a structured layer does not."""
+        """ValueError if this optimizer would store a matrix as large as the weights that a structured layer avoids."""
         if self.two_sided:
             raise InputError(
                 f"optimizer={self.name!r} keeps a square matrix for each side of a matrix. Structured weights have a "
@@ -174,14 +181,18 @@ LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
-    """Register an optimizer, so that every function of the library takes it by name; returns its law.
+    """Register an optimizer, so that every function of the library accepts its name.
 
     Args:
-        law: with a name of its own.
-        replace: whether a law of the same name gives way.
+        law: the description; its name must be new.
+        replace: whether to replace a law of the same name.
+
+    Returns:
+        The law.
 
     Raises:
-        ValueError: when the name is taken.
+        ValueError: if the name is taken.
+        TypeError: if ``law`` is not an ``OptimizerLaw``.
 
     Example::
 

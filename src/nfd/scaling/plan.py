@@ -38,12 +38,12 @@ class Plan:
 
     Attributes:
         rule, optimizer, decay: their names.
-        width, depth: of the model over those of the base; ``depth`` is ``l`` in the formulas.
-        entries: by canonical parameter name.
+        width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas.
+        entries: the numbers of every tensor, by its name in ``model.named_parameters()``.
         blocks: names of the residual blocks.
         multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
-        notes: what you should know.
-        run: how settings of all tensors follow batch size and length of the run; None if neither was given.
+        notes: warnings and remarks, in words.
+        run: factors for batch size and length of the run; None if neither ``batch`` nor ``tokens`` was given.
 
     Example::
 
@@ -72,52 +72,52 @@ class Plan:
     # ---- the scale of one tensor -----------------------------------------------------------------------------
 
     def powers(self, name: str) -> Powers:
-        """How the std, the rate and the epsilon of a tensor scale, forward multipliers of the model included."""
+        """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
         entry = self.entries[name]
         return rule_named(self.rule).powers(entry.role, self.law_for(name), entry.multiplier, vector=entry.is_vector)
 
     def law_for(self, name: str) -> OptimizerLaw:
-        """The law of the optimizer that steps a tensor."""
+        """The law of the optimizer that trains a tensor; under Muon some tensors have AdamW's."""
         law = law_of(self.optimizer)
         return law if law.rest is None or self.is_muon(self.entries[name]) else law_of(law.rest)
 
     def factor(self, name: str, power: Power) -> float:
-        """The value of a power at the ratios of a tensor."""
+        """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
         ratios = self.entries[name].ratios
         return power.at(ratios.fan_in, ratios.fan_out, self.depth)
 
     def std(self, name: str) -> float:
-        """Initial standard deviation; 0 for a tensor that begins at a constant."""
+        """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
         return self.entries[name].start.std * self.factor(name, self.powers(name).std)
 
     def constant(self, name: str) -> float | None:
-        """What every entry of a tensor begins at; None for one that begins at random. Gains that write the stream
-        begin lower in deeper models, as matrices that write it do."""
+        """The initial value of every entry; None for a tensor that starts at random. Gains that write into the
+        residual stream start lower in deeper models, like matrices that write into it."""
         constant = self.entries[name].start.constant
         return None if constant is None else constant * self.factor(name, self.powers(name).std)
 
     def rate(self, name: str) -> float:
-        """Learning rate over that of the base, by width and depth."""
+        """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
         return self.factor(name, self.powers(name).rate) * self.shape_factor(name)
 
     def shape_factor(self, name: str) -> float:
-        """What a rate makes up for: how the optimizer itself scales updates with shape, the base's over the model's."""
+        """The factor in ``rate`` that cancels the optimizer's own scaling of updates with the shape of a matrix."""
         entry, law = self.entries[name], self.law_for(name)
         if entry.matrix is None or not rule_named(self.rule).scales_width:
             return 1.0
         return law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
-        """Adam's epsilon over that of the base."""
+        """Adam's epsilon of a tensor, as a multiple of that of the base."""
         return self.factor(name, self.powers(name).epsilon)
 
     def weight_decay(self, name: str) -> float:
-        """Weight decay over that of the base, by width and depth, without the factor ``1/lr`` of
-        ``decay="independent"``."""
+        """Weight decay of a tensor, as a multiple of that of the base, by width and depth. The factor ``1/lr`` of
+        ``decay="independent"`` is not included."""
         return 1.0 if self.decay == "raw" else 1 / self.rate(name)
 
     def is_muon(self, entry: Entry) -> bool:
-        """Whether Muon, or another optimizer of matrices in blocks alone, takes this tensor."""
+        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor."""
         return law_of(self.optimizer).rest is not None and entry.matrix is not None and is_spectral(entry.role)
 
     # ---- using it --------------------------------------------------------------------------------------------
@@ -135,23 +135,23 @@ class Plan:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
         Args:
-            model: the planned one, as it is, deferred by ``nfd.defer``, compiled, or wrapped by DDP or FSDP2.
-            lr: the rate that was tuned at the base, at least 0. Schedulers scale every group alike.
+            model: the planned one; it may be deferred by ``nfd.defer``, compiled, or wrapped by DDP or FSDP2.
+            lr: the rate tuned at the base, at least 0. A scheduler must scale every group alike.
             weight_decay: tuned at the base, at least 0.
-            eps: Adam's, at the base; written for tensors that Adam or AdamW steps.
-            no_decay: ``"vectors"``, for all tensors of one dimension (biases and gains), or a pattern or patterns of
-                names that take none, such as ``("**.bias",)``.
-            adamw_lr: the rate of the tensors that muon leaves to AdamW, tuned at the base; ``lr`` where None.
-            betas: Adam's, of the small run; written for tensors that Adam or AdamW steps, where they are given or a
-                plan of a run scales them, then PyTorch's where None.
+            eps: Adam's, of the base.
+            no_decay: tensors without weight decay: ``"vectors"`` for all of one dimension (biases and gains), or a
+                pattern or patterns of names, such as ``("**.bias",)``.
+            adamw_lr: under Muon, the rate of the tensors that AdamW trains, tuned at the base; ``lr`` if None.
+            betas: Adam's, of the small run. If None, PyTorch's: they are scaled if the plan has ``batch`` or
+                ``tokens``, and otherwise left to the optimizer.
 
         Returns:
-            groups with ``params``, ``lr``, ``lr_scale`` (the rate over the tuned one, which schedules must keep),
-            ``weight_decay``, ``roles``, those of Adam and AdamW ``eps``, and for muon ``use_muon``, False for tensors
-            that are AdamW's.
+            groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one; schedules must keep
+            it), ``weight_decay`` and ``roles``. Groups for Adam and AdamW also have ``eps``; under Muon ``use_muon``
+            is False for groups of AdamW.
 
         Raises:
-            ValueError: when the model is not the one planned, or the optimizer cannot take the decay.
+            ValueError: if the model is not the planned one, or the optimizer does not accept weight decay.
         """
         law, eps = law_of(self.optimizer), check_real("eps", eps, above=0.0, below=MAX_RATE)
         if eps != ADAM_EPSILON and not any(self.law_for(name).epsilon for name in self.entries):
@@ -172,22 +172,23 @@ class Plan:
         )
 
     def initialize_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> None:
-        """Draw every random tensor N(0, std^2) and set every constant one, in place; the same for the same seed.
+        """Draw every random tensor from N(0, std^2) and fill every constant one, in place.
 
-        Tensors that do not train, and those whose law has a mean (gains near one, identities), are left as they are.
 
-        So are layers of ``nfd.defer``, which have begun. Draws come from a stream of the tensor's name, so they do not
-        depend on the device or on other tensors. Rows of padding in embeddings are zero. A sharded model (FSDP2, or
-        other DTensors) gets the numbers of the unsharded one: every process draws one whole tensor after the other, on
-        the CPU, and keeps its part.
+        Left as they are: tensors that do not train, tensors whose entries vary about a mean (gains near one,
+        identities), and layers of ``nfd.defer``, which have their weights. Each tensor has a random stream of its own,
+        so its numbers do not depend on the device or on other tensors. Padding rows of embeddings are zero. A sharded
+        model (FSDP2, or other DTensors) gets the numbers of the unsharded one: every process draws one whole tensor
+        after the other on the CPU, and keeps its part.
 
         Args:
             model: the planned one; its parameters may be on the meta device.
-            seed: of the streams.
-            device: where parameters of the meta device are made; parts are made where their mesh is.
+            seed: of all random streams; equal seeds give equal weights.
+            device: where to make parameters that are on the meta device, by default the CPU; shards are made on the
+                device of their mesh.
 
         Raises:
-            ValueError: when the model is not the one planned, or numbers of the meta device are not the plan's to know.
+            ValueError: if the model is not the planned one, or the plan cannot restore a tensor on the meta device.
         """
         seed, place = check_seed(seed), check_device("cpu" if device is None else device)
         held_as_planned(model, self.entries)
@@ -195,13 +196,13 @@ class Plan:
         initialise(self, held_as_planned(model, self.entries), tensors(model), seed)
 
     def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
-        """Initialise a model as ``initialize_`` does, put ``nfd.Scaled`` where the plan has multipliers, and return it.
+        """Initialise a model in place as ``initialize_`` does, insert ``nfd.Scaled`` for every multiplier, return it.
 
-        A second call draws again and leaves the multipliers as they are. Apply a plan before the model is compiled or
-        wrapped. A model that was made on the meta device and then sharded by ``fully_shard`` is never held whole.
+        Apply a plan before the model is compiled or wrapped. A second call draws the weights again and keeps the
+        multipliers. A model on the meta device that was sharded by ``fully_shard`` is never held whole by a process.
 
         Raises:
-            ValueError: as by ``initialize_``, and where a multiplier belongs inside a module that cannot be wrapped.
+            ValueError: as ``initialize_``, and if a multiplier belongs inside a module that cannot be wrapped.
         """
         self.initialize_(model, seed, device)
         for name, factor in self.multipliers.items():
@@ -220,19 +221,20 @@ class Plan:
         make: Callable[..., torch.optim.Optimizer] | None = None,
         **options: Any,
     ) -> torch.optim.Optimizer:
-        """The optimizer of the plan, ready to step a model.
+        """The optimizer of the plan, with the scaled rates of every tensor.
 
-        For muon it is one optimizer of two, Muon and AdamW: one ``step``, one state, the groups of both. At the first
-        step at which rates are no longer in the plan's ratios it warns, once: see ``check_rates``.
+        Under Muon it is Muon and AdamW in one: one ``step``, one state, the groups of both. If rates leave the ratios
+        of the plan, as under a scheduler that overwrites them, the next step warns once (``check_rates``).
 
         Args:
             model, lr, weight_decay, eps, no_decay, adamw_lr: as in ``param_groups``.
-            make: from groups and options to the optimizer, where PyTorch has none (``"lion"``) or you have your own.
-            **options: of the optimizer, such as ``momentum`` and ``betas``; for muon each goes to the one that has it.
-                A plan of a run scales Adam's betas.
+            make: a function of groups and options that returns the optimizer: for those that PyTorch does not have
+                (``"lion"``), or for your own.
+            **options: of the optimizer, such as ``momentum`` and ``betas``. Under Muon each goes to the one of the two
+                that has it. A plan with ``batch`` or ``tokens`` scales Adam's betas.
 
         Raises:
-            ValueError: as by ``param_groups``; naming options that the optimizer does not have.
+            ValueError: as ``param_groups``; naming options that the optimizer does not have.
         """
         if make is not None:
             check_callable("make", make, "a function of parameter groups")
@@ -243,10 +245,10 @@ class Plan:
         return optimizer
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
-        """The warm-up and decay of the large run, as a scheduler to step after every update; it keeps the ratios.
+        """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
 
         Raises:
-            ValueError: where the plan was made without ``schedule=``.
+            ValueError: if the plan was made without ``schedule=``.
         """
         return large_schedule(self.run, optimizer)
 
@@ -254,11 +256,11 @@ class Plan:
     def check_rates(optimizer: torch.optim.Optimizer) -> None:
         """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
 
-        Call it after the first step of a scheduler, or before a trainer of somebody else begins.
+        Call it after the first step of a scheduler, or before the training in another library's trainer.
 
         Raises:
-            TypeError: for what is no optimizer of PyTorch.
-            ValueError: naming two groups and their rates, or that the groups are not a plan's.
+            TypeError: if it is not an optimizer of PyTorch.
+            ValueError: naming two groups and their rates, or if the groups are not from a plan.
         """
         check_rates(optimizer)
 
@@ -277,14 +279,14 @@ class Plan:
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
-        """The plan that ``to_dict`` wrote; ValueError when it is not one."""
+        """The plan that ``to_dict`` returned; ValueError if it is not one."""
         return stored_plan.restored(stored)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
+        """Write the plan as JSON. It replaces an earlier plan; FileError if ``path`` is another file."""
         stored_plan.save(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Plan:
-        """Read what ``save`` wrote; ValueError when it is not a plan."""
+        """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
         return stored_plan.load(path)

@@ -28,7 +28,7 @@ class Label(StrEnum):
 
 
 class Quantity(StrEnum):
-    """What a factor is of."""
+    """The setting that a factor scales."""
 
     RATE = "rate"
     DECAY = "weight decay"

@@ -24,13 +24,13 @@ _FURTHEST = 1e12  # of two runs, in batch or tokens
 
 @dataclass(frozen=True)
 class Factor:
-    """What one law makes of one quantity; a row of ``RunScaling.factors``.
+    """The factor of one law for one setting of the large run.
 
     Attributes:
-        law: its name, by which it is switched off.
-        quantity, optimizer: what it changes, for which optimizer.
-        value: the factor, over the small run. low, high: among published fits, or the interval of a measurement; None
-            where there is one value.
+        law: its name, for ``laws=`` of ``nfd.plan``.
+        quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
+        value: the setting of the large run as a multiple of that of the small one. low, high: the range of published
+            fits, or the interval of a measurement; None if there is one value only.
         label, formula, source, scope, error: as in ``nfd.scaling.run_laws.RunLaw``.
         applied: whether the plan uses it.
     """
@@ -51,14 +51,15 @@ class Factor:
 
 @dataclass(frozen=True)
 class RunScaling:
-    """How batch and length of a run scale its settings: both runs, and a factor for every setting.
+    """How the settings of the large run follow from its batch size and length: ``plan.run``.
 
     Attributes:
-        batch, tokens: of a step and in all, small run first, in one unit; None where not given.
-        factors: the table.
-        critical_batch: of the large run, in the unit of ``batch``; None where it was not measured.
-        schedule: of the large run; None where none was given.
-        unscaled: what stays as it is.
+        batch, tokens: of one step and of the whole run, each (small run, large run), in the same unit; None if not
+            given.
+        factors: one ``Factor`` per law and setting.
+        critical_batch: of the large run, in the unit of ``batch``; None if it was not measured.
+        schedule: of the large run; None if none was given.
+        unscaled: settings that stay the same, in words.
     """
 
     batch: tuple[Positive, Positive] | None
@@ -70,11 +71,11 @@ class RunScaling:
 
     @property
     def steps(self) -> int | None:
-        """How many updates the large run takes; None unless both batch and tokens are known."""
+        """Number of updates of the large run; None unless both ``batch`` and ``tokens`` were given."""
         return None if self.batch is None or self.tokens is None else round(self.tokens[1] / self.batch[1])
 
     def factor(self, quantity: Quantity, optimizer: str) -> float:
-        """The product of all factors of a quantity that are applied for an optimizer."""
+        """The product of all applied factors of a quantity, such as the rate, for an optimizer."""
         fitting = (f for f in self.factors if f.quantity == quantity and f.optimizer == optimizer and f.applied)
         return math.prod(f.value for f in fitting)
 

@@ -56,7 +56,7 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> Store:
-        """A store without a file, for runs that nobody asks for again."""
+        """A store in memory, for runs that are not needed again."""
         return cls(IN_MEMORY, memory(), None)
 
     @classmethod
@@ -77,7 +77,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file and let the next driver in; a second time does nothing."""
+        """Close the file and release its lock; closing twice does nothing."""
         database, lock, self._database, self._lock = self._database, self._lock, None, None
         if database is not None:
             database.close()
@@ -105,7 +105,7 @@ class Store:
                 database.executemany("INSERT INTO curves VALUES (?, ?, ?)", curves)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Remove runs, for example ``store.keys("failed")`` to try them again; all or, if one is not there, none."""
+        """Remove runs, such as ``store.keys("failed")`` to try them again. If a key does not exist, none is removed."""
         if isinstance(keys, str):
             raise TypeError(f"keys must be a list or set of keys; got the text {keys!r}. Pass [{keys!r}].")
         doomed, database = sorted(set(keys)), self._writer("forget")

@@ -57,10 +57,10 @@ def train(
     rates: Rates | None = None,
     around: Around | None = None,
 ) -> Iterator[Step]:
-    """Step once per batch, then yield what the step saw; end at the first row that diverged.
+    """Train on one batch after the other, and yield a ``Step`` after every update. A divergence ends the training.
 
-    What the caller does with a row happens after its update and before the next step. One network of a stack that
-    diverges ends alone: its loss is not a number from then on, and the rest goes on.
+    The caller's code runs between two updates. If one network of a stack diverges, its losses are not-a-number from
+    then on, and the others continue.
 
     Args:
         net: a module, or any function, from the inputs of a batch to outputs.

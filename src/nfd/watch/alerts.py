@@ -86,14 +86,14 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class Alert:
-    """A meter that left its band.
+    """A deviation from the expectation: a meter that left its band. Print it for the sentence with its remedy.
 
     Attributes:
-        step: at which it was raised.
-        since: the first look at which the meter was outside.
-        meter, layer: what left its band; layer None for the whole network.
-        value, band: at ``step``.
-        cause: the likely one.
+        step: the step of this alert.
+        since: the first look at which the meter was outside of its band.
+        meter, layer: names of the meter and of the layer; layer is None for the whole network.
+        value, band: the value and the band at ``step``.
+        cause: the likely cause.
     """
 
     step: int

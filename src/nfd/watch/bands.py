@@ -12,12 +12,12 @@ squares,
     z = a + b log n + d log L        a power of size
     z = a + b / n + d / L            a limit
 
-A short ladder cannot tell these laws apart, and most meters lie between: their mean ``sum_r w_r z_r`` is the
+A short ladder does not decide between these laws, and most meters lie between: their mean ``sum_r w_r z_r`` is the
 prediction, and half of their distance, ``gap``, an error of it.
 
 **Error.** Every run of the ladder is predicted from the others. The squares of these deviations over ``1 + sum w_r^2``
-estimate the variance s^2 of one run at one step. Few runs tell little of one meter, so it is averaged with its own mean
-over the steps and with the median over all meters (moderation, Smyth 2004). Then
+estimate the variance s^2 of one run at one step. With few runs this estimate is noisy, so it is averaged with its own
+mean over the steps and with the median over all meters (moderation, Smyth 2004). Then
 
     error^2 = s^2 (1 + sum w_r^2) + gap^2 + 0.01^2,      t = (z - prediction) / error
 
@@ -59,13 +59,14 @@ _LEAST_FREEDOM = 3  # degrees of freedom of a fit
 
 @dataclass(frozen=True)
 class Band:
-    """What a meter should come to.
+    """The predicted value of a meter with two intervals.
 
     Attributes:
         value: the prediction.
-        low, high: limits that all meters, layers and looks of a sound run keep together, but for a chance of ``LEVEL``.
-        alone_low, alone_high: 95 % prediction interval of this number alone.
-        deviation: how many errors of prediction a value lies above it.
+        low, high: limits for alerts. With probability 1 - ``LEVEL`` a healthy run keeps them in all meters, layers and
+            looks together.
+        alone_low, alone_high: the 95 % prediction interval of this number alone.
+        deviation: the measured value minus the prediction, in standard errors of the prediction.
     """
 
     value: float

@@ -35,7 +35,7 @@ _OTHERWISE = " Pass nfd.Watch(..., own_start=True) where the model is meant to b
 
 @dataclass(frozen=True)
 class OtherStart:
-    """A tensor that did not begin as its plan says: the standard deviations that it has and that are planned."""
+    """A tensor whose initial weights differ from the plan: its standard deviation, and the planned one."""
 
     tensor: str
     std: float
@@ -43,20 +43,20 @@ class OtherStart:
 
     @property
     def factor(self) -> float:
-        """How many times too large it began."""
+        """The standard deviation over the planned one."""
         return self.std / self.planned
 
     def is_of(self, layer: str) -> bool:
-        """Whether a layer is this tensor or the module that holds it."""
+        """Whether ``layer`` is the name of this tensor or of the module that has it."""
         return layer in (self.tensor, self.tensor.rpartition(".")[0])
 
 
 @dataclass(frozen=True)
 class StartAlert(Alert):
-    """What did not begin as planned, at step 0: all such tensors in one alert.
+    """Tensors whose initial weights differ from the plan, all in one alert at step 0.
 
     Attributes:
-        tensors: what they are, the furthest from its plan first; ``layer`` and ``value`` are the first one's.
+        tensors: the one with the largest deviation first; ``layer`` and ``value`` are those of the first.
     """
 
     tensors: tuple[OtherStart, ...] = ()

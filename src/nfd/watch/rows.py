@@ -29,7 +29,7 @@ class WatchRow:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A meter that a watch cannot read from this model, and why."""
+    """A meter that a watch cannot read from this model, and the reason."""
 
     meter: str
     reason: str
@@ -37,7 +37,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a watch keeps of the start of a training: of what, where, and how many bytes."""
+    """Memory of a watch: the kind of data from the start of training, the device, and the number of bytes."""
 
     kind: str
     place: str

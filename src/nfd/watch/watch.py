@@ -123,7 +123,13 @@ class Watch:
         self._prepare()
 
     def step(self) -> Sequence[WatchRow]:
-        """Count a step of the optimizer, and look where one is due; returns the rows of this look."""
+        """Count a step of the optimizer, and read the meters if a look is due.
+
+        Call it after ``optimizer.step()`` and before ``optimizer.zero_grad()``.
+
+        Returns:
+            The new rows; empty between looks.
+        """
         if self.steps == 0:
             for alert in self._beginning.alerts:
                 warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
@@ -139,21 +145,26 @@ class Watch:
         return rows
 
     def state_dict(self, *, start: bool = True) -> dict[str, Any]:
-        """Steps, rows and what is known of the start, for a checkpoint: numbers, texts and tensors.
+        """The state for a checkpoint: steps, rows, and tensors of the start.
 
-        Without ``start`` no tensors, for JSON: the watch that loads it has to be made from the model before training.
+        Args:
+            start: False leaves out the tensors, so that JSON can hold the state. Then the watch that loads it must be
+                made from the untrained model.
         """
         known = {"start": self._reader.state()} if start else {}
         noise = {} if self.noise is None else {"noise": self.noise.state()}
         return {"steps": self.steps, "rows": self.table, "other_starts": self._beginning.state()} | noise | known
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a watch of the same model and sample was, so that rows follow as without a stop.
+        """Continue an earlier watch of the same model and sample, as if there had been no stop.
 
-        Load the weights of the model first. Alerts are raised again from the rows.
+        Load the weights of the model first. Alerts are found again from the rows.
+
+        Args:
+            state: the result of ``state_dict``.
 
         Raises:
-            ValueError: where it is not what ``state_dict`` returned, or of another model.
+            ValueError: if it is not such a state, or is that of another model.
         """
         try:
             rows = [WatchRow(**row) for row in state["rows"]]
@@ -176,37 +187,37 @@ class Watch:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """The rows as plain dicts."""
+        """One dict per row, with ``step``, ``meter``, ``layer``, ``depth`` and ``value``."""
         return [asdict(row) for row in self.rows]
 
     @property
     def line(self) -> str:
-        """The latest look in one line, for a log: the meters of the whole network, and how many alerts there are."""
+        """The latest look as one line for a log: the meters of the whole network and the number of alerts."""
         return line_of_watch(self)
 
     def __str__(self) -> str:
         return table_of_watch(self)
 
     def band(self, row: WatchRow) -> Band | None:
-        """What is expected of a row; None where that is not known."""
+        """The expected value of a row and its interval; None without ``expected`` or if that lacks the meter."""
         band = getattr(self.expected, "band", None)
         return None if band is None else band(row)
 
     @property
     def unjudged_since(self) -> int | None:
-        """The last step that ``expected`` knows, once the watch has looked beyond it; None before."""
+        """The last step of ``expected``, after which looks are not compared; None if there was no later look."""
         last: int | None = getattr(self.expected, "last_step", None)
         return last if last is not None and self.rows and self.rows[-1].step > last else None
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """The meters that cannot be read from this model, and why."""
+        """Meters that this model does not have or that cannot be read from it, with the reasons."""
         lacking = [LeftOut("noise", NO_GRADIENTS)] if self._lacks_gradients else []
         return self._reader.left_out + lacking
 
     @property
     def keeps(self) -> list[Kept]:
-        """What is stored beside the model, where, and how many bytes."""
+        """The memory that the watch uses: what it stores, on which device, and how many bytes."""
         return self._reader.keeps
 
     def _add_gradients(self) -> None:

@@ -33,12 +33,17 @@ _NUMBERS = ("rows", "slopes", "references")  # the parts of a finding that hold 
 
 @dataclass(frozen=True)
 class Axes:
-    """Which columns of the rows a chart shows, their titles, and how: curves over steps (logcurves: on a logarithmic
-    axis), or points on two logarithmic axes, on one across (semilogarithmic), on none (linear), or on a named axis,
-    which show zero unless told otherwise; or a map with two logarithmic axes: lines, and points that stand alone.
-    Nothing above ``top`` is drawn. Series differ in colour by the column ``colour``, whose numbers get colours that
-    grow, and in dash by the column ``dash``; a ``SeriesRole`` in the column ``role`` says more. ``interval`` says what
-    rows reach over from ``low`` to ``high``."""
+    """The axes of a chart.
+
+    Attributes:
+        x, y: columns of the rows. x_title, y_title: their titles.
+        kind: ``"curves"`` over steps, ``"logcurves"`` on a logarithmic axis, points on two logarithmic axes
+            (``"logarithmic"``), on a logarithmic x (``"semilogarithmic"``), on linear axes (``"linear"``) or on a named
+            x (``"named"``); or ``"map"``, lines and single points on two logarithmic axes.
+        zero: whether linear axes include zero. top: rows above it are not drawn.
+        colour, dash: columns by which series differ in colour and in dash; numbers get an ordered palette.
+        interval: the meaning of ``low`` to ``high`` in the rows.
+    """
 
     x: str
     y: str
