@@ -34,7 +34,7 @@ def means(replicates: int, skew: float, g: torch.Generator) -> Iterator[Outcome]
 
 def bands(runs: int, g: torch.Generator) -> Iterator[Outcome]:
     """A place of a curve of a figure."""
-    rows = curve_rows("series", "step", [0.0, 1.0], "loss", 2 + normal(g, runs, 2))
+    rows = curve_rows("series", [0.0, 1.0], "loss", 2 + normal(g, runs, 2))
     yield Outcome("band of a figure", f"{runs} runs", rows[1]["low"], rows[1]["high"], 2.0)
 
 

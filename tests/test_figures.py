@@ -127,13 +127,13 @@ def said_plainly(found: list[Finding]) -> None:
 
 def test_a_curve_is_a_mean_in_its_band_and_ends_where_a_run_ends() -> None:
     values = torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.0, math.nan]], dtype=torch.float64)
-    rows = curve_rows("s", "step", [0.0, 5.0, 10.0], "loss", values)
+    rows = curve_rows("s", [0.0, 5.0, 10.0], "loss", values)
     half = 12.7062 * math.sqrt(2) / math.sqrt(2)  # Student's t with one degree of freedom times the standard error
     assert [row["step"] for row in rows] == [0.0, 5.0]
     assert rows[0]["loss"] == 2.0
     assert (rows[0]["low"], rows[0]["high"]) == pytest.approx((2 - half, 2 + half), rel=1e-4)
     assert (rows[1]["low"], rows[1]["high"]) == (2.0, 2.0)
-    (one,) = curve_rows("s", "step", [0.0], "loss", values[:1, :1])
+    (one,) = curve_rows("s", [0.0], "loss", values[:1, :1])
     assert (one["low"], one["high"]) == (1.0, 1.0)
 
 

@@ -22,13 +22,13 @@ def table_of(*columns: Column | str) -> Table:
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
 
 
-def rows_as_text(rows: Sequence[Mapping[str, Any]], width: int = 120) -> str:
+def rows_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of a result for people; ``value``, ``low`` and ``high`` stand in one column."""
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("low", "high")]
     table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
     for row in rows:
         table.add_row(*(_interval(row) if name == "value" else _cell(row.get(name)) for name in names))
-    return as_text(table, width)
+    return as_text(table, 120)
 
 
 def _interval(row: Mapping[str, Any]) -> str:

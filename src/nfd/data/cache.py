@@ -14,8 +14,8 @@ from nfd.core.cache import cached_path, keep
 class Cache:
     """One tensor under a key that is a hash of everything it was made from."""
 
-    def __init__(self, kind: str, made_from: Iterable[str]) -> None:
-        self.path = cached_path(kind, made_from, ".safetensors")
+    def __init__(self, made_from: Iterable[str]) -> None:
+        self.path = cached_path("images", made_from, ".safetensors")
 
     def load(self, count: int) -> torch.Tensor | None:
         """The tensor if it is there, whole, and has ``count`` rows."""

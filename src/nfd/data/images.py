@@ -58,7 +58,7 @@ def image_folders(directory: str | Path, *, size: int | None = None, seed: int =
     files, notes = _listed(root.resolve())
     if size is not None and 3 * size * size * len(files) > _MOST_BYTES:
         raise _too_large(len(files), size, size)
-    cache = Cache("images", [PIL.__version__, str(size), *(f.stamp for f in files)])
+    cache = Cache([PIL.__version__, str(size), *(f.stamp for f in files)])
     pixels = cache.load(len(files))
     if pixels is None:
         pixels = _decoded(files, size, progress)

@@ -155,7 +155,7 @@ def deferral(
     check_model_and_plan(model, plan, weights)
     patterns = patterns_of(where)
     if sample is not None:
-        check_input("sample", sample)
+        check_input(sample)
     steps = check_count("steps", steps)
     chosen = candidates(model, plan, patterns)
     if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):

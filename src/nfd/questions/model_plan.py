@@ -80,7 +80,7 @@ def _constructor(config: PlanConfig, model: str) -> MakeModel:
 def sample_of(config: PlanConfig, make_model: MakeModel, base: tuple[int, int]) -> Any:
     """The first inputs of the batches; without them None for a network that says what it takes, else rows of pixels."""
     if config.batches is not None:
-        return pairs_of(named_batches(config.batches, "batches", config.seed, 1), None)[0][0]
+        return pairs_of(named_batches(config.batches, "batches", config.seed, 1))[0][0]
     if own_samples(instance(make_model, *base)):
         return None
     inputs, _ = digits().batches(size=2, steps=1, seed=0)

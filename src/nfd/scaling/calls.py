@@ -98,13 +98,11 @@ def call_with(model: nn.Module, sample: Any) -> Any:
     return model(**sample)
 
 
-def check_input(argument: str, value: Any) -> None:
-    """Raise unless a value may be an input of a model, with finite numbers: TypeError or ValueError that names it."""
-    if not isinstance(value, Tensor | tuple | list | Mapping):
-        raise InputTypeError(
-            f"{argument} must be a tensor, a tuple or a dict of arguments; got {type(value).__name__}."
-        )
-    check_sample(argument, value)
+def check_input(sample: Any) -> None:
+    """Raise TypeError or ValueError unless a sample may be an input of a model, with finite numbers."""
+    if not isinstance(sample, Tensor | tuple | list | Mapping):
+        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
+    check_sample("sample", sample)
 
 
 def check_sample(argument: str, value: Any) -> None:

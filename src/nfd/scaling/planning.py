@@ -147,7 +147,7 @@ def plan(
     given = GivenBase.checked(base, base_width, base_depth, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None:
-        check_input("sample", sample)
+        check_input(sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
     net = self_scaled_of(model)
     if net is not None:

@@ -180,7 +180,7 @@ def rule_named(name: str) -> Rule:
     return RULES[cast(RuleName, check_choice("rule", name, RULES))]
 
 
-def exponent_of(name: str, default: float = 0.5) -> float:
-    """The branch exponent ``a`` a network needs for rule ``name`` (``default`` where any will do)."""
+def exponent_of(name: str) -> float:
+    """The branch exponent ``a`` a network needs for rule ``name``: the paper's 1/2 where any will do."""
     exponent = rule_named(name).exponent
-    return default if exponent is None else exponent
+    return 0.5 if exponent is None else exponent

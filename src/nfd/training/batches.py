@@ -16,8 +16,8 @@ from nfd.scaling.calls import batch_size, check_sample, mapped, on_device
 BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 
 
-def pairs_of(batches: Iterable[Any], place: torch.device | None, argument: str = "batches") -> list[tuple[Any, Any]]:
-    """Batches (inputs, targets) as a list, arrays of NumPy as tensors, on ``place`` if there is one.
+def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[Any, Any]]:
+    """Batches (inputs, targets) as a list, arrays of NumPy as tensors.
 
     A batch that is a mapping holds the inputs by keyword, and its targets are None. ``argument`` is what messages call
     the batches.
@@ -35,7 +35,7 @@ def pairs_of(batches: Iterable[Any], place: torch.device | None, argument: str =
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
         check_sample(f"targets of {argument}[{step}]", y)
-    return placed(pairs, place)
+    return pairs
 
 
 def _kind(value: Any) -> str:

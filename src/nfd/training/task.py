@@ -59,8 +59,8 @@ class Task:
             loss_named(loss)
         else:
             check_callable("loss", loss, "a name or a function of what the model returns and the targets")
-        judged = [] if eval_batches is None else pairs_of(eval_batches, None, "eval_batches")
-        pairs = pairs_of(batches, None)
+        judged = [] if eval_batches is None else pairs_of(eval_batches, "eval_batches")
+        pairs = pairs_of(batches)
         return cls(pairs, _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss, judged)
 
     @property

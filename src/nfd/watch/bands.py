@@ -93,7 +93,6 @@ class Bands:
         ladder: of small networks.
         width, depth: of the network, in the units of the ladder.
         blocks: how many residual blocks it has; 0 for none.
-        level: the chance that a sound run leaves its bands anywhere.
 
     Attributes:
         limit: how many errors of prediction a deviation that lasts may reach; no fewer than a number alone may.
@@ -102,14 +101,14 @@ class Bands:
         ValueError: where the ladder is too small, or has a single width or depth which is not the network's.
     """
 
-    def __init__(self, ladder: Ladder, width: float, depth: float, blocks: int, level: float = LEVEL) -> None:
+    def __init__(self, ladder: Ladder, width: float, depth: float, blocks: int) -> None:
         self.ladder, self.blocks = ladder, blocks
         self._sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float)
         self._check(width, depth)
         self._logs = _logarithms(ladder.curves)
         self._weights, self._gaps = _weights(self._sizes, np.array([width, depth], dtype=float))
         self._held_out = _HeldOut(self._sizes, {series: log.runs for series, log in self._logs.items()})
-        self.limit = max(self._held_out.limit(level), standard_errors(self.freedom))
+        self.limit = max(self._held_out.limit(LEVEL), standard_errors(self.freedom))
         self._predicted: dict[Series, _Predicted] = {series: self._predict(series) for series in self._logs}
 
     @cached_property

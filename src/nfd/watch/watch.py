@@ -109,7 +109,7 @@ class Watch:
         _check_unflattened(model)
         check_stored(model)
         held_as_planned(model, plan.entries)
-        check_input("sample", sample)
+        check_input(sample)
         self.every = check_count("every", every)
         self.expected = None if expected is None else expectation(expected, plan)
         self.rows: list[WatchRow] = []

@@ -54,10 +54,10 @@ def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple
     return power, f"{power_said('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
-def cells(runs: Runs, rule: str, classes: int, metric: str = "train_loss") -> dict[tuple[int, int], Scores]:
+def cells(runs: Runs, rule: str, classes: int) -> dict[tuple[int, int], Scores]:
     """Scores by (width, depth)."""
     some = runs.where(rule=rule)
-    return {(n, L): figure5.scores(some, rule, n, L, classes, metric) for n, L in some.by("width", "depth")}
+    return {(n, L): figure5.scores(some, rule, n, L, classes) for n, L in some.by("width", "depth")}
 
 
 def drifted(scores: dict[tuple[int, int], Scores], axis: str) -> tuple[Interval | None, str]:

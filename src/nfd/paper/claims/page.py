@@ -35,7 +35,7 @@ def claims_sections(result: Result) -> list[Section]:
     return [claims_section(rows, level=3)] if are_claims(rows) else []
 
 
-def claims_section(rows: Sequence[Row], title: str = "Statements and verdicts", level: Literal[2, 3] = 2) -> Section:
+def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
     """The statements in a table, each with its measurement and verdict, and how many hold."""
     table = [
         {
@@ -49,7 +49,11 @@ def claims_section(rows: Sequence[Row], title: str = "Statements and verdicts", 
         for row, q in zip(rows, _rates(rows), strict=True)
     ]
     return Section(
-        title, [_count(rows), chance(rows)] if rows else ["There are none."], table=table, level=level, cards=True
+        "Statements and verdicts",
+        [_count(rows), chance(rows)] if rows else ["There are none."],
+        table=table,
+        level=level,
+        cards=True,
     )
 
 

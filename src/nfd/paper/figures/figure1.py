@@ -111,8 +111,8 @@ def _features(start: Runs, data: DataSummary) -> Finding:
 def _training(training: Runs, data: DataSummary) -> list[Finding]:
     losses, tests = list[Row](), list[Row]()
     for order, some in training.by("order").items():
-        losses += curve_rows(_NAMES[order], "step", (e := epoch_losses(some))[0], "loss", e[1])
-        tests += curve_rows(_NAMES[order], "step", (t := tested(some, "test_loss"))[0], "loss", t[1])
+        losses += curve_rows(_NAMES[order], (e := epoch_losses(some))[0], "loss", e[1])
+        tests += curve_rows(_NAMES[order], (t := tested(some, "test_loss"))[0], "loss", t[1])
     text, ended = caption(training, data, BANDS), diverged(training, "order", "")
     train = advantage(training, "train_loss")
     return [

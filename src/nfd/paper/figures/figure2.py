@@ -80,8 +80,8 @@ def gain(runs: Runs, first: float, second: float, classes: int, metric: str = "t
 def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
     losses, tests = list[Row](), list[Row]()
     for T, some in sorted(runs.by("horizon").items()):
-        losses += curve_rows(f"T = {T:g}", "step", (e := epoch_losses(some))[0], "loss", e[1], horizon=T)
-        tests += curve_rows(f"T = {T:g}", "step", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T)
+        losses += curve_rows(f"T = {T:g}", (e := epoch_losses(some))[0], "loss", e[1], horizon=T)
+        tests += curve_rows(f"T = {T:g}", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T)
     text, ended = caption(runs, data, BANDS), diverged(runs, "horizon", "T =")
     return [
         panel(

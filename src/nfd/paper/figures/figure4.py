@@ -95,7 +95,7 @@ def _panel(runs: Runs, data: DataSummary, figure: str, letter: str, name: str, k
             some = runs.where(depth=depth, feedback=feedback)
             steps, values = epoch_losses(some) if kind == "train" else tested(some, "test_loss")
             series = f"depth {depth}, {member}"
-            rows += curve_rows(series, "step", steps, "loss", values, depth=depth, feedback=feedback)
+            rows += curve_rows(series, steps, "loss", values, depth=depth, feedback=feedback)
     for feedback, member in MEMBERS.items():
         ended += [
             f"{member.capitalize()}: {sentence}"

@@ -209,7 +209,7 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
         for rule, name in RULES.items():
             some = slow.where(rule=rule)
             steps, values = epoch_losses(some) if metric == "train_loss" else tested(some, metric)
-            rows += curve_rows(name, "step", steps, metric, values)
+            rows += curve_rows(name, steps, metric, values)
         panels.append(
             panel(
                 "figure-5", letter, title, headline=_compared(slow, runs, metric), rows=rows,

@@ -76,7 +76,7 @@ def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows = list[Row]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
-        rows += curve_rows(f"width {width}", "step", steps, "eigenvalue", values.amin(2), width=width)
+        rows += curve_rows(f"width {width}", steps, "eigenvalue", values.amin(2), width=width)
     fall = {w: smallest(r, name, 0).mean() / smallest(r, name).mean() for w, r in sorted(runs.by("width").items())}
     falls = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
     return panel(

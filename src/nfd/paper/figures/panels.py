@@ -37,15 +37,14 @@ def difference(first: Tensor, second: Tensor) -> Interval:
     return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
 
 
-def curve_rows(series: str, x: str, places: Sequence[float], y: str, values: Tensor, **settings: Any) -> list[Row]:
-    """Rows of a curve ``values`` [runs, places], in its 95 % band, with its settings; it ends where a run ended."""
+def curve_rows(series: str, steps: Sequence[float], y: str, values: Tensor, **settings: Any) -> list[Row]:
+    """Rows of a curve ``values`` [runs, steps], in its 95 % band, with its settings; it ends where a run ended."""
     middle, half = values.mean(0), torch.zeros_like(values[0])
     if len(values) > 1:
         half = margin(values)
-    columns_of = zip(places, middle.tolist(), half.tolist(), strict=True)
     return [
-        {"series": series, **settings, x: place, y: m, "low": m - h, "high": m + h}
-        for place, m, h in columns_of
+        {"series": series, **settings, "step": step, y: m, "low": m - h, "high": m + h}
+        for step, m, h in zip(steps, middle.tolist(), half.tolist(), strict=True)
         if math.isfinite(m)
     ]
 
