@@ -89,9 +89,14 @@ def cores() -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """PyTorch computes with this many threads in the block, and with as many as before after it."""
-    import torch  # commands ask for the cores before they load it
+    """PyTorch computes with this many threads in the block, and with as many as before after it.
 
+    Where it is not loaded yet nothing happens: the environment of a worker has the number for when it is.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -7,11 +7,11 @@ without the rest of the storage that they are a view of.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
-import torch
 
 from nfd.core.errors import InputTypeError, described
 from nfd.runs.executors.executor import Outcome, attempt
@@ -19,7 +19,8 @@ from nfd.runs.executors.executor import Outcome, attempt
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
-        stored = type(obj) is torch.Tensor and obj.layout is torch.strided
+        torch = sys.modules.get("torch")  # where nothing has loaded it there are no tensors
+        stored = torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided
         if stored and obj.untyped_storage().nbytes() > obj.nbytes:
             return obj.detach().clone().__reduce_ex__(self.proto)
         return super().reducer_override(obj)
