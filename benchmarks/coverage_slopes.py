@@ -57,7 +57,7 @@ def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
         "since": None,
         "step": 1,
     }
-    found = Check([row], runs, [], "depth-mup", "sgd", "eta_c", 0.1, (1,), seeds)
+    found = Check([row], runs, [], "depth-mup", "sgd", "eta_c", 0.1, (1,), seeds, "1 step")
     config = cast(Any, SimpleNamespace(widths=widths, depths=depths))
     last = check_findings(config, found, "")[0].rows[-1]
     yield Outcome("point of a check's chart", f"{seeds} seeds", last["low"], last["high"], 2**-0.5)

@@ -174,7 +174,7 @@ def test_a_traceback_is_printed_where_it_cannot_be_kept(
     [
         (MemoryError(), 2, "nfd: out of memory. Use smaller widths"),
         (MemoryError("4 GiB"), 2, r"nfd: out of memory \(4 GiB\). Use smaller"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 2, "weights='structured'"),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 2, "No space left on device"),
         (FileNotFoundError(errno.ENOENT, "No such file", "/x"), 2, "No such file"),
         (FileNotFoundError(errno.ENOENT, "No such file", main.__code__.co_filename), 70, "bug in nfd"),

@@ -213,3 +213,14 @@ def test_bad_inputs_are_named_and_nothing_is_lost() -> None:
 def test_sizes_of_one_work() -> None:
     net: Network = nfd.ResNet(1, 1, 1, 1, dtype=F64)
     assert net(torch.ones(1, 1, dtype=F64)).shape == (1, 1)
+
+
+def test_a_network_that_does_not_fit_names_weights_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(nfd.ResNet, "_add_layers", full)
+    with pytest.raises(MemoryError) as raised:
+        nfd.ResNet(4, 2, width=8, depth=1)
+    assert "width 8 with dense weights" in raised.value.__notes__[0]
+    assert "weights='structured' or 'deferred'" in raised.value.__notes__[0]

@@ -51,7 +51,7 @@ def judged_as(rule: str, *faults: tuple[str, str, str]) -> Check:
     """A check of these verdicts: meter, axis and word."""
     table = [{"meter": meter, "axis": axis, "verdict": word, "step": 3} for meter, axis, word in faults]
     runs = [{"width": n, "depth": d, "seed": 0, "rows": []} for n in (8, 16) for d in (2, 4)]
-    return Check(table, runs, [], rule, "adamw", "lr", 0.01, (3,), 2)
+    return Check(table, runs, [], rule, "adamw", "lr", 0.01, (3,), 2, "3 steps of 8 samples [8, 64]")
 
 
 def test_a_fault_with_a_cure_leads_to_a_check_under_it() -> None:

@@ -4,6 +4,7 @@ caches beside logits, and mistakes with what a message says of them."""
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +17,14 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.errors import ModelError
 from nfd.families.constructed import ConstructedFamily
+from nfd.questions import model_sweeps, prediction
 from nfd.questions.named import telling_of_pixels
-from nfd.runs.model_settings import CheckConfig
+from nfd.questions.sweep_settings import ModelCapacityConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 from nfd.runs.trials import Trial
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
+from nfd.training.tensors import TensorTask
 from nfd.training.together import together
 
 IDS = torch.randint(0, 11, (4, 6, 8), generator=torch.Generator().manual_seed(0))
@@ -119,6 +123,32 @@ def test_the_model_s_own_error_comes_first() -> None:
     with pytest.raises(ModelError, match="Give it an input") as told, telling_of_pixels(CheckConfig(batches="a:b")):
         nfd.check(Transformer, [8, 16], [1], [(torch.rand(2, 8), IDS[0][:2, 0])], rule="mup")
     assert "--batches" not in str(told.value)
+
+
+def test_capacity_and_prediction_tell_of_pixels_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*args: Any, **settings: Any) -> None:
+        raise ModelError("the model refuses its inputs.")
+
+    monkeypatch.setattr(model_sweeps, "capacity", refuse)
+    monkeypatch.setattr(prediction, "predict", refuse)
+    place: Any = {"out": tmp_path, "executor": None, "device": None}
+    for ask in (
+        lambda: model_sweeps.capacity_of_model(ModelCapacityConfig(), "tests.models:Transformer", **place),
+        lambda: prediction.prediction_of_model(ModelPredictConfig(), "tests.models:Transformer", **place),
+    ):
+        with pytest.raises(ModelError, match="rows of pixels of digits, as no --batches was given"):
+            ask()
+
+
+def test_one_batch_in_place_of_a_list_is_refused_and_a_list_says_how_it_was_read() -> None:
+    with pytest.raises(ValueError, match=r"got a single dict\. Put it into a list: \[batch\]"):
+        Task.of(DICTS[0])
+    with pytest.raises(ValueError, match=r"got two tensors, \[6, 8\] and \[6, 8\]\. If they are one batch"):
+        Task.of((IDS[0], IDS[0]))
+    assert Task.of([(IDS[0], IDS[0])]).about == "1 step of 6 samples [6, 8]"
+    assert Task.of(DICTS).about == "4 steps of 6 samples [6, 8]"
+    rows = TensorTask.of_tensors(torch.rand(6, 8), torch.zeros(6, dtype=torch.long), loss="cross-entropy", classes=2)
+    assert rows.about == "6 steps of 1 sample [1, 8]"
 
 
 def test_a_model_in_place_of_its_constructor_is_refused() -> None:

@@ -20,6 +20,7 @@ import nfd
 from nfd.core.activations import activation
 from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights
+from nfd.core.statistics import mean
 from nfd.data.digits import digits
 from nfd.limits import networks
 from nfd.limits.cost import Storage, widest, within
@@ -620,3 +621,23 @@ def test_bad_evaluation_targets_are_named(arguments: dict[str, Any], error: type
     given |= {"classes": 3, "eval_inputs": torch.ones(2, 3), "eval_targets": torch.tensor([0, 2])}
     with pytest.raises(error, match=message):
         nfd.predict(**(given | arguments))
+
+
+def test_replicates_show_the_gap_of_the_two_limits_and_no_gap_where_there_is_none() -> None:
+    """Their mean is the loss. Standard and decoupled training differ after some steps, two decoupled ones do not."""
+    inputs, targets = digits().batches(size=8, steps=4, seed=0)
+    settings: dict[str, Any] = {"depth": 4, "width": 64, "replicates": 12, "weights": "dense"}
+    settings |= {"eval_inputs": inputs[0], "eval_targets": targets[0]}
+    standard, decoupled, other = (
+        nfd.predict(inputs, targets, feedback=feedback, seed=seed, **settings)
+        for feedback, seed in (("shared", 0), ("independent", 0), ("independent", 1))
+    )
+    assert torch.allclose(standard.loss_replicates.mean(0), standard.loss)
+    assert float(standard.eval_loss_replicates.mean()) == pytest.approx(standard.eval_loss)
+
+    def gap(first: Any, second: Any) -> Any:
+        return mean(first.loss_replicates[:, -1] - second.loss_replicates[:, -1])
+
+    assert gap(standard, decoupled).resolved
+    assert not gap(decoupled, other).resolved
+    assert gap(standard, decoupled).stderr < 0.2 * gap(decoupled, other).stderr  # of pairs that share their weights

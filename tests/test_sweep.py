@@ -41,6 +41,7 @@ from tests.waiting import INTERRUPTIBLE, PATIENCE, calls, children, wait_for, wa
 
 from nfd.cli.main import main
 from nfd.cli.sweeping import resumable
+from nfd.core.progress import bar
 from nfd.data import load as loading
 from nfd.runs import records as experiment
 from nfd.runs import trained
@@ -972,6 +973,29 @@ def test_a_terminal_shows_done_running_diverged_and_time_left(tmp_path: Path, mo
     assert "sweep: 6 of 6 runs, 0 running, 2 diverged" in shown
 
 
-def test_a_pipe_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_a_line_each_half_minute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    monkeypatch.setattr("nfd.core.progress.time.monotonic", clock)
+    with bar("sizes") as shown:
+        shown.plan(4.0, "sizes: 0 of 4 runs")
+        for seconds in (29.0, 1.0, 29.0):
+            clock.seconds += seconds
+            shown.advance(1.0)
+    assert capsys.readouterr() == ("", "sizes: 0 of 4 runs: 50% after 0:00:30, about 0:00:30 left\n")
+
+
+def test_a_short_sweep_prints_nothing_into_a_pipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     display(tmp_path, Clock())
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_sweep_reads_its_own_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = grid(width=[2, 3, 4], depth=1, steps=1, batch=2)
+    with Sweep(tmp_path) as sweep:
+        sweep.run(runs)
+        read = list[str]()
+        monkeypatch.setattr(sweep.store, "records", lambda: pytest.fail("the whole store was read"))
+        record = sweep.store.record
+        monkeypatch.setattr(sweep.store, "record", lambda key: read.append(key) or record(key))
+        assert [found.config["width"] for found in sweep.run(runs[1:] + runs[1:])] == [3, 4, 3, 4]
+        assert len(read) == 2

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from nfd import __version__
-from nfd.core.errors import UsageError, first_line, out_of_memory
+from nfd.core.errors import LESS_MEMORY, UsageError, first_line, out_of_memory
 from nfd.core.origin import in_users_code, is_ours, of_the_package
 from nfd.core.text import visible
 
@@ -37,7 +37,7 @@ def ended(error: BaseException, arguments: Sequence[str], *, show: bool) -> int:
         _say(str(error))
     elif out_of_memory(error):
         detail = f" ({first_line(error)})" if str(error) else ""
-        _say(f"out of memory{detail}. Use smaller widths, depths or batches, or fewer workers at a time.")
+        _say(f"out of memory{detail}. {LESS_MEMORY}")
     elif isinstance(error, OSError) and _is_of_the_system(error):
         _say(str(error))
     elif not is_ours(error):

@@ -70,6 +70,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+LESS_MEMORY = (
+    "Use smaller widths, depths or batches, or fewer workers at a time. Wide matrices need little memory with "
+    "weights='structured' or 'deferred'; nfd.defer replaces those of your own model."
+)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which has no type."""
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -78,8 +84,9 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line: its type and its message."""
-    return f"{type(error).__name__}: {error}"
+    """An exception in one line: its type and its message, with a remedy where memory ran out."""
+    remedy = f" {LESS_MEMORY}" if out_of_memory(error) else ""
+    return f"{type(error).__name__}: {error}{remedy}"
 
 
 def trace_of(error: BaseException) -> str | None:

@@ -1,14 +1,18 @@
-"""A progress bar on a terminal, silence elsewhere."""
+"""A progress bar on a terminal; in a log or a notebook a line now and then."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+_EVERY = 30.0  # seconds between two lines, at least
 
 
 class Bar:
@@ -42,11 +46,34 @@ class Bar:
             self._progress.advance(self._task, work)
 
 
+class Lines(Bar):
+    """Progress as lines on stderr, the first one after half a minute."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label, self._done = label, 0.0
+        self._begun = self._printed = time.monotonic()
+
+    def plan(self, work: float, label: str | None = None) -> None:
+        super().plan(work, label)
+        self._label = label or self._label
+
+    def advance(self, work: float) -> None:
+        self._done += work
+        now = time.monotonic()
+        if now - self._printed < _EVERY:
+            return
+        self._printed, gone = now, now - self._begun
+        left = gone * max(0.0, self._planned / self._done - 1)
+        times = " after {}, about {} left".format(*(timedelta(seconds=round(part)) for part in (gone, left)))
+        print(f"{self._label}: {min(1.0, self._done / self._planned):.0%}{times}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
-    """A ``Bar`` on stderr when that is a terminal, a silent one otherwise."""
+    """A ``Bar`` on stderr when that is a terminal, ``Lines`` otherwise, and a silent one unless ``enabled``."""
     if not (enabled and sys.stderr.isatty()):
-        yield Bar()
+        yield Lines(label) if enabled else Bar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -110,6 +110,16 @@ def _estimate(
     return limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error
 
 
+def replicate_losses(loss: Loss, wide: Tensor, narrow: Tensor | None, ratio: float) -> Tensor:
+    """The losses of the limit by single replicates, [R, K]: jackknife pseudo-values, whose mean is the limit's loss.
+
+    Not-a-number where there are no narrow ones. Arguments as of ``limit_losses``.
+    """
+    values = _pseudo_values(loss, wide)
+    others = torch.full_like(values, math.nan) if narrow is None else _pseudo_values(loss, narrow)
+    return values - (others - values) / (ratio - 1)
+
+
 def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
     """RMS of the bias ``a / n`` of mean outputs after noise is subtracted, and that noise."""
     if narrow is None:
@@ -121,7 +131,11 @@ def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
 
 def _corrected(loss: Loss, samples: Tensor) -> tuple[Tensor, Tensor]:
     """The loss at the mean of samples ``[R, ...]`` without the bias of its noise, and its variance, by jackknife."""
+    values = _pseudo_values(loss, samples)
+    return values.mean(0), values.var(0) / len(values)
+
+
+def _pseudo_values(loss: Loss, samples: Tensor) -> Tensor:
+    """``R loss(mean) - (R - 1) loss(mean without one)`` for every one of the samples ``[R, ...]``: [R, K]."""
     R, mean = len(samples), samples.mean(0)
-    whole, parts = loss(mean), loss(mean + (mean - samples) / (R - 1))  # parts [R, K]: one left out of each
-    variance = (parts - parts.mean(0)).square().sum(0) * (R - 1) / R
-    return whole - (R - 1) * (parts.mean(0) - whole), variance
+    return R * loss(mean) - (R - 1) * loss(mean + (mean - samples) / (R - 1))

@@ -35,17 +35,23 @@ class LossPrediction:
             weights.
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
             networks, and the change of the losses at the last doubling of the depth.
+        loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
+            Subtract those of two predictions with the same seed, sizes and replicates to get an interval for the
+            difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution.
         resolution: of structured weights, 0 where nothing is dropped; None for others.
         weighing: with ``resolution="auto"``, the predicted costs of exact layers and of a resolution; else None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
             eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
-            eval_loss_depth_error: the same of the mean evaluation loss after the last step; None without evaluation
-            data. At infinite depth it is the floor of the law of size.
+            eval_loss_depth_error, eval_loss_replicates: the same of the mean evaluation loss after the last step; None
+            without evaluation data. At infinite depth it is the floor of the law of size.
+        about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
         extrapolated: whether they were; otherwise all numbers are those of the last of ``depths``.
         width, replicates: of the wide networks. narrow_width: of the networks that estimate the bias.
-        converged: whether the losses reached their limit in depth within ``rtol``, and noise is small enough to see it
-            (always True for a finite depth that did not diverge).
+        rtol: the relative error that was asked for.
+        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated outputs (losses, for
+            your own model) by less than ``rtol``, and noise is small enough to see it. At a finite depth it is True
+            unless training diverged. It says nothing of the convergence in width, which the intervals include.
         growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
             doubling; None before there are two.
         weights: "structured", "deferred" or "dense".
@@ -71,6 +77,7 @@ class LossPrediction:
     loss_resolution_bias_stderr: Tensor
     loss_sampling_error: Tensor
     loss_depth_error: Tensor
+    loss_replicates: Tensor
     eval_loss: float | None
     eval_loss_stderr: float | None
     eval_loss_low: float | None
@@ -81,11 +88,14 @@ class LossPrediction:
     eval_loss_resolution_bias_stderr: float | None
     eval_loss_sampling_error: float | None
     eval_loss_depth_error: float | None
+    eval_loss_replicates: Tensor | None
+    about: str
     depths: tuple[int, ...]
     extrapolated: bool
     width: int
     narrow_width: int
     replicates: int
+    rtol: float
     converged: bool
     growth: float | None
     weights: str
@@ -124,10 +134,10 @@ class LossPrediction:
             f"width {self.narrow_width:,}, {self.seconds:.1f} s{self._remark()}."
         )
         shorter = self._of_resolution() if self.resolution else ""
-        reached = "The limit in depth was reached." if self.extrapolated and self.converged else ""
+        reached = self._reached() if self.extrapolated and self.converged else ""
         weighed = "" if self.weighing is None else str(self.weighing)
         parts = (as_text(table, _WIDTH), self._parts(), made, shorter, weighed, reached, self.note)
-        lines = (f"Infinitely wide network, {depth}", *parts)
+        lines = (f"Infinitely wide network, {depth}, {self.about}", *parts)
         return "\n".join(line for line in lines if line)
 
     __repr__ = __str__
@@ -142,6 +152,13 @@ class LossPrediction:
         }
         there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
         return f"Parts of the error of the losses (RMS over steps): {there}."
+
+    def _reached(self) -> str:
+        """That depth converged, and within which error."""
+        return (
+            f"The limit in depth was reached within rtol={self.rtol:g}: the last doubling of the depth moved the "
+            f"extrapolated losses by {rms(self.loss_depth_error):.1e} (RMS)."
+        )
 
     def _of_resolution(self) -> str:
         """What the resolution adds, and its error."""

@@ -177,7 +177,8 @@ def check(
     table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, job)]
     names = (family.rule, family.optimizer, family.rate_name)
     grown = growth(runs, job.looks)
-    return Check(table, runs, failures_of(runs), *names, lr, job.looks, seeds, grown, draws, task.copies, made)
+    failures = failures_of(runs)
+    return Check(table, runs, failures, *names, lr, job.looks, seeds, task.about, grown, draws, task.copies, made)
 
 
 def _class_of_optimizer(job: Job, width: int, depth: int) -> str:

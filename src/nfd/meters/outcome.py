@@ -64,6 +64,7 @@ class Check:
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
         optimizer_class: that of ``make_optimizer``; empty without one.
+        about: how the batches were read: their number, samples and shape, in words.
         copies: whether the targets of the library's cross-entropy are the inputs themselves.
 
     Example::
@@ -83,6 +84,7 @@ class Check:
     lr: float
     at: tuple[int, ...]
     seeds: int
+    about: str
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
@@ -179,7 +181,7 @@ class Check:
         for row in self.growth:
             table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
         rate = f"{self.optimizer_class or self.optimizer}, {self.rate_name} = {self.lr:g}"
-        head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.steps} steps, {self.seeds} seeds"
+        head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
         return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nfd.core import activations
 from nfd.core.errors import (
+    LESS_MEMORY,
     MOST,
     WIDEST,
     InputError,
@@ -23,6 +24,7 @@ from nfd.core.errors import (
     check_dtype,
     check_finite,
     check_seed,
+    out_of_memory,
 )
 from nfd.core.names import Feedback, NetworkWeights, Regime
 from nfd.core.random import Increment, derive, generator
@@ -88,9 +90,14 @@ class Network(ScaledNetwork):
         self.resolution = resolution
         self.seed = check_seed(seed)
         self._factory: dict[str, Any] = {"dtype": check_dtype(dtype), "device": check_device(device)}
-        self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
-        self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
-        self._add_layers()
+        try:
+            self.U = nn.Parameter(self._gaussian("U", self.width, self.in_features))
+            self.V = nn.Parameter(self._gaussian("V", self.out_features, self.width))
+            self._add_layers()
+        except (MemoryError, RuntimeError) as error:
+            if out_of_memory(error):
+                error.add_note(f"A network of width {self.width:,} with {self.weights} weights. {LESS_MEMORY}")
+            raise
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before training."""

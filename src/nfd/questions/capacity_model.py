@@ -140,11 +140,11 @@ def capacity(
     losses = {size: [r.metrics.get(ladder.score, math.inf) for r in records] for size, records in trained.items()}
     longest = ladders[max(ladders)].recipe.task
     costs = _costs(family, ladder.sizes, longest)
-    steps = " or ".join(f"{of_length.recipe.task.steps}" for of_length in ladders.values())
+    shorter = "".join(f"{of_length.recipe.task.steps} or " for of_length in [*ladders.values()][:-1])
     return Capacity(
         **_fitted(names, losses),
-        about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, {steps} steps, "
-        f"{seeds} seeds of each size.",
+        about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, "
+        f"{shorter}{longest.about}, {seeds} seeds of each size.",
         score=_SCORES[ladder.score],
         costs=costs,
         lr=rate,

@@ -36,7 +36,8 @@ def capacity_of_model(
         amount(resource, budget)  # can be read, before anything is trained
     arguments, data = _arguments(config, model, device)
     own = {name: getattr(config, name) for name in ("rule", "lr", "lengths")}
-    return capacity(**arguments, **own, out=out, executor=executor), data
+    with telling_of_pixels(config):
+        return capacity(**arguments, **own, out=out, executor=executor), data
 
 
 def _arguments(config: ModelSweepConfig, model: str, device: str | None) -> tuple[dict[str, Any], str]:

@@ -112,7 +112,7 @@ def predict_model(
             )
         limit, narrow = limit_at(sampler, depth)
         judged = _same if task.eval_batches else None
-        losses = losses_of(sampler, limit, narrow, _same, judged, time.perf_counter() - start)
+        losses = losses_of(task.about, sampler, limit, narrow, _same, judged, time.perf_counter() - start)
         stored = "" if weights == "dense" or costs.obstacle is None else f"Matrices are stored: {costs.obstacle}"
         return LossPrediction(**losses | {"note": " ".join(filter(None, (*task.notes, losses["note"], stored)))})
 

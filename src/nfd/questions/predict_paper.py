@@ -117,7 +117,7 @@ def _prediction(
 ) -> Prediction:
     judged, evaluated = given.task.eval_targets is not None, given.task.eval_inputs is not None
     eval_loss = _eval_losses(given) if judged else None
-    losses = losses_of(sampler, limit, narrow, given.task.mean_loss, eval_loss, seconds)
+    losses = losses_of(given.task.about, sampler, limit, narrow, given.task.mean_loss, eval_loss, seconds)
     bias = output_bias(limit.outputs, None if narrow is None else narrow[0], sampler.width / sampler.narrow_width)
     return Prediction(
         **losses,

@@ -13,7 +13,7 @@ from nfd.core.errors import check_device
 from nfd.data.load import load
 from nfd.limits.prediction import LossPrediction
 from nfd.questions.findings.finding import numbers
-from nfd.questions.named import evaluation_arguments, training_arguments
+from nfd.questions.named import evaluation_arguments, telling_of_pixels, training_arguments
 from nfd.questions.predict import predict
 from nfd.runs.config import Config
 from nfd.runs.executors.executor import Executor
@@ -29,6 +29,7 @@ _FACTS = (
     "replicates",
     "weights",
     "resolution",
+    "rtol",
     "converged",
     "growth",
     "seconds",
@@ -89,15 +90,16 @@ def prediction_of_model(
 ) -> Predicted:
     """Run ``nfd.predict`` of the constructor ``model`` as configured."""
     arguments, data = training_arguments(config, model, config.steps, device)
-    predicted = predict(
-        **arguments,
-        **evaluation_arguments(config),
-        **_own(config, {*RecipeConfig.model_fields, *EvaluationConfig.model_fields, "depth"}),
-        depth=_depth(config.depth),
-        seed=config.seed,
-        out=out,
-        executor=executor,
-    )
+    with telling_of_pixels(config):
+        predicted = predict(
+            **arguments,
+            **evaluation_arguments(config),
+            **_own(config, {*RecipeConfig.model_fields, *EvaluationConfig.model_fields, "depth"}),
+            depth=_depth(config.depth),
+            seed=config.seed,
+            out=out,
+            executor=executor,
+        )
     rate = law_of(arguments["optimizer"]).check_rate if config.lr is None else config.lr
     return Predicted(config, {"model": model, "data": data}, predicted, rate)
 

@@ -14,7 +14,7 @@ from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
 from nfd.limits.depth import Limit, at_depth, finer, narrower, to_infinity
-from nfd.limits.loss import LimitLosses, limit_losses
+from nfd.limits.loss import LimitLosses, limit_losses, replicate_losses
 from nfd.limits.networks import Networks
 from nfd.limits.sampler import Sampler
 
@@ -60,6 +60,7 @@ def limit_at(sampler: Sampler, depth: float) -> tuple[Limit, tuple[Tensor, Tenso
 
 
 def losses_of(
+    about: str,
     sampler: Sampler,
     limit: Limit,
     narrow: tuple[Tensor, Tensor] | None,
@@ -70,6 +71,7 @@ def losses_of(
     """The fields of a ``LossPrediction``.
 
     Args:
+        about: the training, in words.
         loss, eval_loss: from outputs ``[..., *shape]``, and evaluation outputs, to losses ``[..., K]`` and
             ``[..., 1]``.
     """
@@ -77,18 +79,23 @@ def losses_of(
     ratio = sampler.width / sampler.narrow_width
     fine, fine_evaluations = finer(sampler, limit) or (None, None)
     train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse, fine).named("loss")
-    eval_losses: dict[str, Any] = dict.fromkeys(LimitLosses.names("eval_loss"))
+    eval_losses: dict[str, Any] = dict.fromkeys((*LimitLosses.names("eval_loss"), "eval_loss_replicates"))
     if eval_loss is not None:
         judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse, fine_evaluations)
         eval_losses = {name: float(value) for name, value in judged.named("eval_loss").items()}
+        single = replicate_losses(eval_loss, limit.eval_outputs, evaluations, ratio)
+        eval_losses["eval_loss_replicates"] = single[:, 0]
     return {
         **train_losses,
+        "loss_replicates": replicate_losses(loss, limit.outputs, outputs, ratio),
         **eval_losses,
+        "about": about,
         "depths": limit.depths,
         "extrapolated": limit.extrapolated,
         "width": sampler.width,
         "narrow_width": sampler.narrow_width,
         "replicates": sampler.replicates,
+        "rtol": sampler.rtol,
         "converged": limit.converged,
         "growth": limit.growth,
         "weights": limit.weights,

@@ -172,8 +172,8 @@ class _Trials(Networks):
         self.classes = _classes(recipe) if recipe.task.loss == "cross-entropy" else None
         lost = "log C" if self.classes else "an untrained one"
         about = (
-            f"{recipe.family.name}, {recipe.family.optimizer}, {recipe.task.steps} steps, {ladder.seeds} seeds; best "
-            f"by {SCORES[ladder.score]}; a network that diverged counts as {lost}."
+            f"{recipe.family.name}, {recipe.family.optimizer}, {recipe.task.about}, {ladder.seeds} seeds; best by "
+            f"{SCORES[ladder.score]}; a network that diverged counts as {lost}."
         )
         rate_name = recipe.family.rate_name
         self.asked = Asked(list(ladder.recipes), ladder.sizes, lr, rate_name, ladder.score, about, axes, halving)

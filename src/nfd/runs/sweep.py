@@ -100,7 +100,7 @@ class Sweep:
         if missing:
             with bar(label, enabled=self.progress) as shown:
                 _Training(self, missing, len(keys), label, shown).finish()
-        records = {record.key: record for record in self.store.records()}
+        records = {key: self.store.record(key) for key in keys}
         return [records[run.key] for run in wanted]
 
     def run_all(self, plans: Mapping[K, Sequence[RunConfig | Run]], label: str = "sweep") -> dict[K, list[Record]]:

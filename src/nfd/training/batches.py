@@ -25,6 +25,7 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
     Raises:
         ValueError, TypeError: naming what is no batch or not finite.
     """
+    _check_is_list(argument, batches)
     given = check_several(argument, batches, BATCHES)
     pairs = [(batch, None) if isinstance(batch, Mapping) else batch for batch in given]
     other = [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]
@@ -36,6 +37,25 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
         check_sample(f"inputs of {argument}[{step}]", x)
         check_sample(f"targets of {argument}[{step}]", y)
     return pairs
+
+
+def _check_is_list(argument: str, batches: Iterable[Any]) -> None:
+    """ValueError where one batch, or a stack of batches, stands for a list of them."""
+    if isinstance(batches, Mapping):
+        raise InputError(f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: [batch].")
+    pair = batches if isinstance(batches, tuple | list) and len(batches) == 2 else ()
+    if pair and all(isinstance(part, Tensor | np.ndarray) for part in pair):
+        shapes = " and ".join(str(list(part.shape)) for part in pair)
+        raise InputError(
+            f"{argument} must be a list of {BATCHES}; got two tensors, {shapes}. If they are one batch, pass "
+            "[(inputs, targets)]; if their first dimension counts steps, list(zip(inputs, targets))."
+        )
+
+
+def batches_in_words(steps: int, shape: Sequence[int]) -> str:
+    """``20 steps of 32 samples [32, 64]``, of the shape of the inputs of a batch."""
+    samples = shape[0] if shape else 1
+    return f"{steps} step{'s'[: steps != 1]} of {samples} sample{'s'[: samples != 1]} {list(shape)}"
 
 
 def _kind(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nfd.core.errors import ModelError, UsageError, first_line, out_of_memory
+from nfd.core.errors import LESS_MEMORY, ModelError, UsageError, first_line, out_of_memory
 from nfd.core.origin import is_a_models
 from nfd.scaling.calls import shape_of
 
@@ -23,7 +23,10 @@ def blaming_the_model(width: int, depth: int, batch: tuple[Any, Any]) -> Iterato
     except Exception as error:
         marked = isinstance(error, UsageError)
         refused = marked and isinstance(error, TypeError | RuntimeError)  # by a layer or a plan that the model meets
-        if out_of_memory(error) or not (refused or (not marked and is_a_models(error))):
+        if out_of_memory(error):
+            error.add_note(f"make_model({width}, {depth}) does not fit. {LESS_MEMORY}")
+            raise
+        if not (refused or (not marked and is_a_models(error))):
             raise
         x, y = batch
         raise ModelError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, check_callable
 from nfd.scaling.calls import batch_size, device_of, tensors_in
-from nfd.training.batches import cut, pairs_of, placed
+from nfd.training.batches import batches_in_words, cut, pairs_of, placed
 from nfd.training.losses import MODELS_OWN, loss_named, loss_of
 
 Pair = tuple[Any, Any]
@@ -77,6 +77,11 @@ class Task:
     def eval_targets(self) -> int:
         """The same of the batches that a trained network is judged by."""
         return _targets(self.eval_batches)
+
+    @property
+    def about(self) -> str:
+        """How its batches are read, in words: the first stands for all."""
+        return batches_in_words(self.steps, tensors_in(self.batches[0][0])[0].shape)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nfd.core.ambient import plain
 from nfd.core.errors import InputError, InputTypeError, UsageError, check_count, check_finite
+from nfd.training.batches import batches_in_words
 from nfd.training.losses import Loss, loss_named, outputs_needed
 
 _TENSORS = ("inputs", "targets", "eval_inputs", "eval_targets")
@@ -91,6 +92,11 @@ class TensorTask:
     def samples(self) -> int:
         """Samples seen in training."""
         return self.steps * self.batch
+
+    @property
+    def about(self) -> str:
+        """How its batches are read, in words."""
+        return batches_in_words(self.steps, self.inputs.shape[1:])
 
     @property
     def batches(self) -> list[tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import InputError, described
+from nfd.core.errors import InputError, first_line
 from nfd.core.random import global_state, global_streams
 from nfd.families.member import Member
 from nfd.scaling.calls import batch_size
@@ -105,7 +105,7 @@ def _decided(recipe: Recipe, width: int, depth: int) -> Together:
     except AloneError as error:
         return Together(1, error.reason)
     except Exception as error:  # trained alone it says what is wrong
-        return Together(1, Alone.REFUSED, described(error).splitlines()[0])
+        return Together(1, Alone.REFUSED, f"{type(error).__name__}: {first_line(error)}")
     return Together(_TOGETHER)
 
 
