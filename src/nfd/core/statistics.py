@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.special import stdtrit
+from scipy.special import fdtrc, stdtrit
 from torch import Tensor
 
 
@@ -138,6 +138,11 @@ def standard_errors(freedom: float, level: float = 0.025) -> float:
     """Half the length of an interval in standard errors, by Student's t with these degrees of freedom; ``level`` is the
     probability beyond one end."""
     return float(stdtrit(freedom, 1 - level))
+
+
+def f_tail(ratio: float, above: float, below: float) -> float:
+    """The chance of a larger ratio of two mean squares with these degrees of freedom, by Fisher's F."""
+    return float(fdtrc(above, below, max(ratio, 0.0)))
 
 
 def margin(samples: Tensor) -> Tensor:

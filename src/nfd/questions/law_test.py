@@ -18,7 +18,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+
+from nfd.core.statistics import f_tail
 
 Array = NDArray[np.float64]
 
@@ -107,7 +108,7 @@ def _ratio(values: Array, variance: float, expected: Array, freedom: float, wort
         return 0.0, 1.0
     covariance = variance * np.eye(len(values)) + expected @ expected.T
     ratio = float(values @ np.linalg.solve(covariance, values)) / len(values)
-    return ratio, float(stats.f.sf(ratio, freedom, worth))
+    return ratio, f_tail(ratio, freedom, worth)
 
 
 def _basis(columns: Array) -> Array:

@@ -20,10 +20,11 @@ from itertools import product
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import gammaincinv
 
 from nfd.core.errors import InputError
 from nfd.core.random import generator
+from nfd.core.statistics import f_tail
 from nfd.questions.law import Losses
 from nfd.questions.power_law import Array, Form, PowerLaw, interval_of
 
@@ -128,7 +129,8 @@ class _Problem:
         stream, K = generator(0, "power law"), len(self.sizes)
         normal = torch.randn(_DRAWS, K + 1 + len(allowed), generator=stream, dtype=torch.float64).numpy()
         uniform = torch.rand(_DRAWS, generator=stream, dtype=torch.float64).numpy()
-        deviation = np.sqrt(variance * freedom / stats.chi2.ppf(uniform, freedom))[:, None]
+        chi_squared = 2 * gammaincinv(freedom / 2, uniform)
+        deviation = np.sqrt(variance * freedom / chi_squared)[:, None]
         noise, own, bends = np.split(normal, [K, K + 1], axis=1)
         means = self.means + deviation * noise / np.sqrt(self.counts)
         start = np.broadcast_to(law, (_DRAWS, len(law))).copy()
@@ -159,7 +161,7 @@ class _Problem:
         if rest <= float(np.square(_ROUNDING * root * self.means).sum()):
             return math.nan
         gain = float(np.square(left).sum()) - rest
-        return float(stats.f.sf(gain / tried / (rest / freedom), tried, freedom))
+        return f_tail(gain / tried / (rest / freedom), tried, freedom)
 
     def settled(self, laws: Array, means: Array, allowed: Array, variance: float, bends: Array) -> Array:
         """Laws ``[B, numbers]`` moved to the least squares of ``means [B, K]`` and of terms of second order ``bends``
@@ -224,7 +226,7 @@ def _lack_of_fit(misfit: float, freedom: float, within: float, seeds: int) -> fl
     """The chance of more misfit than the noise of seeds makes; not-a-number without seeds."""
     if not seeds or not within > 0:
         return math.nan
-    return float(stats.f.sf(misfit / freedom / (within / seeds), freedom, seeds))
+    return f_tail(misfit / freedom / (within / seeds), freedom, seeds)
 
 
 def _reason(form: Form, sizes: Array, p_value: float) -> str | None:
