@@ -11,7 +11,8 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
-from nfd.nets.dense import DenseLinear
+from nfd.nets.dense import DenseLinear, factor_gradients_
+from nfd.nets.in_factors import InFactors
 from nfd.nets.network import Network
 
 F64 = torch.float64
@@ -224,3 +225,33 @@ def test_a_network_that_does_not_fit_names_weights_that_do(monkeypatch: pytest.M
         nfd.ResNet(4, 2, width=8, depth=1)
     assert "width 8 with dense weights" in raised.value.__notes__[0]
     assert "weights='structured' or 'deferred'" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("feedback", "options"),
+    [("shared", {}), ("independent", {}), ("static", {}), ("independent", {"momentum": 0.9})],
+    ids=str,
+)
+def test_wide_networks_train_alike_with_gradients_in_factors(feedback: str, options: dict[str, float]) -> None:
+    def trained(wide: bool) -> list[Tensor]:
+        net = nfd.ResNet(5, 3, 512, 1, feedback=feedback, dtype=F64)
+        if wide:
+            factor_gradients_(net)
+            assert all(isinstance(weight, InFactors) for weight in net.outer.parameters())
+        optimizer = nfd.SGD(net.param_groups(1.0), **options)
+        for x in data(4).split(2):
+            optimizer.zero_grad()
+            net(x).square().sum().backward()
+            optimizer.step()
+            if wide:
+                assert all(weight.has_gradient == weight.requires_grad for weight in net.outer.parameters())
+                assert options or all(weight._stored is None for weight in net.outer.parameters())
+        return [p.detach() for p in net.parameters()]
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+def test_narrow_networks_keep_gradients_as_tensors() -> None:
+    net = nfd.ResNet(5, 3, 256, 1)
+    factor_gradients_(net)
+    assert type(net.outer[0].weight) is torch.nn.Parameter

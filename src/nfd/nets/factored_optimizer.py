@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -13,8 +13,10 @@ from torch import Tensor
 from nfd.core.errors import InputError, InputTypeError, StateError, check_real, check_several
 from nfd.nets.frame import padded
 from nfd.nets.guarded import Guarded
+from nfd.nets.in_factors import InFactors
 from nfd.scaling.rules import MAX_ETA_C
 
+P = TypeVar("P", bound=InFactors)
 Side = Literal["rows", "columns"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _SCHEDULES = {  # what the schedulers of PyTorch keep in a group
@@ -78,7 +80,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients: None by default, zeros with ``set_to_none=False``."""
-        for p in self._guarded() if set_to_none else ():
+        for p in self._all(InFactors) if set_to_none else ():
             p.grad = None  # without making one of its factors
         _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
 
@@ -99,7 +101,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        guarded = self._guarded()
+        guarded = self._all(Guarded)
         for p in guarded:
             p.check()
             p.check_gradient()
@@ -132,9 +134,9 @@ class FactoredOptimizer(torch.optim.Optimizer):
             if isinstance(p, Guarded):
                 state["generation"] = p.generation
 
-    def _guarded(self) -> dict[Guarded, dict[str, Any]]:
-        """The parameters of layers, and the group of each."""
-        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, Guarded)}
+    def _all(self, kind: type[P]) -> dict[P, dict[str, Any]]:
+        """The parameters of this kind, and the group of each."""
+        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, kind)}
 
     def _sizes(self, name: str, p: Tensor) -> tuple[int, ...]:
         """Of a state of this parameter."""

@@ -7,25 +7,21 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfd.core.errors import StateError
 from nfd.nets.fingerprint import KEPT, Ledger, Note, Watched
 from nfd.nets.frame import padded
+from nfd.nets.in_factors import InFactors, block
 from nfd.nets.refusals import STORED
 
-_GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 
-
-class Guarded(Watched, nn.Parameter):
+class Guarded(Watched, InFactors):
     """A parameter of a ``FactoredLinear`` that only an equivariant optimizer of the library may step.
 
     It is D or U (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of
     its last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the
     layer added to the gradient, and ``scale`` the other parameter of the same layer, both None before there is one.
-
-    A gradient is a sum of products ``left' right`` over the rows of a batch. As long as nobody reads it, it stays in
-    these ``factors``, which are smaller and which ``descend`` needs alone; None where there are none.
     """
 
     owner: str = "DeferredLinear"  # the kind of layer, for messages
@@ -35,30 +31,7 @@ class Guarded(Watched, nn.Parameter):
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     noted: Note | float | None = None
     ledger: Ledger | None = None
-    factors: list[tuple[Tensor, Tensor]] | None = None
     scale: Guarded | None = None
-
-    @property
-    def grad(self) -> Tensor | None:
-        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
-        if self.factors is not None:
-            self._multiply()
-        return self._stored
-
-    @grad.setter
-    def grad(self, value: Tensor | None) -> None:
-        self.factors = None
-        _GRADIENT.__set__(self, value)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether there is a gradient; asking makes none of its factors."""
-        return self.factors is not None or self._stored is not None
-
-    @property
-    def in_factors(self) -> bool:
-        """Whether the whole gradient is in factors: autograd may have stored another one beside them."""
-        return self.factors is not None and self._stored is None
 
     @property
     def held(self) -> list[Tensor]:
@@ -66,14 +39,6 @@ class Guarded(Watched, nn.Parameter):
         grad = self._stored
         factors = [factor for pair in self.factors or [] for factor in pair]
         return [self.numbers, *factors] if grad is None else [self.numbers, *factors, grad]
-
-    def descend(self, rate: float) -> bool:
-        """Subtract ``rate`` times the gradient if that is in factors still; whether it was."""
-        if not self.in_factors:
-            return False
-        for left, right in self.factors or []:
-            torch.Tensor.__getitem__(self, _block(left, right)).addmm_(left.T, right, alpha=-rate)
-        return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
@@ -180,7 +145,7 @@ class Guarded(Watched, nn.Parameter):
             grad.exposed = handed_out  # whoever holds the memory can still write to it
             ledger.scale(factor)
             self.grad = grad
-        grad.numbers[_block(left, right)].addmm_(left.T, right)
+        grad.numbers[block(left, right)].addmm_(left.T, right)
         ledger.add(left, right)
         ledger.sign(grad)
 
@@ -205,17 +170,12 @@ class Guarded(Watched, nn.Parameter):
         factors, beside = self.factors or [], self._stored
         grad, self.ledger = _padded_product(factors[:1], self.numbers), Ledger()
         for left, right in factors[1:]:
-            grad[_block(left, right)].addmm_(left.T, right)
+            grad[block(left, right)].addmm_(left.T, right)
         for left, right in factors:
             self.ledger.add(left, right)
         self._put(grad, True)
         if beside is not None:
             cast(Tensor, self.grad).add_(beside)  # which a check will see
-
-    @property
-    def _stored(self) -> Tensor | None:
-        """The gradient where PyTorch keeps it, for ourselves."""
-        return cast("Tensor | None", _GRADIENT.__get__(self))
 
     def _put(self, grad: Tensor, intact: bool) -> None:
         """Have this gradient, in memory that nobody else has; intact if it holds what the layer added up."""
@@ -257,11 +217,6 @@ def _padded_product(factors: list[tuple[Tensor, Tensor]], like: Tensor) -> Tenso
     product[rows:].zero_()
     product[:rows, columns:].zero_()
     return product
-
-
-def _block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
-    """Where ``left' right`` lies in a matrix that has grown since."""
-    return slice(left.shape[1]), slice(right.shape[1])
 
 
 def _rebuilt(

@@ -10,7 +10,7 @@ import torch
 
 from nfd.core.errors import InputError, check_flag
 from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer
-from nfd.nets.guarded import Guarded
+from nfd.nets.in_factors import InFactors
 
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
 _FLAGS = ("nesterov", "maximize")
@@ -80,7 +80,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
             for group in self.param_groups:
                 if not any(group[name] for name in ("momentum", "weight_decay", "fused")):  # fused ones may skip a step
                     rate = -float(group["lr"]) if group["maximize"] else float(group["lr"])
-                    group["params"] = [p for p in group["params"] if not (isinstance(p, Guarded) and p.descend(rate))]
+                    group["params"] = [p for p in group["params"] if not (isinstance(p, InFactors) and p.descend(rate))]
             inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around step already
         finally:
             for group, params in zip(self.param_groups, whole, strict=True):

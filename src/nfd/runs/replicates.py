@@ -17,6 +17,7 @@ from nfd.limits.cost import way_of
 from nfd.limits.ensemble import Replicate, Trajectory
 from nfd.limits.problem import Problem
 from nfd.meters.updates import UPDATES, Baseline
+from nfd.nets.dense import factor_gradients_
 from nfd.nets.network import Network
 from nfd.nets.recorded import record_updates_
 from nfd.runs.run import NUMERICS, Run, group_key, hashed
@@ -145,6 +146,7 @@ def trained(replicate: Replicate) -> Trajectory:
     net = member.net
     if replicate.resolution == 0:
         record_updates_(net, task.samples)
+    factor_gradients_(net)
     net.reserve(task.samples)
     baseline = None if replicate.probes is None else Baseline(member, replicate.probes)
     optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)
