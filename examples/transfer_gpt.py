@@ -5,7 +5,7 @@ python examples/transfer_gpt.py --full                 # docs/transformers.md: h
 nfd transfer transfer_gpt:make_model --batches transfer_gpt:batches --optimizer adamw   # by the shell, from here
 
 Writes transformers.md, its charts and their numbers to --out. Stop it at any time: the page says what is missing, and
-the same command goes on from there.
+the same command continues from there.
 """
 
 from __future__ import annotations

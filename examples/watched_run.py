@@ -3,7 +3,7 @@
 python examples/watched_run.py                        # minutes; docs/howto/watched-run.md and its numbers, into --out
 python examples/watched_run.py --page docs/howto      # writes the page again from the numbers there; trains nothing
 
-Stop it at any time: the same command goes on from there.
+Stop it at any time: the same command continues from there.
 """
 
 from __future__ import annotations

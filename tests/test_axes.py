@@ -148,8 +148,8 @@ def test_an_optimum_at_the_end_of_its_grid_is_said_and_not_fitted() -> None:
     whole, cut = along({1: 0.0, 2: 1.0, 4: 2.0}), along({1: 0.0, 2: 1.0, 4: 7.0})
     assert whole.exponent.value == pytest.approx(1, abs=0.01)
     assert cut.exponent.value == pytest.approx(1, abs=0.01)
-    assert "No best rate is known" not in whole.sentence
-    assert "No best rate is known at batch_size 4 and width 16 and depth 2; batch_size 4 and width 8" in cut.sentence
+    assert "best rate is not known" not in whole.sentence
+    assert "The best rate is not known at batch_size 4 and width 16 and depth 2; batch_size 4 and width 8" in cut.sentence
     assert math.isnan(cut.best((8, 2), 4).value)
     assert math.isnan(along({1: 0.0, 2: 7.0}).exponent.value)  # one value is left
 
@@ -274,12 +274,12 @@ def test_muon_leaves_adamw_a_rate_of_its_own() -> None:
         ({"axes": {"batch_size": ()}}, "must be one or more ascending numbers"),
         ({"axes": {"batch_size": (4, 7)}}, "batch_size must divide the 64 samples"),
         ({"axes": {"steps": (4, 9)}}, "steps must be at most 8"),
-        ({"axes": {"warmup": (0.01,)}}, "warmup must be a step at least"),
+        ({"axes": {"warmup": (0.01,)}}, "warmup must be at least one step"),
         ({"axes": {"warmup": (0.0, 1.0)}}, "warmup must be less than 1"),
         ({"axes": {"adamw_lr": (0.1,)}}, "Muon leaves to AdamW"),
         ({"adamw_lr": 0.1}, "Muon leaves to AdamW"),
         ({"axes": {"steps": (4, 8)}, "schedule": lambda step: 1.0}, "schedule must take steps"),
-        ({"axes": {"weight_decay": (0.0, 0.1)}, "optimizer": "adam"}, "goes through its normaliser"),
+        ({"axes": {"weight_decay": (0.0, 0.1)}, "optimizer": "adam"}, "is normalised with the gradient"),
         ({"axes": {}}, "must make two sizes or more"),
         ({"halving": 1, "axes": {"steps": (8,)}}, "halving must be True or False"),
     ],

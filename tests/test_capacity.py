@@ -108,7 +108,7 @@ def test_a_law_that_does_not_hold_is_not_extrapolated() -> None:
     ("settings", "said"),
     [
         ({"parameters": "lots"}, "budget in parameters must be like"),
-        ({"memory": "10 B"}, "buys no network;"),
+        ({"memory": "10 B"}, "is too small for any network;"),
         ({"held_out": (128, 16)}, "held_out must be wider than 512 or deeper than 64"),
         ({"replicates": 1}, "replicates must be two or more"),
     ],

@@ -132,7 +132,7 @@ def test_an_interrupted_study_keeps_what_is_done_and_says_so(
 
     monkeypatch.setattr(replicates, "trained", interrupted)
     assert main(["study", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "the report holds what was measured by then" in capsys.readouterr().err
+    assert "the report contains the measurements so far" in capsys.readouterr().err
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["complete"] is False
     assert list(result["findings"]) == ["loss-shared", "distance-depth"]

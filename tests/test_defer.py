@@ -401,7 +401,7 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
         nfd.defer(ConvBlock(4), where="spatial")
     with torch.device("meta"):
         unbuilt, normed = Residual(16, 2), nn.Sequential(Residual(16, 2), nn.BatchNorm1d(3))
-    with pytest.raises(ValueError, match=r"do not tell how they begin. Pass plan="):
+    with pytest.raises(ValueError, match=r"no initial weights whose scale could be copied. Pass plan="):
         nfd.defer(unbuilt)
     with pytest.raises(ValueError, match=r"buffers on the meta device.*1\.running_mean"):
         nfd.defer(normed)
@@ -436,7 +436,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     deferred = nfd.defer(model, where="**.down", samples=20)
     assert deferred.deferral == told
     assert set(unstored(deferred)) == {own.name for own in told.replaced}
-    with pytest.raises(ValueError, match=r"layers without stored weights already.*ask before nfd\.defer"):
+    with pytest.raises(ValueError, match=r"already has layers without stored weights.*call nfd\.deferral before"):
         nfd.deferral(deferred, sample=torch.zeros(2, 5))
     again = nfd.deferral(deferred, where="**")
     assert {own.name for own in again.replacements if own.reason is Reason.UNSTORED} == set(unstored(deferred))

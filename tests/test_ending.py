@@ -182,7 +182,7 @@ def test_a_traceback_is_printed_where_it_cannot_be_kept(
         (InputError("width must be at least 1"), 2, "nfd: width must be at least 1\n"),
         (ValueError("width must be at least 1"), 70, "bug in nfd"),
         (KeyboardInterrupt(), 130, "interrupted; nothing was written"),
-        (SystemExit(3), 2, r"ended from inside of it, by sys.exit\(3\)"),
+        (SystemExit(3), 2, r"called sys.exit\(3\)"),
     ],
 )
 def test_the_type_of_an_error_decides_its_exit_code(

@@ -123,7 +123,7 @@ def large_branch(model: Any, groups: list[dict[str, Any]]) -> None:
     ],
 )
 def test_a_wrong_start_is_named_once_and_none_of_what_follows_from_it(change: Change, tensors: set[str]) -> None:
-    with pytest.warns(RuntimeWarning, match="did not begin as the plan says"):
+    with pytest.warns(RuntimeWarning, match="did not start as planned"):
         (alert,) = watched(change)
     assert isinstance(alert, StartAlert)
     assert (alert.step, alert.cause) == (0, Cause.START)

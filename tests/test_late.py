@@ -234,7 +234,7 @@ def test_alignment_that_is_lost_late_is_seen_late(since: int, verdicts: tuple[st
     found = at_steps(check, "alignment")
     assert tuple(found[step]["verdict"] for step in (1, 6)) == verdicts
     (finding,) = [finding for finding in late_findings(check, "vectors") if finding.name == "alignment"]
-    assert ("no longer add as n" in finding.headline) == (verdicts[1] == "COLLAPSES")
+    assert ("no longer grow as n" in finding.headline) == (verdicts[1] == "COLLAPSES")
 
 
 @pytest.mark.parametrize(("make", "optimizer"), [(Transformer, "muon"), (ConvNet, "adamw")])

@@ -913,7 +913,7 @@ def test_heads_that_may_grow_are_always_noted() -> None:
     """Whatever the inputs are, and where the module names the size of its heads, but no base does."""
 
     def noted(model: nn.Module, **options: Any) -> bool:
-        return any("heads of attention are taken to keep their size" in n for n in nfd.plan(model, **options).notes)
+        return any("heads are assumed to keep their size" in n for n in nfd.plan(model, **options).notes)
 
     sizes: dict[str, Any] = {"make_model": Heads, "base_width": 16, "base_depth": 2}
     assert noted(Heads(32, 2), sample=torch.randn(2, 5), **sizes)

@@ -231,7 +231,7 @@ def test_ctrl_c_says_where_things_stand(command: str, how: str, tmp_path: Path) 
     kept = stored(tmp_path / "out")
     assert (driver.returncode, out) == (130, "")
     assert re.fullmatch(
-        rf"nfd: interrupted; {kept} runs? (is|are) kept in .*out\. The same command goes on from there\.\n", said
+        rf"nfd: interrupted; {kept} runs? (is|are) kept in .*out\. The same command continues from there\.\n", said
     )
     before = history(tmp_path / "out")
     assert 0 < len(before) < TOTAL

@@ -193,7 +193,7 @@ def test_networks_of_a_family_are_asked_as_they_are() -> None:
         ({"rules": ()}, "rules must be one or more"),
         ({"rules": ("mup", "mup")}, "rules must be one or more different"),
         ({"rules": ("mop",)}, "Did you mean 'mup'?"),
-        ({"optimizer": "adam", "weight_decay": 0.1}, "goes through its normaliser"),
+        ({"optimizer": "adam", "weight_decay": 0.1}, "is normalised with the gradient"),
         ({"optimizer": "lion"}, "pass make_optimizer="),
         ({"seeds": 1}, "seeds must be at least 2"),
         ({"loss": "crossentropy"}, "Did you mean 'cross-entropy'?"),

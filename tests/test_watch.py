@@ -154,7 +154,7 @@ def test_starts_are_drawn_again_where_the_plan_drew_them() -> None:
         torch.manual_seed(0)  # for what the plan leaves as it is
         model, plan = planned(Transformer(WIDTH, 2), ids, seed=7)
         watch = nfd.Watch(model, plan, ids, every=2, seed=seed)
-        kept = sum(part.bytes for part in watch.keeps if part.kind == "starts of matrices")
+        kept = sum(part.bytes for part in watch.keeps if part.kind == "initial matrices")
         assert (kept == 0) == (seed == 7)
         train(model, plan, 2, watch, ids, ids)
         numbers[seed] = watch.table
@@ -259,7 +259,7 @@ def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -
     assert resumed.alerts == []  # its training began as planned
     resumed.load_state_dict(watch.state_dict())
     assert resumed.alerts == watch.alerts
-    with pytest.warns(RuntimeWarning, match="did not begin as the plan says"):
+    with pytest.warns(RuntimeWarning, match="did not start as planned"):
         watch.step()
     watch.step()  # it warns once
     for seed in (0, 1):  # drawn with the seed of the watch, and with another

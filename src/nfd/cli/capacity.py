@@ -64,7 +64,7 @@ class ModelCapacityCommand(CapacityPage, ModelOptions, ExecutorOptions, ModelCap
 
     Without a constructor the command trains the paper's networks: see nfd capacity --help. Writes report.html,
     result.json, config.toml and charts to OUT, and every run to OUT/runs.sqlite. It can be stopped at any time: the
-    same command goes on from there.
+    same command continues from there.
     """
 
     def answer(self, config: ModelCapacityConfig, directory: Path, command: str) -> int:

@@ -28,7 +28,7 @@ class FigureCommand(PaperOptions):
     """Draw figures of the paper, every panel, from networks trained here.
 
     Writes report.html, result.json, config.toml, a page for each figure and every panel as PDF, PNG and CSV to OUT. It
-    can be stopped at any time: the same command goes on from there, and drawing again trains nothing.
+    can be stopped at any time: the same command continues from there, and drawing again trains nothing.
     """
 
     number: tyro.conf.Positional[Literal["1", "2", "3", "4", "5", "6", "7", "all"]] = "all"

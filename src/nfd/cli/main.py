@@ -60,4 +60,4 @@ def _run(given: list[str]) -> int:
     try:
         return int(command.run(shlex.join(["nfd", *given])))
     except SystemExit as error:
-        raise StateError(f"the program was ended from inside of it, by sys.exit({error.code!r}).") from error
+        raise StateError(f"code that the command ran called sys.exit({error.code!r}). Remove the call.") from error

@@ -31,7 +31,7 @@ class Options(Config):
     out: str
     """directory for the results"""
     config: str | None = None
-    """TOML file of settings, such as an earlier result's config.toml; options given beside it win"""
+    """TOML file of settings, such as an earlier result's config.toml; options on the command line take precedence"""
     traceback: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """print the traceback of any error"""
 

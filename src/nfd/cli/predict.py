@@ -43,8 +43,8 @@ class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelP
     """Predict the losses of your own network at infinite width, under SGD or Muon, with intervals.
 
     Without a constructor the command predicts the paper's networks: see nfd predict --help. Writes result.json,
-    config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and every network to
-    OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
+    config.toml and predict.csv (step, loss, error, interval, bias of width) to OUT, and every network to
+    OUT/runs.sqlite. It can be stopped at any time: the same command continues from there.
     """
 
     def answer(self, config: ModelPredictConfig, directory: Path, command: str) -> int:
@@ -60,8 +60,8 @@ class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelP
 class PredictCommand(PredictionFiles, ExecutorOptions, PredictConfig):
     """Predict the training loss of an infinitely wide, with --depth inf infinitely deep, residual network.
 
-    Writes result.json, config.toml and predict.csv (step, loss, error, interval, what width had added) to OUT, and
-    every network to OUT/runs.sqlite. It can be stopped at any time: the same command goes on from there.
+    Writes result.json, config.toml and predict.csv (step, loss, error, interval, bias of width) to OUT, and
+    every network to OUT/runs.sqlite. It can be stopped at any time: the same command continues from there.
 
     Your own networks: nfd predict package.module:make_model, whose options nfd predict package.module:make_model
     --help lists.

@@ -23,7 +23,7 @@ class RunsCommand(Options, Config):
     directory: tyro.conf.Positional[str] = ""
     """directory of the sweep"""
     where: tuple[str, ...] = ()
-    """settings that the runs must have, such as width=64,128 rule=mup: of each, one of its values"""
+    """settings that the runs must have, such as width=64,128 rule=mup: one of the values of each"""
     status: Literal["done", "diverged", "failed"] | None = None
     """only these"""
     limit: Annotated[int, Field(ge=1)] = 40

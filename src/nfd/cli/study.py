@@ -21,7 +21,7 @@ class StudyCommand(ExecutorOptions, StudyConfig):
 
     Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT, and every network to
     OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report says that it is
-    partial; the same command goes on from there.
+    partial; the same command continues from there.
     """
 
     out: str = "out/study"
@@ -54,7 +54,7 @@ class StudyCommand(ExecutorOptions, StudyConfig):
         if study.measured.complete:
             return 0
         print(
-            "nfd: interrupted; the report holds what was measured by then, and says so. The same command goes on.",
+            "nfd: interrupted; the report contains the measurements so far, and says so. The same command continues.",
             file=sys.stderr,
         )
         return INTERRUPTED

@@ -26,7 +26,7 @@ class SweepCommand(SweepOptions, Config):
 
     Settings on the line do as well: nfd sweep width=64,128 depth=8 seed=0,1,2. Prints means over the seeds with their
     95 % intervals. Writes every run to OUT/runs.sqlite, and runs.csv and result.json beside it. It can be stopped at
-    any time: the same command goes on from there. nfd runs OUT lists what there is.
+    any time: the same command continues from there. nfd runs OUT lists what there is.
     """
 
     grid: tyro.conf.Positional[tuple[str, ...]] = ()

@@ -85,7 +85,7 @@ def resumable(directory: Path, work: Callable[[], int]) -> int:
         return work()
     except KeyboardInterrupt:
         state = f"{_kept(directory)} kept in {directory}"
-        print(f"nfd: interrupted; {state}. The same command goes on from there.", file=sys.stderr)
+        print(f"nfd: interrupted; {state}. The same command continues from there.", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -71,7 +71,7 @@ class ModelTransferCommand(TransferPage, ModelOptions, ExecutorOptions, ModelTra
 
     Without a constructor the command trains the paper's networks: see nfd transfer --help. Writes report.html,
     result.json, transfer.csv, config.toml and charts to OUT, and every run to OUT/runs.sqlite. It can be stopped at any
-    time: the same command goes on from there.
+    time: the same command continues from there.
     """
 
     def answer(self, config: ModelTransferConfig, directory: Path, command: str) -> int:
@@ -90,7 +90,7 @@ class TransferCommand(TransferPage, SweepOptions, LogOptions, TransferConfig):
     """Find the best learning rate at every width and depth under each rule, and what it costs to tune small.
 
     Writes report.html, result.json, transfer.csv, config.toml and charts to OUT, and every run to OUT/runs.sqlite. It
-    can be stopped at any time: the same command goes on from there. With --from it answers from a table of runs.
+    can be stopped at any time: the same command continues from there. With --from it answers from a table of runs.
 
     Your own networks: nfd transfer package.module:make_model, whose options nfd transfer package.module:make_model
     --help lists.

@@ -24,7 +24,7 @@ _DECIMAL = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home of ``~`` in it, where there is one; TypeError for what is no path."""
+    """The path with ``~`` replaced by the home directory; TypeError if it is not a path."""
     if not isinstance(path, str | Path):
         raise InputTypeError(f"a path must be a text or a Path; got {path!r} of {type(path).__name__}.")
     if "\0" in str(path):

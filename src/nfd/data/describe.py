@@ -23,9 +23,7 @@ def description(dataset: Dataset) -> dict[str, Any]:
         "source": dataset.source,
         "official": official,
         "images": f"{len(dataset.train):,} training, {len(dataset.test):,} test",
-        "split": "brought by the data"
-        if dataset.split_by is None
-        else f"one in five, drawn by seed {dataset.split_by}",
+        "split": "given by the data" if dataset.split_by is None else f"one in five, drawn by seed {dataset.split_by}",
         "shape": f"{channels} channel{plural} of {height} x {width}: d = {d:,}",
         "classes": f"{len(named)}: {', '.join(named[:_MOST_NAMES])}{more} (training images)",
         "channel_mean": mean,

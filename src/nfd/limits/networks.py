@@ -61,7 +61,7 @@ class Networks(Protocol):
         """Standard error of ``2 f_2L - f_L`` in units of that of ``f_2L``."""
 
     def narrower(self, width: int) -> int:
-        """Width of the networks that show what a width adds; the width itself where there are none."""
+        """Width of the networks that show the bias of a width; the width itself if there are none."""
 
     def ways(self, width: int, depth: int) -> Sequence[Storage]:
         """How a network of this size can hold its weights, and what that takes."""

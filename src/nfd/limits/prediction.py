@@ -164,8 +164,8 @@ class LossPrediction:
         """What the resolution adds, and its error."""
         added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
         return (
-            f"Resolution {self.resolution:g} adds {added:.1e} +- {error:.1e} to the losses at most (RMS over steps, by "
-            "half of it at the narrower width), which their intervals count."
+            f"Resolution {self.resolution:g} adds at most {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
+            "estimated from narrower networks at half of it). The intervals include this."
         )
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:

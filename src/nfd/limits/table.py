@@ -97,7 +97,7 @@ def table(name: str, kind: str, horizon: float, depth: float, low: float, high: 
         warnings.warn(
             f"The {kind} kernel of {name} at horizon {horizon:g} for norms from {low:.2g} to {high:.2g} is known to "
             f"{made.error:.0e} of sqrt(K(x, x) K(xbar, xbar)), not to {ACCURACY[name]:.0e}: its table would need more "
-            "nodes. Scale the inputs to like norms, or take a shorter horizon.",
+            "nodes. Scale the inputs to similar norms, or take a shorter horizon.",
             RuntimeWarning,
             stacklevel=4,
         )

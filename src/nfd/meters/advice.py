@@ -43,7 +43,7 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "the residual stream grows with depth", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     ("activation", "depth", "COLLAPSES"): Advice(
-        "the signal dies on its way up", "Check the initialisation and the norms."
+        "activations vanish with depth", "Check the initialisation and the norms."
     ),
     ("activation", "width", "GROWS"): Advice(
         "the stream grows with width", "Use rule 'mup' or 'complete-p' instead of 'standard'.", _WIDTH
@@ -89,12 +89,15 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "Use 'complete-p', or lower the rate as depth grows.",
         _COMPLETE,
     ),
-    ("function_update_inner", "depth", "COLLAPSES"): Advice("what inner layers do to the function vanishes with depth"),
+    ("function_update_inner", "depth", "COLLAPSES"): Advice(
+        "the effect of inner layers on the function vanishes with depth"
+    ),
     ("update_to_weight", "depth", "COLLAPSES"): Advice(
-        "inner weights hardly move against their start in deep networks"
+        "inner weights hardly move relative to their initial size in deep networks"
     ),
     ("update_to_weight", "depth", "GROWS"): Advice(
-        "inner weights move further against their start the deeper the network", "Lower their rate as depth grows."
+        "inner weights move further relative to their initial size the deeper the network",
+        "Lower their rate as depth grows.",
     ),
     ("gradient", "depth", "COLLAPSES"): Advice(
         "gradients vanish on their way down", "Check norms and residual multipliers."
@@ -103,11 +106,11 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "gradients explode on their way down", "Use 'complete-p'.", _DEPTH, "branches carry no 1/sqrt(L)"
     ),
     (ALIGNMENT, "width", "STABLE"): Advice(
-        "updates act on their inputs as rules of mup's kind assume: sums over n coordinates add as n"
+        "updates stay aligned with their inputs, as mup and similar rules assume: sums over n coordinates grow as n"
     ),
     (ALIGNMENT, "width", "COLLAPSES"): Advice(
-        "updates and their inputs lose their alignment with width, so that sums over n coordinates no longer add as n, "
-        "as rules of mup's kind assume",
+        "updates and their inputs lose their alignment with width: sums over n coordinates no longer grow as n, as mup "
+        "and similar rules assume",
         "The best rate need not transfer to training of this length: find it at several widths, by nfd transfer.",
     ),
     (ALIGNMENT, "width", "GROWS"): Advice("updates are better aligned with their inputs in wide networks"),

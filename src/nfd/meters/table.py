@@ -130,7 +130,7 @@ def _judged(
     """The row of a meter that some network has."""
     size, value, group = points.kept
     if bool((points.value == 0).all()):
-        text = "exactly zero in every network: nothing moves what is read."
+        text = "exactly zero in every network: no training changes it."
         return _row(meter, axis, Trend(UNKNOWN), "NOT MEASURED", "zero", text)
     if len(value) == runs and _spread(value) <= _SAME:
         text = f"{float(value[0]):.3g} in every network, at every size and seed: no interval."
@@ -195,7 +195,7 @@ def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) 
 
 def _limit(now: Trend, axis: Axis, sizes: Sequence[int]) -> str:
     share = now.limit.root().scaled(100)
-    return f"{share.value:.0f} % [{share.low:.0f}, {share.high:.0f}] of what it is at {axis} {sizes[-1]}"
+    return f"{share.value:.0f} % [{share.low:.0f}, {share.high:.0f}] of its value at {axis} {sizes[-1]}"
 
 
 def _row(

@@ -165,8 +165,8 @@ def _check_memory(told: Deferral, samples: int, memory: str | int | None, device
     if needed > most:
         bound = "Structured layers mostly need far fewer directions than samples. " * (told.weights == "structured")
         raise InputError(
-            f"After samples={samples} the layers could hold {in_bytes(needed)}, with gradients and states of the "
-            f"optimizer, and there are {in_bytes(most)}. {bound}Lower samples, leave layers out by where=, or raise "
+            f"After samples={samples} the layers could need {in_bytes(needed)}, with gradients and states of the "
+            f"optimizer; {in_bytes(most)} are available. {bound}Lower samples, leave layers out by where=, or raise "
             "memory=."
         )
 
@@ -188,7 +188,9 @@ def _check_buffers(model: nn.Module) -> None:
 def _std(linear: LinearMap) -> float:
     """The standard deviation of weights as they stand."""
     if linear.weight.is_meta:
-        raise InputError("model is on the meta device, so its weights do not tell how they begin. Pass plan=.")
+        raise InputError(
+            "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
+        )
     return float(linear.weight.detach().double().square().mean().sqrt())
 
 
@@ -201,9 +203,7 @@ def _make_the_rest(model: nn.Module, plan: Plan) -> None:
                 continue
             name = f"{prefix}.{key}".lstrip(".")
             if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
-                raise InputError(
-                    f"model has {name!r}, which begins in a way that no plan restores. Make it on the CPU."
-                )
+                raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
             own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
             module._parameters[key] = made.setdefault(id(p), own)
 

@@ -160,8 +160,8 @@ def deferral(
     chosen = candidates(model, plan, patterns)
     if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):
         raise InputError(
-            "model has layers without stored weights already, which answer numbers alone; got sample=. Leave it out, "
-            "or ask before nfd.defer."
+            "model already has layers without stored weights, which cannot compute with shapes alone; got sample=. "
+            "Leave it out, or call nfd.deferral before nfd.defer."
         )
     rows = {} if sample is None else _rows(model, chosen, plan, patterns, sample)
     return forecast(chosen, plan, weights, rows, steps, samples)

@@ -169,7 +169,7 @@ class RateAgainst:
         unknown = self.cells.keys() - self.inside.keys()
         if unknown:
             places = sorted(f"{self.axis.name} {value:g} and {in_words(size)}" for size, value in unknown)
-            parts.append(f"No best rate is known at {'; '.join(places)}, and none is fitted: give other rates.")
+            parts.append(f"The best rate is not known at {'; '.join(places)}, so it was left out: give other rates.")
         return f"{self.rule}: {' '.join(parts)}"
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ class RateAgainst:
         if not self.axis.has_exponent:
             return f"from {name} {reach} the best {self.rate} moves by {signed(self.moved)} doublings."
         if math.isnan(self.exponent.value):
-            return f"the values of {name} do not tell how the best {self.rate} follows it."
+            return f"how the best {self.rate} follows {name} is not known from these values."
         sentence = f"the best {self.rate} follows {name}^{signed(self.exponent)} over {reach}"
         if self.bend.resolved:
             ends = [

@@ -168,7 +168,7 @@ def _about(law: SizeLaw, n: int, L: int) -> str:
                 f"More {name} does not pay significantly ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
             )
         elif not term.low > 0:
-            notes.append(f"What {name} buys is not significant ({symbol} = {term}): take more seeds to be sure.")
+            notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
     for name, size, least, most in zip(("Width", "Depth"), (n, L), law.smallest, law.largest, strict=False):
         if not least <= size <= most:
             notes.append(f"{name} {size} lies outside what was fitted, {least:g}..{most:g}.")

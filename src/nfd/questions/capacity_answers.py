@@ -91,7 +91,7 @@ class Answers:
         T, laws = self.capacity.horizons.base.horizon, self.capacity.horizons.laws
         now, later = laws.get(T), laws.get(2 * T)
         if now is None or later is None or not later.good:
-            return f"What T = {2 * T:g} would buy is not known: it was not fitted."
+            return f"What T = {2 * T:g} would gain is not known: it was not fitted."
         bought = now.loss(*self.size).minus(later.loss(*self.size))
         return f"Doubling the horizon to T = {2 * T:g} buys {bought} at the same learning rate."
 

@@ -104,7 +104,9 @@ def _affordable(config: CapacityConfig, costs: Costs) -> None:
     for resource, budget in budgets_of(config).items():
         least = costs.cost(resource).at(1, 1)
         if amount(resource, budget) < least:
-            raise InputError(f"{resource}={budget!r} buys no network; width 1 and depth 1 cost {least}. Raise it.")
+            raise InputError(
+                f"{resource}={budget!r} is too small for any network; width 1 and depth 1 cost {least}. Raise it."
+            )
 
 
 def budgets_of(config: SizeConfig) -> dict[Resource, str]:

@@ -149,8 +149,8 @@ def fit_findings(fit: KernelFit) -> list[Finding]:
     accuracy = Finding(
         "accuracy",
         "How accurate is it?",
-        f"At T = {c.horizon:g} {_share(asked.accuracy)} of the test images are classified rightly; at T = {best:.3g}, "
-        f"{_share(at_best.accuracy)}.",
+        f"At T = {c.horizon:g} {_share(asked.accuracy)} of the test images are classified correctly; at T = "
+        f"{best:.3g}, {_share(at_best.accuracy)}.",
         [_point("test accuracy", s.horizon, "accuracy", s.accuracy) for s in scores],
         Axes("horizon", "accuracy", "horizon T", "test accuracy", "named", zero=False),
         f"{caption} Bars: 95 % intervals (Wilson).",

@@ -108,7 +108,7 @@ def predict_model(
         sampler = sampled(networks)
         if sampler.width and sampler.narrow_width >= sampler.width:
             raise InputError(
-                f"width must be above base_width={family.base[0]}, whose networks show what width adds; got {width}."
+                f"width must be above base_width={family.base[0]}, whose networks show the bias of width; got {width}."
             )
         limit, narrow = limit_at(sampler, depth)
         judged = _same if task.eval_batches else None

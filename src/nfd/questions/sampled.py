@@ -115,12 +115,11 @@ def _notes(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> tuple[str, 
 def _unknown(sampler: Sampler, limit: Limit, narrow: Tensor | None) -> str:
     """What to say where losses come without intervals; empty where they have them."""
     if narrow is None:
-        return "A network of width 1 has no narrower one to show what width adds: the losses have no intervals."
+        return "A network of width 1 has no narrower one to show the bias of width: the losses have no intervals."
     if bool(limit.outputs.isfinite().all()) and not bool(narrow.isfinite().all()):
         return (
-            f"Networks of width {sampler.narrow_width} diverged, so that what width {sampler.width} adds to the loss "
-            "is not known: those losses have no intervals. Raise the width or lower "
-            f"{sampler.networks.words.rate}."
+            f"Networks of width {sampler.narrow_width} diverged, so the bias of width {sampler.width} is not known: "
+            f"those losses have no intervals. Raise the width or lower {sampler.networks.words.rate}."
         )
     return ""
 

@@ -144,12 +144,12 @@ class ModelTransferConfig(ModelSweepConfig):
     """learning rates of the base to begin with, ascending by one factor; by default from an eighth to eight times 0.1
     for sgd, 0.001 for the others; extended where the best one lies at an end"""
     adamw_lr: Rate | None = None
-    """with muon, the rate of what it leaves to adamw; by default that of muon"""
+    """with muon, the rate of the tensors that adamw trains; by default that of muon"""
     axes: Annotated[tuple[str, ...], AfterValidator(values_of_settings)] | None = None
     """settings against which to find the best rate too, one at a time, such as batch_size=16,32,64; also steps,
-    weight_decay, warmup, and with muon adamw_lr; with axes one width and one depth will do"""
+    weight_decay, warmup, and with muon adamw_lr; with axes one width and one depth are enough"""
     halving: bool = False
-    """train rates to the end only where short trainings or the ends of grids call for them"""
+    """choose rates by short trainings first, so that fewer run to the end"""
 
     def check(self) -> None:
         super().check()
@@ -173,7 +173,7 @@ class ModelCapacityConfig(SizeConfig, ModelSweepConfig):
         of_one_size = self.changed("width", "depth") if len(self.lengths or ()) > 1 else []
         if of_one_size:
             raise InputError(
-                "with several lengths the law is also one of the number of targets seen, and says nothing of one "
+                "with several lengths the law also depends on the number of targets seen, and does not judge one "
                 f"network; got {', '.join(of_one_size)}. Drop it, or give one length."
             )
 

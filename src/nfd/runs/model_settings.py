@@ -39,7 +39,7 @@ class RecipeConfig(DataConfig):
     USUAL_STEPS: ClassVar[int] = 40
 
     optimizer: Optimizer = "adamw"
-    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or package.module:name of an
+    """sgd, adam, adamw, muon (with adamw for all but matrices in blocks), or package.module:name of an
     nfd.OptimizerLaw"""
     schedule: str | None = None
     """package.module:name of a function from the step to a factor on every rate, or from an optimizer to a scheduler of
@@ -47,7 +47,7 @@ class RecipeConfig(DataConfig):
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base"""
     steps: Count | None = None
-    """training steps, of batches the first so many; by default as many as there are batches, on the data set 40"""
+    """training steps, one per batch; by default all of batches, or 40 on the data set"""
     batch: Count = 32
     """samples per step"""
     blocks: str | None = None
@@ -90,7 +90,7 @@ class EvaluationConfig(DataConfig):
     eval_batches: str | None = None
     """package.module:name of batches to judge by; by default the training loss alone judges"""
     version: str | None = None
-    """a text that you change with your code, where it draws random numbers of its own or takes no double precision"""
+    """a text that you change with your code; needed if it draws its own random numbers or refuses double precision"""
 
 
 class CheckConfig(ModelConfig):
@@ -105,17 +105,16 @@ class CheckConfig(ModelConfig):
     rule: RuleName = "depth-mup"
     """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
     optimizer: Optimizer = "sgd"
-    """sgd, adam, adamw, muon with adamw for what is no matrix of a block, or package.module:name of an
+    """sgd, adam, adamw, muon (with adamw for all but matrices in blocks), or package.module:name of an
     nfd.OptimizerLaw"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     eta_c: Rate | None = None
     """the same rate by the paper's name, for networks of nfd"""
     steps: Count | None = None
-    """training steps, of batches the first so many; by default what at says, or as many as there are batches, on the
-    data set 10"""
+    """training steps, one per batch; by default the last of at, or all of batches, or 10 on the data set"""
     at: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None
-    """steps to look after, ascending, such as 1 10 100; training ends with the last; by default the last step alone"""
+    """steps to look after, ascending, such as 1 10 100; training ends with the last; by default only the last step"""
     batch: Count = 64
     """samples per step"""
     gia: bool = False
@@ -142,12 +141,12 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     rule: RuleName = "complete-p"
     """scaling rule: complete-p or depth-mup, at a finite depth also mup or depth-mup-inner"""
     optimizer: Optimizer = "sgd"
-    """sgd, muon with adamw for what is no matrix of a block, or package.module:name of an nfd.OptimizerLaw that acts on
+    """sgd, muon (with adamw for all but matrices in blocks), or package.module:name of an nfd.OptimizerLaw that acts on
     matrices as a whole"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     adamw_lr: Rate | None = None
-    """with muon, the rate of what it leaves to adamw; by default that of muon"""
+    """with muon, the rate of the tensors that adamw trains; by default that of muon"""
     base_width: Width = BASE_WIDTH
     """width that rates were tuned at; widths are multiples of it"""
     base_depth: Count | None = None
@@ -157,9 +156,9 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     weights: ModelWeights = "auto"
     """dense, structured, or auto: the cheaper of both by predicted cost"""
     resolution: ShareOrAuto | None = None
-    """resolution of structured weights, which a number asks for; auto weighs it against exact layers; by default 0.1"""
+    """resolution of structured weights, 0.1 by default; a number selects them; auto compares it with exact layers"""
     rank: Width | None = None
-    """directions that the update of a structured matrix needs at most, where you know"""
+    """largest number of directions that the update of a structured matrix needs, if you know it"""
     replicates: Several | None = None
     """how many networks are averaged; as many as rtol needs by default"""
     rtol: Positive = LOSS_RTOL
@@ -196,14 +195,14 @@ class PlanConfig(Config):
     rule: RuleName = "depth-mup"
     """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
     optimizer: Optimizer = "adamw"
-    """sgd, adam, adamw, lion, muon with adamw for what is no matrix of a block, or package.module:name of an
+    """sgd, adam, adamw, lion, muon (with adamw for all but matrices in blocks), or package.module:name of an
     nfd.OptimizerLaw"""
     decay: Decay = "constant-product"
     """constant-product keeps rate times decay, independent the shrinkage of a step, raw the number"""
     lr: Rate | None = None
     """learning rate of the base, for the lines that train; by default a name to fill in"""
     adamw_lr: Rate | None = None
-    """with muon, the rate of what it leaves to adamw, for the lines that train; by default that of muon"""
+    """with muon, the rate of the tensors that adamw trains, for the lines that train; by default that of muon"""
     weight_decay: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """weight decay of the base, for the lines that train"""
     blocks: str | None = None
@@ -212,16 +211,16 @@ class PlanConfig(Config):
     """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
     batches: str | None = None
     """package.module:name of a list or DataLoader of (inputs, targets) or of dicts, or of a function that returns one,
-    whose first inputs the network is tried with; by default what its class says that it takes, or rows of 64 pixels"""
+    whose first inputs trace the network; by default the inputs that its class declares, or rows of 64 pixels"""
     batch: tuple[Positive, Positive] | None = None
     """of a step, in the small run and in this one: in tokens, or in samples"""
     tokens: tuple[Positive, Positive] | None = None
     """of the whole run, in the small run and in this one, in the unit of batch"""
     schedule: Annotated[tuple[str, ...], AfterValidator(settings)] | None = None
     """of the rate in the small run: warmup=200 steps, fall=constant, linear or cosine, share=0.5 of the steps over
-    which it falls, final=0.1 of it that is left; by default none"""
+    which it falls, final=0.1 of it left at the end; by default none"""
     critical_batch: Positive | None = None
-    """measured in the small run, in the unit of batch, where rates stop to grow; nfd check --noise estimates it"""
+    """measured in the small run, in the unit of batch; rates stop growing beyond it; nfd check --noise estimates it"""
     laws: Annotated[tuple[str, ...], AfterValidator(switches)] | None = None
     """laws of the run that are switched, such as tokens-rate=off; by default all are on"""
     seed: Seed = 0

@@ -113,15 +113,15 @@ class RunConfig(TrainingConfig):
     train: Count | None = None
     """training images, a random part of them; all by default"""
     validation: Count | None = None
-    """judge by this many other training images, in place of the test part"""
+    """evaluate on this many other training images instead of the test part"""
     coupled: bool = False
     """whether the layers of a seed's networks of every depth are increments of one path"""
     every: Count | None = None
-    """steps between looks at the test part and at the meter; by default the one look is after the last step"""
+    """steps between evaluations on the test part and of the meter; by default only after the last step"""
     meter: RunMeter = "none"
     """what is measured beside the loss: start (streams before training), updates (of features and of the function),
-    spectra (of Sigma and Theta), outputs, or none; a run with a meter is tested on the first 256 test samples alone,
-    and these are what outputs are of"""
+    spectra (of Sigma and Theta), outputs (on the test samples), or none; a run with a meter uses only the first 256
+    test samples"""
 
     def check(self) -> None:
         super().check()

@@ -176,7 +176,7 @@ class Trial(Run):
             if not losses[0].isfinite():
                 raise InputError(
                     f"make_model({self.width}, {self.depth}) has a loss of {losses[0]:g} before it is trained, so that "
-                    "no rate can help. Look at its outputs and at loss on the first batch."
+                    "no rate can help. Check its outputs and the loss on the first batch."
                 )
             judged = self.recipe.judged(member, task) if losses[-1].isfinite() else math.nan
         return losses, judged, _ranks(member)

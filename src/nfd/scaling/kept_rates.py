@@ -61,7 +61,7 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
     """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
 
     Raises:
-        TypeError: for what is no optimizer of PyTorch.
+        TypeError: if it is not an optimizer of PyTorch.
         ValueError: naming two groups and their rates, or that the groups are not a plan's.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -141,9 +141,9 @@ class OptimizerLaw:
         """ValueError if the decay goes through a normalised update, since no rate keeps its strength at every size."""
         if weight_decay and not self.decoupled and not self.is_linear:
             raise InputError(
-                f"weight_decay of optimizer={self.name!r} goes through its normaliser and has no form free of width "
-                f"and depth; got weight_decay={weight_decay:g}. Use optimizer='adamw', or plan with decay='raw' to "
-                "pass the number on as it is."
+                f"weight_decay of optimizer={self.name!r} is normalised with the gradient, so that no setting keeps "
+                f"its strength at other widths and depths; got weight_decay={weight_decay:g}. Use optimizer='adamw', "
+                "or plan with decay='raw' to pass the number on as it is."
             )
 
     def check_rest_rate(self, rate: float | None, *, above: float | None = None) -> float | None:

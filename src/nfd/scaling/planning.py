@@ -43,7 +43,7 @@ _CLIP = (
     "Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
 )
 _HEADS = (
-    "The heads of attention are taken to keep their size. Where they grow with width, its logits need 1/d instead of "
+    "Attention heads are assumed to keep their size. If they grow with width, attention logits need 1/d instead of "
     "1/sqrt(d)."
 )
 _OWN_DEPTH = (
@@ -56,9 +56,9 @@ _UNSCALED = (
 )
 _SHOWN = 4  # frozen tensors, by name
 _LAW = (
-    "No base instance was given: matrices are taken to follow fan_in^-1/2 as they stand, every dimension inside blocks "
-    "to grow with width, heads to keep their size, and the start not to depend on depth yet. Pass base= or make_model= "
-    "to take all this from the base itself."
+    "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2 and do not depend on depth, "
+    "every dimension inside blocks grows with width, heads keep their size. Pass base= or make_model= to read this "
+    "from the base itself."
 )
 
 

@@ -49,7 +49,7 @@ def start_of(values: Sequence[Tensor]) -> Start:
     """Of tensors that begin alike, taken together."""
     first = values[0].detach()
     if first.is_meta:
-        raise InputError("The model must hold numbers to tell how it begins; it is on the meta device.")
+        raise InputError("The model must have initial weights to read; it is on the meta device.")
     value = float(first.flatten()[0]) if first.numel() else 0.0
     if all(bool((v == value).all()) for v in values):
         return Start(0.0, value)

@@ -33,7 +33,7 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 _FROM_GROUPS = (
     "It is a function from the parameter groups of a plan to an optimizer, such as lambda groups: "
-    "torch.optim.AdamW(groups): the groups hold the rates of the library's rule, which are what is measured."
+    "torch.optim.AdamW(groups). The groups have the rates of the rule that is tested."
 )
 _LOOKS = 2  # updates whose numbers tell one version of an optimizer or a loss from another
 _LOOK_RATE = 1e-3

@@ -62,7 +62,7 @@ def warmed(factors: Sequence[float] | None, steps: int, warmup: float) -> tuple[
     """
     rising = round(warmup * steps)
     if warmup and not rising:
-        raise InputError(f"warmup must be a step at least; got {warmup:g} of {steps} steps. Take more, or 0.")
+        raise InputError(f"warmup must be at least one step; got {warmup:g} of {steps} steps. Take more, or 0.")
     if not rising:
         return None if factors is None else tuple(factors)
     given = [1.0] * steps if factors is None else factors
@@ -78,7 +78,7 @@ def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
     ):
         raise InputTypeError(
             "schedule must be a function from the step to a factor, or from an optimizer to a scheduler of torch.optim "
-            f"that needs no measurement; its answer to an optimizer is {type(scheduler).__name__}."
+            f"that needs no measurement; called with an optimizer it returned {type(scheduler).__name__}."
         )
     rates = []
     for step in range(steps):

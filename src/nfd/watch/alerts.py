@@ -54,16 +54,16 @@ _TEXTS = {
         "Give it the group that plan.param_groups makes, and keep group['lr_scale'] when a schedule sets rates.",
     ),
     Cause.START: (
-        "the layer did not begin as the plan says",
+        "the initial weights of the layer are not the plan's",
         "Call plan.apply_(model) after everything that initialises the model, and before training.",
     ),
     Cause.MULTIPLIER: (
-        "what the block adds to the stream has another factor than in the small networks",
+        "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the other blocks.",
     ),
     Cause.LATE_RATE: (
         "the rate of the layer changed on the way",
-        "Look at what happened at this step: a layer that was frozen, or a group that a schedule left out.",
+        "Check what changed at this step, such as a layer that was frozen, or a group that a schedule left out.",
     ),
     Cause.ALL_RATES: (
         "all rates differ from those of the small networks",

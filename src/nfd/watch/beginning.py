@@ -1,4 +1,4 @@
-"""How a training began: tensors that did not begin as their plan says, and the alerts that follow from that.
+"""How a training began: tensors whose initial weights are not those of the plan, and the alerts that follow from that.
 
 The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took its own number from
 the tensor of the base, of N' numbers. A start is another one where
@@ -30,7 +30,9 @@ from nfd.watch.starts import Starts
 
 _LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
 _SHOWN = 4  # kinds of tensors, by name
-_OTHERWISE = " Pass nfd.Watch(..., own_start=True) where the model is meant to begin otherwise, as from a checkpoint."
+_OTHERWISE = (
+    " If the model is meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class StartAlert(Alert):
         texts = [_text(name, own) for name, own in kinds.items()]
         more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
         count = f"{len(self.tensors)} tensors" if len(self.tensors) > 1 else "a tensor"
-        return f"step 0: {count} did not begin as the plan says: {'; '.join(texts[:_SHOWN])}{more}. {self.remedy}"
+        return f"step 0: {count} did not start as planned: {'; '.join(texts[:_SHOWN])}{more}. {self.remedy}"
 
 
 class Beginning:

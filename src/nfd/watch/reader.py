@@ -98,7 +98,7 @@ class Reader:
         distinct = {h.data_ptr(): h for h in seen}.values()
         kept = [Kept("outputs and stream of the sample", str(before.outputs.device), sum(h.nbytes for h in distinct))]
         if self.starts.kept:
-            kept.append(Kept("starts of matrices", "cpu", sum(start.nbytes for start in self.starts.kept.values())))
+            kept.append(Kept("initial matrices", "cpu", sum(start.nbytes for start in self.starts.kept.values())))
         if self._previous:
             place = str(next(iter(self._previous.values())).device)
             kept.append(Kept("matrices before the next step", place, sum(w.nbytes for w in self._previous.values())))

@@ -60,7 +60,7 @@ class Watch:
             (``nfd.watch.bands``); a meter that leaves its band raises an alert. An object of yours with
             ``alerts(rows)`` works too.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
-        own_start: whether the model is meant to begin otherwise than the plan says, as from weights that were trained.
+        own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
             Initial weights are then not compared with the plan (``nfd.watch.beginning``).
         samples: samples per step. If given, the gradients of the eight steps before every look are added to ``noise``.
             They must be unclipped, and not yet set to zero.
@@ -237,7 +237,7 @@ class Watch:
         return [WatchRow(self.steps, "noise_scale", None, None, scale)] if math.isfinite(scale) else []
 
     def _begin(self, beginning: Beginning) -> None:
-        """Alert to what did not begin as planned, and to nothing else yet."""
+        """Alert to initial weights that are not those of the plan, and to nothing else yet."""
         self._beginning = beginning
         self.alerts: list[Any] = list(beginning.alerts)
 

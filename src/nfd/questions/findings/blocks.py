@@ -25,9 +25,9 @@ _MEANINGS = {
     ("inner_update", "COLLAPSES"): "inner features learn less and less as depth grows",
     ("inner_update", "STABLE"): "inner features learn at every depth",
     ("inner_update", "GROWS"): "inner features move more the deeper the network",
-    ("function_update_inner", "COLLAPSES"): "what inner layers do to the function vanishes with depth",
-    ("function_update_inner", "STABLE"): "what inner layers do to the function depends little on depth",
-    ("function_update_inner", "GROWS"): "what inner layers do to the function grows with depth",
+    ("function_update_inner", "COLLAPSES"): "the effect of inner layers on the function vanishes with depth",
+    ("function_update_inner", "STABLE"): "the effect of inner layers on the function depends little on depth",
+    ("function_update_inner", "GROWS"): "the effect of inner layers on the function grows with depth",
 }
 _CAPTION = (
     "Bars: 95 % intervals over {seeds} networks of width {width}. RMS, on held-out samples, of what training changed: "
