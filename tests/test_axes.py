@@ -149,7 +149,7 @@ def test_an_optimum_at_the_end_of_its_grid_is_said_and_not_fitted() -> None:
     assert whole.exponent.value == pytest.approx(1, abs=0.01)
     assert cut.exponent.value == pytest.approx(1, abs=0.01)
     assert "best rate is not known" not in whole.sentence
-    assert "The best rate is not known at batch_size 4 and width 16 and depth 2; batch_size 4 and width 8" in cut.sentence
+    assert "best rate is not known at batch_size 4 and width 16 and depth 2; batch_size 4 and width 8" in cut.sentence
     assert math.isnan(cut.best((8, 2), 4).value)
     assert math.isnan(along({1: 0.0, 2: 7.0}).exponent.value)  # one value is left
 

@@ -131,7 +131,7 @@ def test_the_horizon_is_bought_for_the_network_asked_about() -> None:
     assert low < 0.1 < high
     assert value == pytest.approx(0.1, abs=0.02)
     only = capacity_of_sweep(CapacityConfig(replicates=0, horizons=(1.0, 4.0)), cast(Sweep, Known()))
-    assert "What T = 2 would buy is not known" in "".join(answers_of(CapacityConfig(), only).sentences)
+    assert "What T = 2 would gain is not known" in "".join(answers_of(CapacityConfig(), only).sentences)
 
 
 class Backwards(Inline):

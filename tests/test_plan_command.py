@@ -130,7 +130,7 @@ def test_a_stored_plan_fits_its_run_alone(capsys: pytest.CaptureFixture[str]) ->
         ([], "plan needs a constructor"),
         (["planned_models:make", "--fits", "planned_models.py"], "is not a plan"),
         (["planned_models:make", "--fits", "nowhere.json"], "No such file"),
-        (["planned_models:make", "--fits", "plan.json", "--rule", "mup"], "got rule='mup'. Drop it"),
+        (["planned_models:make", "--fits", "plan.json", "--rule", "mup"], "got rule='mup', which"),
         (["planned_models:make", "--fits", "plan.json", "--for", "megatron"], "got framework='megatron'"),
         (["planned_models:other"], "has no 'other'"),
         (["planned_models:make", "--schedule", "warmup=8"], "schedule is for a run"),

@@ -140,7 +140,7 @@ def test_rates_that_a_scheduler_names_are_those_of_the_base() -> None:
     ("schedule", "message"),
     [
         (3, "schedule must be a function of the step"),
-        (lambda optimizer: "cosine", "its answer to an optimizer is str"),
+        (lambda optimizer: "cosine", "called with an optimizer it returned str"),
         (torch.optim.lr_scheduler.ReduceLROnPlateau, "needs no measurement"),
         (partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=4), "cycle_momentum=False"),
         (lambda step: 1.0 - step, r"schedule\(2\) must be at least 0"),

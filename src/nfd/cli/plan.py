@@ -44,8 +44,8 @@ class PlanCommand(Options, PlanConfig):
         unused = [*([] if self.config else config.changed(*others)), *self.changed("framework")]
         if self.fits and unused:
             raise UsageError(
-                "--fits compares an earlier plan with the network of --width and --depth and with a run; it makes no "
-                f"plan, so that {', '.join(unused)} would change nothing. Drop it."
+                "--fits compares an earlier plan with the network of --width and --depth, and with a run; got "
+                f"{', '.join(unused)}, which would change nothing. Drop it."
             )
 
     def answer(self, config: PlanConfig, directory: Path, command: str) -> int:
