@@ -147,7 +147,7 @@ def test_eq_8_cures_the_inner_layers_and_moves_the_trouble() -> None:
 
 def test_adam_has_the_same_trade() -> None:
     """Inner rate L^0 and outer L^-1/2 in the paper's variables; both L^-1/2 starve the inner layers."""
-    depths, batches = [4, 8, 16, 32], vectors(10)
+    depths, batches = [4, 8, 16], vectors(10)
     both = {
         rule: rows(nfd.check(two_layer, [64], depths, batches, rule=rule, optimizer="adam", eta_c=0.02, seeds=3))
         for rule in ("depth-mup", "depth-mup-inner")
@@ -175,13 +175,13 @@ def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
 
 def test_a_broken_parameterisation_is_caught() -> None:
     """Standard rates: the update of the function grows with width, and the stream with depth, as no 1/L is there."""
-    found = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="standard", eta_c=0.1, seeds=2)
+    found = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), rule="standard", eta_c=0.1, seeds=2)
     assert not found.ok
     table = rows(found)
     assert table["stream_update", "depth"]["verdict"] == "GROWS"
     assert table["function_update", "width"]["verdict"] == "GROWS"
     assert "rates do not follow it" in table["function_update", "width"]["cause"]
-    mended = nfd.check(Residual, [32, 64, 128, 256], [2, 4, 8], vectors(4), rule="mup", eta_c=0.3, seeds=2)
+    mended = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), rule="mup", eta_c=0.3, seeds=2)
     assert abs(rows(mended)["function_update", "width"]["slope"]) < 0.15
 
 

@@ -16,6 +16,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,9 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+@cache
 def blocks_of(page: str) -> list[Block]:
-    tokens = MarkdownIt().parse((ROOT / page).read_text())
+    tokens = MarkdownIt().disable("inline").parse((ROOT / page).read_text())
     return [
         Block(page, (token.map or [0])[0] + 1, token.info.split()[0] if token.info.strip() else "", token.content)
         for token in tokens

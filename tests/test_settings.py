@@ -371,7 +371,7 @@ PREDICTIONS = Probe(
         "weights": ["deferred", "structured"],
         "resolution": [0.5],
         "replicates": [3],
-        "rtol": [0.05],
+        "rtol": [0.2],
         "memory": ["150 KB", "9 KB"],
     },
 )
@@ -482,13 +482,13 @@ MODEL_TRANSFERS = Probe(
         "halving": [True],
     },
 )
-MODELS_SIZED: Settings = {"widths": (4, 8, 16), "depths": (2, 4, 8), "seeds": 4, "steps": 2, "batch": 4}
+MODELS_SIZED: Settings = {"widths": (4, 8, 16), "depths": (1, 2, 4), "seeds": 4, "steps": 2, "batch": 4}
 MODEL_CAPACITIES = Probe(
     model_capacity_numbers,
     [(MODELS_SIZED, ()), (MODELS_SIZED | IMAGES, OF_IMAGES)],
     OF_MODELS
     | {
-        "rule": ["mup", "ntk"], "widths": [(4, 8, 20)], "depths": [(2, 4, 10)], "lr": [0.1], "width": [9], "depth": [9],
+        "rule": ["mup", "ntk"], "widths": [(4, 8, 20)], "depths": [(1, 2, 5)], "lr": [0.1], "width": [9], "depth": [9],
         "lengths": [(1,)],
         "parameters": ["2k", "many parameters"], "flops": ["9G"],
     },
