@@ -131,10 +131,16 @@ def lines_of(block: Block) -> Iterator[Line]:
                 yield Line(block.page, (words[0].removeprefix(".venv/bin/"), *words[1:]))
 
 
-# What stands on several pages is run where it stands first.
-LINES = list({line.words: line for block in reversed(BLOCKS) for line in reversed(list(lines_of(block)))}.values())[
-    ::-1
-]
+def lines() -> list[Line]:
+    """What stands on several pages once, where it stands first: how-tos lead, since later lines need earlier ones."""
+    first = dict[tuple[str, ...], Line]()
+    for block in sorted(BLOCKS, key=lambda block: not block.page.startswith("docs/howto/")):
+        for line in lines_of(block):
+            first.setdefault(line.words, line)
+    return list(first.values())
+
+
+LINES = lines()
 
 
 @pytest.mark.parametrize("page", PAGES)

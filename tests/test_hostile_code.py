@@ -167,7 +167,7 @@ def test_nothing_reaches_a_network_and_no_data_is_unpickled(tmp_path: Path, comm
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "grid.toml").write_text(GRID)
     (tmp_path / "model.py").write_text(
-        "import nfd\ndef make(width, depth):\n    return nfd.MLP(64, 10, width, depth)\n"
+        "import nfd\ndef make(width, depth):\n    return nfd.ResNet(64, 10, width, depth)\n"
     )
     seen = tmp_path / "seen"
     path = os.pathsep.join([str(tmp_path / "hook"), str(tmp_path), str(SOURCE.parent)])
