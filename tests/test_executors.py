@@ -339,6 +339,16 @@ class TestProcesses:
         assert not first & ids(executor, tasks.process)
         assert not multiprocessing.active_children()
 
+    def test_prepared_workers_load_a_module_before_their_first_task(self) -> None:
+        with Processes(1) as executor:
+            executor.prepare("colorsys")
+            (worker,) = multiprocessing.active_children()
+            (outcome,) = executor.run(lambda name: (os.getpid(), name in sys.modules), ["colorsys"])
+            assert outcome.value == (worker.pid, True)
+            executor.prepare("colorsys")
+            assert multiprocessing.active_children() == [worker]
+        assert not multiprocessing.active_children()
+
     @pytest.mark.slow
     def test_a_function_that_workers_cannot_load_stops_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         module = type(sys)("only_here")

@@ -37,6 +37,7 @@ from nfd.cli.logs import LogConfig
 from nfd.cli.main import main
 from nfd.cli.options import DeviceOptions, Options
 from nfd.cli.predict import ModelPredictCommand
+from nfd.cli.study import StudyCommand
 from nfd.cli.sweep import SweepCommand
 from nfd.cli.sweeping import ExecutorOptions, SweepOptions
 from nfd.cli.transfer import ModelTransferCommand, TransferCommand
@@ -54,7 +55,7 @@ from nfd.questions.training_lines import training_lines
 from nfd.questions.transfer_sweep import transfer_of_sweep
 from nfd.runs.config import Config
 from nfd.runs.executors import executor_named
-from nfd.runs.executors.executor import Executor, Outcome, unnoticed
+from nfd.runs.executors.executor import Executor, Inline, Outcome, unnoticed
 from nfd.runs.model_settings import CheckConfig, ModelPredictConfig, PlanConfig
 from nfd.runs.records import ConfiguredRun, dataset_of, run_key, train_group
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
@@ -799,11 +800,29 @@ def test_every_command_uses_out_config_device_and_where_it_trains(kind: type[Opt
     else:
         assert kind.defaults(["--config", "settings.toml"]).seed == 7  # type: ignore[attr-defined]
     if issubclass(kind, ExecutorOptions):
-        stopped_at("nfd.cli.sweeping.ExecutorOptions.chosen_executor", made(kind))
+        stopped_at("nfd.runs.executors.executor_named", made(kind))
     if issubclass(kind, DeviceOptions):
         inline = {"executor": "inline"} if issubclass(kind, ExecutorOptions) else {}
         with pytest.raises(ValueError, match="device"):
             made(kind, device="nowhere", **inline).run("")
+
+
+def test_workers_are_prepared_where_networks_will_be_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prepared = list[str]()
+
+    class Noting(Inline):
+        def prepare(self, module: str) -> None:
+            prepared.append(module)
+
+    def count(kind: type[Options], **options: Any) -> int:
+        prepared.clear()
+        made(kind, **options).guarded(tmp_path, lambda: 0)
+        return len(prepared)
+
+    monkeypatch.setattr("nfd.runs.executors.executor_named", lambda name, **options: Noting())
+    assert (count(StudyCommand), count(TransferCommand), count(TransferCommand, log="runs.csv")) == (1, 1, 0)
+    (tmp_path / "runs.sqlite").touch()
+    assert count(StudyCommand) == 0
 
 
 def test_where_networks_are_trained_reaches_the_executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

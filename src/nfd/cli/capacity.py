@@ -72,7 +72,7 @@ class ModelCapacityCommand(CapacityPage, ModelOptions, ExecutorOptions, ModelCap
         from nfd.questions.model_sweeps import capacity_of_model
         from nfd.questions.next_steps import NextSteps
 
-        executor = self.chosen_executor()
+        executor = self.chosen_executor
         capacity, data = capacity_of_model(config, self.model, out=directory, executor=executor, device=self.device)
         answers = answers_of(config, capacity)
         steps = NextSteps(self.model, self.device, self.out).after_capacity(config, answers)

@@ -29,6 +29,10 @@ class LogOptions(Options):
     columns: tuple[str, ...] = ()
     """which column holds what, where its name is not recognised: lr=config/learning_rate; seed= ignores one"""
 
+    @property
+    def trains(self) -> bool:
+        return not self.log
+
     def named_columns(self) -> dict[str, str | None]:
         """The columns by field."""
         pairs = [pair.partition("=") for pair in self.columns]

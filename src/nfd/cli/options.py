@@ -51,6 +51,11 @@ class Options(Config):
         """The files that are written to OUT; ``*`` stands for any text."""
         return [*PAGE]
 
+    @property
+    def trains(self) -> bool:
+        """Whether what is asked needs networks that are trained for it."""
+        return True
+
     def check_used(self, config: Any) -> None:
         """UsageError for options that have no part in what is asked."""
 

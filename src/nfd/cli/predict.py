@@ -51,7 +51,7 @@ class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelP
         from nfd.questions.next_steps import NextSteps
         from nfd.questions.prediction import prediction_of_model
 
-        executor = self.chosen_executor()
+        executor = self.chosen_executor
         predicted = prediction_of_model(config, self.model, out=directory, executor=executor, device=self.device)
         steps = NextSteps(self.model, self.device, self.out).after_predict(config, predicted.lr)
         return self.write(predicted, directory, command, steps)
@@ -72,6 +72,6 @@ class PredictCommand(PredictionFiles, ExecutorOptions, PredictConfig):
     def answer(self, config: PredictConfig, directory: Path, command: str) -> int:
         from nfd.questions.prediction import prediction
 
-        executor = self.chosen_executor()
+        executor = self.chosen_executor
         predicted = prediction(config, device=self.device, out=directory, executor=executor, progress=True)
         return self.write(predicted, directory, command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,13 @@ from nfd.cli.options import DeviceOptions
 from nfd.core.errors import UsageError
 from nfd.core.names import ExecutorName, TrackerName
 from nfd.runs.config import Count
+from nfd.store.database import FILE
 
 if TYPE_CHECKING:
     from nfd.runs.executors import Executor
     from nfd.runs.sweep import Sweep
+
+_LOADED = "nfd.runs.replicates"  # with all that a run of any kind needs
 
 
 class ExecutorOptions(DeviceOptions):
@@ -34,6 +38,7 @@ class ExecutorOptions(DeviceOptions):
     gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
     """GPUs that a task takes, for Ray's placement"""
 
+    @cached_property
     def chosen_executor(self) -> Executor:
         """The executor that the options describe."""
         from nfd.runs.executors import executor_named
@@ -51,7 +56,7 @@ class ExecutorOptions(DeviceOptions):
         from nfd.runs.trackers import tracker_named
 
         trackers = [tracker_named(name, directory) for name in self.trackers()]
-        return Sweep(directory, self.chosen_executor(), device=self.device, trackers=trackers, progress=True)
+        return Sweep(directory, self.chosen_executor, device=self.device, trackers=trackers, progress=True)
 
     def trackers(self) -> Sequence[str]:
         """The names of the trackers that log every run."""
@@ -62,7 +67,11 @@ class ExecutorOptions(DeviceOptions):
         return directory
 
     def guarded(self, directory: Path, work: Callable[[], int]) -> int:
-        return resumable(self.runs_in(directory), work)
+        runs = self.runs_in(directory)
+        with self.chosen_executor as executor:
+            if self.trains and not (runs / FILE).exists():  # a command that goes on may have nothing to train
+                executor.prepare(_LOADED)
+            return resumable(runs, work)
 
 
 class SweepOptions(ExecutorOptions):

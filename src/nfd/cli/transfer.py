@@ -78,7 +78,7 @@ class ModelTransferCommand(TransferPage, ModelOptions, ExecutorOptions, ModelTra
         from nfd.questions.model_sweeps import transfer_of_model
         from nfd.questions.next_steps import NextSteps
 
-        executor = self.chosen_executor()
+        executor = self.chosen_executor
         transfer, data = transfer_of_model(config, self.model, out=directory, executor=executor, device=self.device)
         steps = NextSteps(self.model, self.device, self.out).after_transfer(config, transfer)
         report = self.report(transfer, config, command, [f"{self.model}, {data}."])

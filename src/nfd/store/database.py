@@ -13,6 +13,7 @@ from nfd.core.errors import InputError
 from nfd.core.files import write_bytes
 from nfd.core.ownership import STORE_ID
 
+FILE = "runs.sqlite"  # in the directory of a sweep
 VERSION = 1
 
 _WAIT = 10.0  # seconds for a reader that meets a checkpoint, or for another program that looks into the file

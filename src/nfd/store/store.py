@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nfd.core.errors import NoFileError, check_choice
 from nfd.core.files import expanded, prepare_directory
 from nfd.store.blobs import pack, unpack
-from nfd.store.database import create, for_driver, for_reader, identify, memory, transaction, translated
+from nfd.store.database import FILE, create, for_driver, for_reader, identify, memory, transaction, translated
 from nfd.store.lock import DriverLock, timestamp
 from nfd.store.rows import COLUMNS, STATUSES, Record, decode, encode, matching
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "Store"]
 
-FILE = "runs.sqlite"
 IN_MEMORY = Path(":memory:")
 
 

@@ -39,6 +39,13 @@ class Executor(Protocol):
         """End the workers that wait."""
         return
 
+    def prepare(self, module: str) -> None:
+        """Where there are processes to start, start them: they load this module while the caller does something else.
+
+        They end with the next ``with`` statement, or with the next ``run`` outside of one.
+        """
+        return
+
     @property
     def slots(self) -> int:
         """How many tasks run at once."""

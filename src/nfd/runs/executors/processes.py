@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType
@@ -30,6 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _LOOK = 1.0  # seconds after which deaths are looked for that no pipe tells, as when a task's own child keeps it open
+_PATIENCE = 2.0  # seconds in which a worker may end by itself
 _STARTS = 5  # rounds of workers that are lost before they are ready, with no news between, are no accident
 _READY = b""
 _POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -55,6 +57,10 @@ class Processes(Executor):
         if not self._statements:
             _end(self._resting)
 
+    def prepare(self, module: str) -> None:
+        """Start every process now, which loads this module; see ``Executor.prepare``."""
+        self._resting += [_Worker(self.threads, module) for _ in range(self.workers - len(self._resting))]
+
     @property
     def slots(self) -> int:
         """The number of processes."""
@@ -71,8 +77,10 @@ class Processes(Executor):
         """
         packed = packed_function(function)
         resting, self._resting = self._resting, []
-        ready = [worker for worker in resting if worker.function == packed and worker.process.is_alive()]
+        ready = [worker for worker in resting if worker.function in (packed, None) and worker.process.is_alive()]
         _end([worker for worker in resting if worker not in ready])
+        for worker in ready:
+            worker.learn(packed)
         return outcomes(_Workers(packed, self, ready), tasks, started, self.attempts)
 
     def rest(self, workers: list[_Worker]) -> None:
@@ -97,7 +105,8 @@ class _Workers:
     def hand(self, index: int, task: bytes) -> None:
         idle = next((worker for worker in self._workers if worker.index is None), None)
         if idle is None:
-            idle = _Worker(self._function, self._threads)
+            idle = _Worker(self._threads)
+            idle.learn(self._function)
             self._workers.append(idle)
         idle.hand(index, task)
 
@@ -136,24 +145,32 @@ class _Workers:
 
 
 class _Worker:
-    """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits."""
+    """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits.
 
-    def __init__(self, function: bytes, threads: int) -> None:
-        self.function = function
+    It loads ``module``, where one is named, before it is told its function.
+    """
+
+    def __init__(self, threads: int, module: str | None = None) -> None:
+        self.function: bytes | None = None
         self.index: int | None = None
         self.ready = False
         context = multiprocessing.get_context("spawn")
         self.pipe, end = context.Pipe(duplex=True)
-        self.process = context.Process(target=_serve, args=(end, threads), daemon=True)
+        self.process = context.Process(target=_serve, args=(end, threads, module), daemon=True)
         try:
             with _one_start_at_a_time, _inheriting_nothing():
                 self.process.start()
             end.close()  # so that the worker's is the last one, and its death the end of the pipe
-            self._send(function)
         except BaseException:  # nobody holds this worker yet
             if self.process.pid is not None:
                 self.stop(patience=0.0)
             raise
+
+    def learn(self, function: bytes) -> None:
+        """Tell it its packed function, once."""
+        if self.function is None:
+            self.function = function
+            self._send(function)
 
     def hand(self, index: int, task: bytes) -> None:
         """Give it a packed task."""
@@ -177,7 +194,7 @@ class _Worker:
             raise EOFError
         return None
 
-    def stop(self, patience: float = 2.0) -> str:
+    def stop(self, patience: float = _PATIENCE) -> str:
         """Let the process end by itself for some seconds, then kill it; how it ended, in words."""
         self.pipe.close()
         self.process.join(patience)
@@ -193,11 +210,12 @@ class _Worker:
 
 
 def _end(workers: list[_Worker]) -> None:
-    """End workers, all together; idle ones notice that their pipe is closed."""
+    """End workers, all together; those that wait for a task notice that their pipe is closed."""
     for worker in workers:
         worker.pipe.close()
     while workers:
-        workers.pop().stop()
+        worker = workers.pop()
+        worker.stop(_PATIENCE if worker.ready else 0.0)
 
 
 @contextmanager
@@ -214,12 +232,14 @@ def _inheriting_nothing() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _serve(pipe: Connection, threads: int) -> None:
+def _serve(pipe: Connection, threads: int, module: str | None) -> None:
     """Receive the function, then tasks until the pipe ends; each is answered by its packed outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops its workers
     unblock()
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     os.environ.update(dict.fromkeys(_POOLS, str(threads)))  # before the libraries are loaded that read it
+    if module is not None:
+        import_module(module)
     with suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone
         try:
             function = unpacked(pipe.recv_bytes())
