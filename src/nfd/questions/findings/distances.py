@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, Interval, interval, log_slope, squared_distances, systematic_squares
+from nfd.core.statistics import UNKNOWN, intervals, log_slope, squared_distances, systematic_squares
 from nfd.core.tables import Row
 from nfd.questions.findings.finding import (
     INFINITE,
@@ -111,18 +111,14 @@ def by_depth(study: Study) -> Finding | None:
 def _rows(series: str, axis: str, points: Sequence[int], squares: Squares, *samples: Tensor, **about: Any) -> list[Row]:
     """Distances of samples [seeds, points, ...], with settings as columns."""
     return [
-        {"series": series, **about, axis: point} | columns("distance", _squared(k, squares, *samples).root())
-        for k, point in enumerate(points)
+        {"series": series, **about, axis: point} | columns("distance", squared.root())
+        for point, squared in zip(points, intervals(squares, *samples), strict=True)
     ]
-
-
-def _squared(k: int, squares: Squares, *samples: Tensor) -> Interval:
-    return interval(lambda *s: squares(*s)[k], *samples)
 
 
 def _slope(series: str, points: Sequence[int], squares: Squares, *samples: Tensor) -> Row:
     """The exponent of the distance, where every point is resolved from zero."""
-    resolved = all(_squared(k, squares, *samples).low > 0 for k in range(len(points)))
+    resolved = all(squared.low > 0 for squared in intervals(squares, *samples))
     if len(points) < 2 or not resolved:
         return slope_row(series, UNKNOWN)
     return fitted(series, lambda *s: log_slope(points, squares(*s).clamp_min(1e-300).sqrt()), *samples)
