@@ -202,6 +202,20 @@ def test_predictions_repeat_bitwise(batches: tuple[Tensor, Tensor]) -> None:
     assert not torch.equal(nfd.predict(*batches, **kwargs).outputs, nfd.predict(*batches, seed=1, **kwargs).outputs)
 
 
+def test_the_last_update_is_made_where_something_is_read_after_it(
+    batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (values[:3] for values in batches)
+    updates = list[int]()
+    step = nfd.SGD.step
+    monkeypatch.setattr(nfd.SGD, "step", lambda self: (updates.append(1), step(self)))
+    kwargs: dict[str, Any] = {"depth": 1, "width": 16, "replicates": 2, "classes": 10, "weights": "dense"}
+    alone = nfd.predict(x, y, **kwargs)
+    count = len(updates)
+    evaluated = nfd.predict(x, y, eval_inputs=x[0], **kwargs)
+    assert (count * 3, torch.equal(alone.outputs, evaluated.outputs)) == ((len(updates) - count) * 2, True)
+
+
 def test_a_prediction_is_a_sweep_that_goes_on_and_runs_anywhere(
     batches: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,9 @@ def trained(replicate: Replicate) -> Trajectory:
     optimizer = optimizer_named("sgd", net.param_groups(1.0, problem.rule), momentum=problem.momentum)
     outputs = task.inputs.new_full((task.steps, task.batch, task.outputs), torch.nan)
     diverged, updates = None, dict[int, dict[str, float]]()
-    for row in train(net, optimizer, task.batches, task.value, rates=problem.eta_c):
+    is_read_after = bool(recorded(net)) or not (task.eval_inputs is None and replicate.probes is None)
+    followed = task.steps if is_read_after else task.steps - 1
+    for row in train(net, optimizer, task.batches, task.value, rates=problem.eta_c, updates=followed):
         outputs[row.step] = row.outputs
         if row.diverged:
             diverged = row.step

@@ -56,6 +56,7 @@ def train(
     *,
     rates: Rates | None = None,
     around: Around | None = None,
+    updates: int | None = None,
 ) -> Iterator[Step]:
     """Train on one batch after the other, and yield a ``Step`` after every update. A divergence ends the training.
 
@@ -70,6 +71,7 @@ def train(
         rates: factors on every group's learning rate, one per step or a function of the step, of a stack ``[R]``;
             undone at the end.
         around: gives a context for the forward and backward pass of a step; the update comes after it.
+        updates: how many batches are followed by an update, if not all: the last is of no use where only rows are read.
     """
     with _scheduled(optimizer, rates) as set_rates:
         for step, (inputs, targets) in enumerate(_noting(batches)):
@@ -80,9 +82,10 @@ def train(
                 value = loss(outputs, targets)
                 losses, seen = value.detach(), outputs.detach() if isinstance(outputs, Tensor) else outputs
                 row = Step(step, losses, seen, diverged=not bool(losses.isfinite().any()))  # the one wait for a device
-                if not row.diverged:
+                is_followed = not row.diverged and (updates is None or step < updates)
+                if is_followed:
                     value.sum().backward()  # type: ignore[no-untyped-call]
-            if not row.diverged:
+            if is_followed:
                 optimizer.step()
             yield row
             if row.diverged:
