@@ -6,13 +6,13 @@ python examples/eq8.py --page docs                          # trains nothing: wr
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import eq8_page
 import torch
+from figure_options import parser
 from torch import Tensor
 
 import nfd
@@ -99,12 +99,7 @@ def main(data_dir: str | None, store: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", help="CIFAR-10; by default scikit-learn's digits")
-    parser.add_argument("--store", type=Path, default=Path("out/figures"), help="trained networks: nfd figure's OUT")
-    parser.add_argument("--out", type=Path, default=Path("docs"))
-    parser.add_argument("--page", type=Path, help=f"a folder with {NUMBERS}: write its page again")
-    a = parser.parse_args()
+    a = parser(__doc__, NUMBERS).parse_args()
     if a.page:
         eq8_page.write(a.page, NUMBERS)
     else:

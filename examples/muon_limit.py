@@ -14,11 +14,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import muon_limit_page
-import transfer_gpt
 import wide_gpt
+from kept_jobs import Found, results
 from muon_limit_numbers import Row, case_name, row, rows_of_check, rows_of_transfer, write_numbers
 from muon_networks import ROLES, MakeModel, Networks
 from torch import Tensor
@@ -36,7 +36,6 @@ from nfd.scaling.rules import Power
 OUT = "out/muon"
 MOST = 2**60  # a width that no network has
 Pair = tuple[Tensor, Tensor]
-Found = dict[str, Any]
 
 
 # ---- what is asked --------------------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ class OfGpt(Case):
     @property
     def eval_batches(self) -> list[Pair]:
         """Bytes of a file that no network is trained on."""
-        return list(wide_gpt.batches(8, ("argparse.py",), seed=1))
+        return wide_gpt.held_out(8)
 
     @property
     def sizes(self) -> tuple[Sequence[int], Sequence[int]]:
@@ -261,7 +260,7 @@ def jobs(setting: Setting) -> list[Job]:
 
 def main(setting: Setting, asked: Sequence[Job], out: Path) -> None:
     """Do what is missing, and write the page anew after each job."""
-    for known in transfer_gpt.results(asked, prepare_directory(out), None):
+    for known in results(asked, prepare_directory(out), None):
         rows: dict[str, list[Row]] = {}
         for job in (job for job in asked if job.name in known):
             rows.setdefault(job.case.name if isinstance(job, Limit) else job.name, []).extend(known[job.name]["rows"])

@@ -6,7 +6,6 @@ python examples/open_settings.py --page docs                          # trains n
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import open_settings_page
 import torch
+from figure_options import parser
 from torch import Tensor
 
 import nfd
@@ -118,13 +118,9 @@ def main(data_dir: str | None, exact_dir: str | None, store: Path, out: Path) ->
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", help="CIFAR-10; by default scikit-learn's digits")
-    parser.add_argument("--exact-dir", help="CIFAR-10's binary files, where --data-dir is not of exact pixels")
-    parser.add_argument("--store", type=Path, default=Path("out/figures"), help="trained networks: nfd figure's OUT")
-    parser.add_argument("--out", type=Path, default=Path("docs"))
-    parser.add_argument("--page", type=Path, help=f"a folder with {NUMBERS}: write its page again")
-    a = parser.parse_args()
+    options = parser(__doc__, NUMBERS)
+    options.add_argument("--exact-dir", help="CIFAR-10's binary files, where --data-dir is not of exact pixels")
+    a = options.parse_args()
     if a.page:
         open_settings_page.write(a.page, NUMBERS)
     else:

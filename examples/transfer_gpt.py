@@ -11,20 +11,19 @@ the same command continues from there.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transfer_gpt_page
 import wide_gpt
+from kept_jobs import Found, done, results
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory, write_json
+from nfd.core.files import prepare_directory
 from nfd.core.statistics import mean
 from nfd.runs.executors.executor import Executor
 from nfd.runs.executors.processes import Processes
@@ -38,7 +37,6 @@ MUON = (4e-3, 8e-3, 16e-3, 32e-3, 64e-3)
 EVALUATED = 8  # batches
 
 Pair = tuple[Tensor, Tensor]
-Found = dict[str, Any]
 
 
 def make_model(width: int, depth: int) -> nn.Module:
@@ -53,7 +51,7 @@ def batches(steps: int = 40) -> list[Pair]:
 
 def eval_batches() -> list[Pair]:
     """Bytes of a file that no network is trained on."""
-    return list(wide_gpt.batches(EVALUATED, ("argparse.py",), seed=1))
+    return wide_gpt.held_out(EVALUATED)
 
 
 @dataclass(frozen=True)
@@ -256,31 +254,6 @@ def distinct(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, list[str]]]:
 
 
 # ---- the whole ------------------------------------------------------------------------------------------------
-
-
-def done(jobs: Sequence[Job], out: Path) -> dict[str, Found]:
-    """What was found before with these settings, by name of the job."""
-    known = {}
-    for job in jobs:
-        path = out / f"{job.name}.json"
-        if path.exists() and (found := json.loads(path.read_text()))["settings"] == settings(job):
-            known[job.name] = found
-    return known
-
-
-def results(jobs: Sequence[Job], out: Path, executor: Executor | None) -> Iterator[Mapping[str, Found]]:
-    """What is known after each job; what was done before is not done again."""
-    known: dict[str, Found] = {}
-    for job in jobs:
-        if not done([job], out):
-            write_json(out / f"{job.name}.json", {"settings": settings(job)} | job.measured(known, out, executor))
-        known |= done([job], out)
-        yield known
-
-
-def settings(job: Job) -> Found:
-    """As JSON holds them."""
-    return json.loads(json.dumps(asdict(job)))
 
 
 def main(

@@ -68,6 +68,11 @@ def batches(
         yield rows[:, :-1], rows[:, 1:]
 
 
+def held_out(count: int) -> list[tuple[Tensor, Tensor]]:
+    """Batches of a file that no network is trained on."""
+    return list(batches(count, ("argparse.py",), seed=1))
+
+
 def main(
     width: int, layers: int, tokens: int, dense: bool, lr: float, adamw_lr: float, seed: int = 0, out: str | None = None
 ) -> list[float]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from nfd.scaling.matrices import Layout
 from nfd.scaling.rules import Power, Role
 from nfd.scaling.sizes import Ratios, Start, Whole
+
+Layout = Literal["out-in", "in-out"]
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
 
 from nfd.scaling.blocks import in_any_block
+from nfd.scaling.entry import Entry, Layout
 from nfd.scaling.roles import Anatomy, Scaling
 from nfd.scaling.rules import is_spectral
 from nfd.scaling.tensors import TensorInfo
 
-if TYPE_CHECKING:
-    from nfd.scaling.entry import Entry
-
-Layout = Literal["out-in", "in-out"]
 _SEVERAL = re.compile(r"qkv|c_attn|in_proj|query_key_value|gate_up", re.IGNORECASE)  # names of fused projections
 
 
