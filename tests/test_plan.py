@@ -377,6 +377,15 @@ def test_what_cannot_be_decided_is_asked() -> None:
     assert plan.rate("w") == 0.5
 
 
+def test_the_name_that_a_question_prints_is_a_pattern_that_answers_it() -> None:
+    model = Residual(32, 2)
+    model.blocks[1].up.weight = model.blocks[0].up.weight
+    with pytest.raises(ValueError, match=r"decide 1 tensor:\n  blocks\.\*\.up\.weight: shared by"):
+        nfd.plan(model, base_width=8, base_depth=2, sample=VECTORS)
+    plan = nfd.plan(model, base_width=8, base_depth=2, sample=VECTORS, roles={"blocks.*.up.weight": "inner"})
+    assert plan.entries["blocks.0.up.weight"].role == "inner"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

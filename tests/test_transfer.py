@@ -338,6 +338,9 @@ def test_the_recommendation_says_what_to_do() -> None:
     assert large.kind == "tune large"
     assert large.rate is not None
     assert large.rate.value == pytest.approx(2**-4.5, rel=0.1)
+    regret = moved.regret
+    assert regret is not None
+    assert f"of the progress of {regret.progress:.2g} nats at width 32" in str(large)
     assert "No rule transfers" in str(large)
     few = transfer_of_sweep(config(seeds=2), cast(Sweep, Known(0.0, 0.0, start=-1.0))).rules
     assert (recommended(few).kind, "with 4 seeds" in str(recommended(few))) == ("more seeds", True)

@@ -27,7 +27,8 @@ class Recommendation:
         rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
         rate: the best one, at the smallest size for ``"use"``, else at the largest.
         small, large: sizes that were tuned and trained.
-        share: what the smallest network's best rate costs the largest, over its progress.
+        share: what the smallest network's best rate costs the largest, over its progress. progress: of the largest at
+            its own best rate, in nats below a uniform guess; not-a-number where it is not known.
         seeds: of each size. name: what the learning rate is called.
     """
 
@@ -39,6 +40,7 @@ class Recommendation:
     share: Interval | None
     seeds: int
     name: str = "eta_c"
+    progress: float = math.nan
 
     def __str__(self) -> str:
         if self.rule is None or self.rate is None:
@@ -50,6 +52,7 @@ class Recommendation:
                 "see whether that transfers."
             )
         cost = f"{_percent(self.share.value)} % [{_percent(self.share.low)}, {_percent(self.share.high)}]"
+        nats = f" of {self.progress:.2g} nats" if math.isfinite(self.progress) else ""
         if self.kind == "use":
             return (
                 f"Use {self.rule} at {self.name} = {rate}: tuned at {in_words(self.small)} it costs {cost} of the "
@@ -57,12 +60,13 @@ class Recommendation:
             )
         if self.kind == "more seeds":
             return (
-                f"No rule is known to transfer: {self.rule} costs {cost} of the progress at {large}. Ask again with "
-                f"{2 * self.seeds} seeds, or tune at the size that you train: there its best {self.name} is {rate}."
+                f"No rule is known to transfer: {self.rule} costs {cost} of the progress{nats} at {large}. Ask again "
+                f"with {2 * self.seeds} seeds or more steps, or tune at the size that you train: there its best "
+                f"{self.name} is {rate}."
             )
         return (
-            f"No rule transfers: {self.rule} costs {cost} of the progress at {large}. Tune at the size that you train: "
-            f"there its best {self.name} is {rate}."
+            f"No rule transfers: {self.rule} costs {cost} of the progress{nats} at {large}. Tune at the size that you "
+            f"train: there its best {self.name} is {rate}."
         )
 
 
@@ -78,8 +82,8 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
 
     def of(kind: Advice, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]) -> Recommendation:
         best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
-        rate, share = rate_of(best.optimum(tuned)), regrets[best.rule].share
-        return Recommendation(kind, best.rule, rate, small, large, share, seeds, best.rate)
+        rate, regret = rate_of(best.optimum(tuned)), regrets[best.rule]
+        return Recommendation(kind, best.rule, rate, small, large, regret.share, seeds, best.rate, regret.progress)
 
     if not known:
         return Recommendation("other rates", None, None, small, large, None, seeds)

@@ -94,9 +94,9 @@ def multipliers(
     grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in head_sizes(model).items() if d != before}
     if grown:
         notes.append(
-            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). Wrap what makes the queries in nfd.Scaled, or "
-            "where queries, keys and values are one matrix multiply the logits, by the factor in plan.multipliers; at "
-            "a fixed head size this is not needed."
+            "Heads grew: attention logits need 1/d instead of 1/sqrt(d). plan.apply_ wraps what makes the queries in "
+            "nfd.Scaled, by the factor in plan.multipliers: do not scale the logits again. Heads of a fixed size, and "
+            "more of them, need no factor."
         )
     return tied | grown, notes
 

@@ -92,7 +92,7 @@ def anatomy(
         if name not in decisions:
             decisions[name] = _outside(t, scaling, stream)
     for name, t in all_tensors.items():
-        if len(t.names) > 1 and not any(n in (roles or {}) for n in t.names):
+        if len(t.names) > 1 and decisions[name].reason is not RoleReason.USER:
             decisions[name] = _shared(t, decisions[name])
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
     if traced is None:
