@@ -1,13 +1,11 @@
-"""``FactoredLinear``: a linear layer whose matrix is not stored, as a module of PyTorch: call, move, save and load."""
+"""``FactoredLinear``: a linear layer whose matrix is not stored, as a module of PyTorch, and how it is called."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, cast, get_args
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +14,6 @@ from torch._compile import _disable_dynamo
 from nfd.core.errors import (
     WIDEST,
     InputTypeError,
-    StateError,
     check_choice,
     check_count,
     check_device,
@@ -27,17 +24,16 @@ from nfd.core.errors import (
 from nfd.core.machine import keep_freed_memory
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, generator
+from nfd.nets.factored_state import FEEDBACKS, FactoredState
 from nfd.nets.guarded import Guarded
-from nfd.nets.matrix import Matrix
 from nfd.nets.query import Kept, Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 
-FEEDBACKS: tuple[Feedback, ...] = get_args(Feedback)
 _WIDE = 4096  # from here on batches take so much memory that it pays to keep it
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
-class FactoredLinear(nn.Module):
+class FactoredLinear(FactoredState):
     """``y = x W' + b`` with ``W = s W_0`` and an update in factors: the parameters, and two queries by a subclass.
 
     ``scale`` is s, which begins at ``std``; ``update`` is the small factor, which begins empty and grows; both are
@@ -48,9 +44,6 @@ class FactoredLinear(nn.Module):
     has_two_bases: ClassVar[bool] = True  # whether both sides of the update are coordinates in a basis
     original: nn.Module | None = None  # the module that it replaced, without its numbers
     suffix = ".weight"  # of the name of the tensor that it stands for
-    matrix: Matrix
-    update: Guarded
-    scale: Guarded
     bias: nn.Parameter | None
 
     def __init__(
@@ -83,11 +76,6 @@ class FactoredLinear(nn.Module):
             parameter.has_two_bases = self.has_two_bases
             parameter.accept()
         self._warned = False
-
-    @property
-    def kind(self) -> str:
-        """Its name in messages."""
-        return type(self).__name__
 
     @abstractmethod
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
@@ -190,108 +178,6 @@ class FactoredLinear(nn.Module):
                 f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
                 stacklevel=4,
             )
-
-    # ---- moving, saving and loading --------------------------------------------------------------------------
-
-    @contextmanager
-    def _without_factors(self) -> Iterator[None]:
-        """Within it PyTorch sees the bias alone: it would write through .data, or put others in place of s and D."""
-        factors = {name: self._parameters.pop(name) for name in ("update", "scale")}
-        try:
-            yield
-        finally:
-            self._parameters = factors | self._parameters
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FactoredLinear:
-        self._check()
-        example = fn(self.update.new_empty(0))
-        if example.is_meta:
-            raise InputTypeError(
-                f"A {self.kind} holds answered products and cannot go to the meta device. Build a new one."
-            )
-        if example.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"{self.kind} needs torch.float32 or torch.float64; got {example.dtype}.")
-        with self._without_factors():
-            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        with torch.no_grad():
-            self.update.convert(fn)
-            self.scale.convert(fn)
-        self.matrix.map(fn)
-        return self
-
-    def _check(self) -> None:
-        for name in ("update", "scale"):
-            parameter: Any = getattr(self, name)
-            if not isinstance(parameter, Guarded):
-                raise StateError(
-                    f"{name} of this {self.kind} was replaced by a {type(parameter).__name__}. It is a coordinate "
-                    "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
-                    f"device. Leave it to nfd.SGD, nfd.Muon, nfd.Shampoo and load_state_dict, or use {STORED}."
-                )
-            parameter.check()
-
-    def _identity(self) -> list[int]:
-        """What a saved state must agree with, sizes and feedback, and the source of what is still to be drawn."""
-        source = self.matrix.source
-        sizes = [self.out_features, self.in_features]
-        drawn = [source.seed, source.index, source.count, source.whole]
-        return [*sizes, FEEDBACKS.index(self.feedback), *drawn]
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        self._check()
-        state = {
-            "identity": torch.tensor(self._identity(), device="cpu"),
-            "std": torch.tensor(self.std, dtype=torch.float64, device="cpu"),
-            "scale": self.scale.numbers.clone(),
-            "update": self.update.numbers.clone(),
-            **self.matrix.state(),
-        }
-        destination.update({prefix + key: tensor for key, tensor in state.items()})
-        with self._without_factors():
-            super()._save_to_state_dict(destination, prefix, keep_vars)
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        expected: dict[str, Any] = {}
-        self._save_to_state_dict(expected, prefix, keep_vars=False)
-        lacking = [key for key in expected if key not in state_dict]
-        missing_keys.extend(lacking)
-        unexpected_keys.extend(k for k in state_dict if k.startswith(prefix) and k not in expected)
-        if lacking:
-            return
-        state = {key.removeprefix(prefix): state_dict[key] for key in expected}
-        contradiction = self._contradiction(state)
-        if contradiction:
-            error_msgs.append(prefix + contradiction)
-            return
-        self._restore(state)
-        with self._without_factors():
-            super()._load_from_state_dict(state_dict, prefix, local_metadata, False, [], [], error_msgs)
-
-    def _contradiction(self, state: dict[str, Tensor]) -> str:
-        """Why a saved state cannot be that of this layer; empty when it can."""
-        rows, columns, feedback = state["identity"].tolist()[:3]
-        if [rows, columns, feedback] != self._identity()[:3]:
-            return (
-                f"identity: the saved layer is {rows} x {columns} with {FEEDBACKS[feedback]} feedback; this one is "
-                f"{self.out_features} x {self.in_features} with {self.feedback} feedback."
-            )
-        misfit = next((key for key in ("std", "scale") if state[key].dim()), None) or self.matrix.misfit(state)
-        return f"{misfit}: its shape does not fit the other tensors of the saved layer." if misfit else ""
-
-    def _restore(self, state: dict[str, Tensor]) -> None:
-        self.std = float(state["std"])
-        self.matrix.restore(state, Increment(*state["identity"].tolist()[3:]))
-        self.scale.replace(state["scale"])
-        self.update.replace(state["update"])
 
     def _drawn_bias(self, source: Increment) -> Tensor:
         """``[out_features]``, uniform as ``nn.Linear`` draws it, on the CPU so that it is the same on every device."""

@@ -30,7 +30,8 @@ from nfd.core.names import Feedback, NetworkWeights, Regime
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.nets.factored import FEEDBACKS, FactoredLinear
+from nfd.nets.factored import FactoredLinear
+from nfd.nets.factored_state import FEEDBACKS
 from nfd.nets.recorded import RecordedLinear
 from nfd.nets.scaled_network import ScaledNetwork
 from nfd.nets.streams import Arithmetic, Streams

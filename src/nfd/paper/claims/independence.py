@@ -100,10 +100,9 @@ def _mup_diverges(evidence: Evidence) -> Judged:
     ended = {L: sum(r.status == "diverged" for r in some) for L, some in sorted(runs.by("depth").items())}
     count = len(runs.values("seed"))
     numbers = ", ".join(f"{bad} of {count} at depth {L}" for L, bad in ended.items())
-    shares = torch.tensor([float(r.status == "diverged") for r in runs if r.config["depth"] > _DEEP])
-    share = mean_of(shares.double())
+    diverged = torch.tensor([r.status == "diverged" for r in runs if r.config["depth"] > _DEEP]).double()
     reading = f"Diverged within {runs.values('steps')[0]} steps: {numbers}."
-    return above(share, 0.5, reading, f"depths {', '.join(map(str, ended))}")
+    return above(mean_of(diverged), 0.5, reading, f"depths {', '.join(map(str, ended))}")
 
 
 def _mup_overfits(evidence: Evidence) -> Judged:
