@@ -11,7 +11,7 @@ from tests import wrong_edits
 from tests.wrong_edits import PAGE, ROOT, Edit, applied, edits, judged, key_of, page
 
 AREAS = (
-    *("core", "families", "integrations", "limits", "meters", "nets"),
+    *("cli", "core", "families", "integrations", "limits", "meters", "nets"),
     *("paper", "questions", "report", "runs", "scaling", "training", "watch"),
 )
 TOY = Edit("half", "toy.py", "x / 2", "x / 4", "A quarter.", ("test_toy.py::test_half",))
