@@ -27,7 +27,7 @@ Words and symbols are in the [glossary](../glossary.md).
 *Made by `python examples/watched_run.py`, which does all of this on two cores in minutes.* A small GPT reads the
 source of Python's `typing` and `inspect` as bytes (`examples/wide_gpt.py`). We tune it small, plan a larger one,
 watch its training, make a mistake that many training loops make, and save the run. `watched_run` is the file of the
-example, and the commands are run where it lies; they take a module of yours as well.
+example, and the commands run in its folder. They accept your own module as well.
 
 ## Tune small
 
@@ -94,7 +94,7 @@ Nothing breaks, and the loss falls. The optimizer of the plan warns at its first
 ## The run that is saved
 
 Two ways lead on from the alert. Both end with the same batch as the first two runs, so that all have cost the same.
-One loop takes `group["lr_scale"]` again and goes on with the weights that it has. The other begins again, with the
+One loop takes `group["lr_scale"]` again and continues with its present weights. The other starts again, with the
 weights of `plan.apply_` and the batches that are left.
 
 {losses}
@@ -102,7 +102,7 @@ weights of `plan.apply_` and the batches that are left.
 {verdict}
 
 `nfd.run_page` wrote a page for each of the runs: `sound.html`, `wrong.html`, `mended.html`, `saved.html`. How to use
-the watch in a loop of yours: [watch a training](watch.md).
+the watch in your own loop: [watch a training](watch.md).
 """
 
 
@@ -181,6 +181,6 @@ def verdict(held_out: Mapping[str, float]) -> str:
     shares = {name: 100 * (held_out["wrong"] - held_out[name]) / lost for name in ("mended", "saved")}
     right = f"saves {shares['mended']:.0f} % of that" if shares["mended"] > 0 else "saves nothing of that"
     return filled(
-        f"On text that was held out the mistake costs {lost:.3f} nats. To go on with the right rates {right}: what the "
-        f"first steps did to the stream stays. To begin again saves {shares['saved']:.0f} %."
+        f"On text that was held out the mistake costs {lost:.3f} nats. Continuing with the right rates {right}: "
+        f"what the first steps did to the stream stays. To begin again saves {shares['saved']:.0f} %."
     )

@@ -115,7 +115,7 @@ def test_a_mistake_of_ours_is_70_and_its_traceback_is_kept(
     given = line(name, places, tmp_path / "out")
     assert main(given) == 70
     shown = capsys.readouterr().err
-    assert "nfd: this is a bug in nfd, not a mistake of yours: " in shown
+    assert "nfd: this is a bug in nfd, not an error in your input: " in shown
     assert said in shown
     assert "Traceback" not in shown
     (kept,) = own_temporary_files.iterdir()

@@ -557,7 +557,7 @@ def test_a_tracker_that_fails_does_not_end_the_sweep_and_is_told_later(tmp_path:
     kept: dict[str, Record] = {}
     configs = grid(**SMALL, momentum=[0.0, 0.1, 0.2])
     with (
-        pytest.warns(RuntimeWarning, match=r"the list failed \(OSError: service is away\). The sweep goes on"),
+        pytest.warns(RuntimeWarning, match=r"the list failed \(OSError: service is away\). The sweep continues"),
         Sweep(tmp_path, trackers=[Told(kept, OSError("service is away"))]) as sweep,
     ):
         assert len(sweep.run(configs)) == 3

@@ -57,7 +57,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _mistake(error: BaseException, arguments: Sequence[str], show: bool) -> int:
-    _say(f"this is a bug in nfd, not a mistake of yours: {_named(error)}")
+    _say(f"this is a bug in nfd, not an error in your input: {_named(error)}")
     where = None if show else _kept(error, arguments)
     if where is None and not show:
         _print_lines(_traceback(error))

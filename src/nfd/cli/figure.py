@@ -13,7 +13,7 @@ from nfd.paper.config import FigureConfig
 
 
 class PaperOptions(SweepOptions, FigureConfig):
-    """What the commands that speak of the paper share: they keep its networks in one place."""
+    """Options that the commands of the paper share: they keep its networks in one place."""
 
     store: str | None = None
     """directory of the trained networks; by default OUT"""
@@ -60,5 +60,5 @@ class FigureCommand(PaperOptions):
 
 
 def say(text: str) -> None:
-    """Print at once, though the command goes on."""
+    """Print at once, while the command continues."""
     print(text, flush=True)

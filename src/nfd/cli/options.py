@@ -60,7 +60,7 @@ class Options(Config):
         """UsageError for options that have no part in what is asked."""
 
     def guarded(self, directory: Path, work: Callable[[], int]) -> int:
-        """Do the work; commands that can go on later say so when they are interrupted."""
+        """Do the work; commands that can be continued say so when they are interrupted."""
         return work()
 
     def answer(self, config: Any, directory: Path, command: str) -> int:

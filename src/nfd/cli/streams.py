@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or left by their reader: a command goes on, and its results are kept."""
+"""Standard streams that are closed, full or left by their reader: a command continues, and its results are kept."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
     """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand where they did.
 
     For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the CPU's are kept too.
-    With ``seed`` None the streams go on from where they stand. They are shared by all threads.
+    With ``seed`` None the streams continue from their present state. They are shared by all threads.
     """
     with torch.random.fork_rng(devices=devices):
         numpys, pythons = np.random.get_state(), random.getstate()

@@ -33,7 +33,7 @@ class KernelFacts:
             singular, with their kernel values, or None.
         smallest_random, smallest_antipodal: smallest eigenvalue of C_1 on 48 random points of the sphere in R^6, and on
             24 of them with their antipodes, relative to the largest. smallest_antipodal_0: the same for
-            ``k_0 = E phi phibar``, which Prop. 4 speaks of.
+            ``k_0 = E phi phibar`` of Prop. 4.
         nesting: smallest eigenvalue of ``C_t' - C_t`` over all t < t' in 0.25 .. 4 and both sets of points, and
         nesting_rounding: what rounding leaves in it, 1e-15 of the largest eigenvalue (Prop. 5: not negative beyond it).
     """

@@ -23,7 +23,7 @@ class Pass:
 
     Attributes:
         outputs: of the network.
-        features: the vectors that ``activation`` speaks of: what the last block holds, or without blocks what the
+        features: the vectors that ``activation`` measures: the output of the last block, or without blocks what the
             readout reads.
         of_stream: whether they are those of a residual stream.
         added: RMS of what every block adds to the stream, by the block's name.

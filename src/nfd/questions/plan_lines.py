@@ -8,7 +8,7 @@ from nfd.questions.named import named, roles_of
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import RecipeConfig
 
-_INPUTS = "inputs,  # a batch of yours"  # of a data set: a name that is left to fill in
+_INPUTS = "inputs,  # one of your batches"  # of a data set: a name that is left to fill in
 
 
 def plan_lines(

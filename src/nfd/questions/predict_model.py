@@ -126,7 +126,7 @@ def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
     chosen = rule_named(rule)
     if not chosen.scales_width:
         fitting = ", ".join(repr(name) for name, other in RULES.items() if other.scales_width)
-        raise InputError(f"rule={rule!r} has no limit of large width for a model of yours. Choose one of {fitting}.")
+        raise InputError(f"rule={rule!r} has no limit of large width for your own model. Choose one of {fitting}.")
     if not chosen.has_depth_limit:
         check_finite_depth(rule, depth)
     if not law.equivariant:

@@ -1,7 +1,7 @@
 """The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
 
 A study measures in units (one ensemble, one size of real networks, one set of two-layer networks). Its networks are
-runs of a sweep, so that a study that is interrupted has something to say and goes on when it is started again. What it
+runs of a sweep, so that an interrupted study has partial results and continues when it is started again. What it
 says is in ``questions.findings``.
 """
 

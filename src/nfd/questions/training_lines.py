@@ -65,7 +65,7 @@ def _trainer(rates: str, made: str, config: PlanConfig) -> list[str]:
         _optimizer(rates, made),
         "trainer = transformers.Trainer(",
         "    model,",
-        "    arguments,  # of yours; max_grad_norm=0.0, as a clip over all tensors acts differently at another size",
+        "    arguments,  # your own; max_grad_norm=0.0, as a clip over all tensors acts differently at another size",
         "    train_dataset=train_dataset,",
         f"    optimizers=(optimizer, {scheduler}),",
         "    callbacks=[nfd.integrations.TrainerCallback(plan)],",

@@ -27,7 +27,7 @@ class Report:
         findings: each becomes a section with a chart.
         answers: sentences that open the page, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
-        next_steps: commands that go on from here, after the findings.
+        next_steps: the next commands, after the findings.
         content: what ``result.json`` holds beside title, settings, command and findings.
         tables: rows of CSV files, texts: content of other files; by file name.
     """

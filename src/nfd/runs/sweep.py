@@ -144,7 +144,7 @@ class Sweep:
             except Exception as error:
                 self.trackers.remove(tracker)
                 warnings.warn(
-                    f"{tracker} failed ({described(error)}). The sweep goes on without it; start it again with this "
+                    f"{tracker} failed ({described(error)}). The sweep continues without it; start it again with this "
                     "tracker, and it logs what it missed.",
                     RuntimeWarning,
                     stacklevel=2,

@@ -21,7 +21,7 @@ SCALE = "lr_scale"
 _ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
 
 _REMEDY = (
-    'Set group["lr"] = lr * group["lr_scale"] in a loop of yours, pass '
+    'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
     'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0; LambdaLR and '
     "other schedulers that multiply keep the ratios."
 )

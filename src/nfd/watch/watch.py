@@ -57,7 +57,7 @@ class Watch:
         every: steps between looks. The default takes less than 3 % of the time, also for small models
             (``benchmarks.watch``).
         expected: a check of small networks, or the path where it was stored. It gives every meter a band at this size
-            (``nfd.watch.bands``); a meter that leaves its band raises an alert. An object of yours with
+            (``nfd.watch.bands``); a meter that leaves its band raises an alert. Your own object with
             ``alerts(rows)`` works too.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.

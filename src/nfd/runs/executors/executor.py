@@ -56,7 +56,7 @@ class Executor(Protocol):
     ) -> Generator[Outcome[R], None, None]:
         """Yield one outcome for each task, in order of completion.
 
-        A task that raises is an outcome with an error, and the rest goes on. A task whose worker is lost is tried
+        A task that raises is an outcome with an error, and the others continue. A task whose worker is lost is tried
         again, so it may be done in part more than once, but it has one outcome. Closing the generator, or
         KeyboardInterrupt, stops the workers.
 

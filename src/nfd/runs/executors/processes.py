@@ -147,7 +147,7 @@ class _Workers:
 class _Worker:
     """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits.
 
-    It loads ``module``, where one is named, before it is told its function.
+    It loads ``module``, where one is named, before it gets its function.
     """
 
     def __init__(self, threads: int, module: str | None = None) -> None:

@@ -123,7 +123,7 @@ class _Cluster:
             yield self._handed.pop(handed), self._answered(handed)
 
     def stop(self) -> None:
-        """Cancel what was handed over, again where it goes on: Ray can lose the cancellation of a task that begins."""
+        """Cancel what was handed over, again if it continues: Ray can lose the cancellation of a task that begins."""
         going = list(self._handed)
         for _ in range(_CANCELLATIONS):
             if not going:
