@@ -20,18 +20,19 @@ from benchmarks.measure import Row
 from benchmarks.show import cell, fill_page, markdown
 from benchmarks.stages import long_stages, summary
 from benchmarks.stages import read as read_stages
-from nfd.core.files import prepare_directory
+from nfd.core.files import prepare_directory, write_bytes
 from nfd.core.statistics import Interval, combined, log_slope, pooled_slope
-from nfd.report.series import COLOURS
+from nfd.questions.findings.finding import Axes
+from nfd.report.charts import points as lines
+from nfd.report.series import styled
+from nfd.report.stills import beside
 from nfd.runs.forecast import makespan
 
 PAGE = Path(__file__).parents[1] / "docs" / "growth.md"
 OUT = "out/growth"
-_COLOURS = dict(zip(kinds(), COLOURS, strict=False))
 _PREDICTED = 16  # cores
 _LEAST = 2.0**23  # bytes: what one more process or page makes of a peak
 _IDLE = 0.5  # processes that ran before the first measurement
-_PANEL = {"width": 300, "height": 240}
 
 
 def points(growth: Growth, axis: Axis) -> list[Row]:
@@ -135,59 +136,21 @@ def amdahl(one: torch.Tensor, several: torch.Tensor, count: int, wanted: int) ->
 # ---- figures --------------------------------------------------------------------------------------------------
 
 
-def figure(rows: Sequence[Row], axis: Axis) -> alt.HConcatChart:
-    """Seconds and memory, on logarithmic axes, with the fitted powers; a note where there are no two sizes."""
-    if len({row["size"] for row in rows}) < 2:
-        return alt.hconcat(_chart([{}]).mark_text(text=f"not measured against {axis}", fontSize=14))
-    panels = [("seconds", "seconds", 1.0), ("bytes", "memory, GiB", 2.0**30)]
-    beside: alt.HConcatChart = alt.hconcat(*(_panel(rows, axis, *panel) for panel in panels))
-    return beside
-
-
-def _panel(rows: Sequence[Row], axis: Axis, measure: str, title: str, unit: float) -> alt.LayerChart:
-    dots, lines = list[dict[str, Any]](), list[dict[str, Any]]()
-    for kind in dict.fromkeys(row["weights"] for row in rows):
-        own = [row for row in rows if row["weights"] == kind]
-        cost = [math.exp(sum(map(math.log, row[measure])) / len(row[measure])) / unit for row in own]
-        dots += [{"weights": kind, "size": row["size"], "cost": c} for row, c in zip(own, cost, strict=True)]
-        lines += _fitted(kind, [row["size"] for row in own], cost, exponent(own, measure).value)
-    sizes = sorted({dot["size"] for dot in dots})
-    across = alt.X(
-        "size:Q", title=axis, scale=alt.Scale(type="log", base=2, domain=[sizes[0] / 1.2, sizes[-1] * 1.2]),
-        axis=alt.Axis(values=sizes, format=",d", grid=False, labelOverlap=True),
-    )  # fmt: skip
-    decades = _decades([*(dot["cost"] for dot in dots), *(line["cost"] for line in lines)])
-    up = alt.Y(
-        "cost:Q", title=title, scale=alt.Scale(type="log", domain=[decades[0], decades[-1]], nice=False),
-        axis=alt.Axis(values=decades, format="~g"),
-    )  # fmt: skip
-    colour = alt.Color(
-        "weights:N", title="weights", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
-    )
-    line = _chart(lines).mark_line(strokeDash=[5, 4]).encode(x=across, y=up, color=colour)
-    dot = _chart(dots).mark_point(filled=True, size=60, opacity=1)
-    return cast(alt.LayerChart, alt.layer(line, dot.encode(x=across, y=up, color=colour)).properties(**_PANEL))
-
-
-def _decades(costs: Sequence[float]) -> list[float]:
-    """Powers of ten around all costs; 1, 2 and 5 times these where there are few."""
-    first, last = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
-    steps = (1, 2, 5) if last - first < 3 else (1,)
-    marks = [step * 10.0**power for power in range(first - 1, last + 2) for step in steps]
-    low = max(mark for mark in marks if mark <= min(costs))
-    high = min(mark for mark in marks if mark >= max(costs))
-    return [mark for mark in marks if low <= mark <= high]
-
-
-def _chart(rows: Sequence[Row]) -> alt.Chart:
-    return alt.Chart(alt.Data(values=rows))  # type: ignore[no-untyped-call]
-
-
-def _fitted(kind: str, sizes: Sequence[int], cost: Sequence[float], power: float) -> list[dict[str, Any]]:
-    """The ends of the fitted line, which passes through the geometric means."""
-    middle, height = (sum(map(math.log, values)) / len(values) for values in (sizes, cost))
-    ends = (sizes[0], sizes[-1])
-    return [{"weights": kind, "size": x, "cost": math.exp(height + power * (math.log(x) - middle))} for x in ends]
+def panels(rows: Sequence[Row], axis: Axis) -> dict[str, alt.LayerChart]:
+    """Seconds and memory on logarithmic axes: geometric means over repeats, seconds with the range of the repeats."""
+    drawn = {"seconds": list[Row](), "memory": list[Row]()}
+    for row in rows:
+        about = {"series": row["weights"], "size": row["size"]}
+        seconds = row["seconds"]
+        cost = math.exp(sum(map(math.log, seconds)) / len(seconds))
+        drawn["seconds"].append(about | {"cost": cost, "low": min(seconds), "high": max(seconds)})
+        drawn["memory"].append(about | {"cost": max(row["bytes"]) / 2**30})
+    titles = {"seconds": "time (seconds)", "memory": "memory (GiB)"}
+    charts = {}
+    for name, own in drawn.items():
+        seen = Axes("size", "cost", axis, titles[name], "logarithmic", interval="range of the repeats")
+        charts[f"{name.capitalize()} against {axis}"] = lines(own, styled(own, seen), seen)
+    return charts
 
 
 # ---- the page -------------------------------------------------------------------------------------------------
@@ -230,7 +193,7 @@ def main() -> None:
     folder, growth = prepare_directory(parser.parse_args().out), Growth.read()
     fill_page(PAGE, made(growth))
     for axis in axes():
-        figure(points(growth, axis), axis).save(folder / f"growth-{axis}.png", scale_factor=2)
+        write_bytes(folder / f"growth-{axis}.png", beside(panels(points(growth, axis), axis))[1])
 
 
 if __name__ == "__main__":

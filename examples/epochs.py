@@ -188,7 +188,7 @@ def answers(size: Size, sweep: nfd.Sweep) -> Answers:
     both = sorted(set(size.dense) & set(size.structured))
     apart = {(n, size.resolution): paired(trained["dense", n], trained["structured", n]) for n in both}
     apart |= {(width, size.resolution / 2): paired(trained["dense", width], finer)} if width in both else {}
-    curves = {key: mean_curve(sweep, records) for key, records in trained.items()}
+    curves = {key: losses_of(sweep, records) for key, records in trained.items()}
     return Answers(
         settings={**size.shared, **rate, "passes": size.passes, "validation": size.validation, "tuned": size.tuned}
         | {"resolution": size.resolution, "halved": width, **about_data(size)},
@@ -204,9 +204,9 @@ def answers(size: Size, sweep: nfd.Sweep) -> Answers:
     )
 
 
-def mean_curve(sweep: nfd.Sweep, records: Sequence[Record]) -> Tensor:
-    """The training loss before every step, ``[steps]``, the mean over networks."""
-    return torch.stack([sweep.store.curves(record.key)["loss"] for record in records]).double().mean(0)
+def losses_of(sweep: nfd.Sweep, records: Sequence[Record]) -> Tensor:
+    """The training losses before every step, ``[networks, steps]``."""
+    return torch.stack([sweep.store.curves(record.key)["loss"] for record in records]).double()
 
 
 def about_data(size: Size) -> dict[str, Any]:

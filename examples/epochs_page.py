@@ -1,4 +1,4 @@
-"""The page of ``epochs.py``: its tables, charts and sentences; nothing is trained."""
+"""The page of ``epochs.py``: its tables and sentences; nothing is trained."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from epochs_charts import HELD, error_chart, loss_chart
 from page_parts import bracketed, table
 from torch import Tensor
 
 from nfd.core.files import prepare_directory, write_csv, write_text
 from nfd.core.statistics import Interval
 from nfd.limits.loss import LimitLosses
-from nfd.questions.findings.finding import Axes, Finding, SeriesRole, depth_name
+from nfd.questions.findings.finding import depth_name
 from nfd.report.charts import write_charts
 
 Row = dict[str, Any]
 
 TITLES = {"test_error": "test error, %", "test_loss": "test loss", "train_loss": "training loss at the end"}
-HELD = {"dense": "stored weights", "structured": "structured weights"}
 LIMIT = ("infinite width", "standard error", "width bias ± standard error", "resolution adds", "total error")
 
 
@@ -32,7 +32,7 @@ class Answers:
         settings: of the runs. rates: validation error of every rate and momentum. networks: means by weights and width.
         apart: structured minus stored weights, by width and resolution.
         limit: of infinite width, extrapolated from ``wide``. halving: what the resolution adds, from halving it.
-        kernels: errors of regression. curves: training losses.
+        kernels: errors of regression. curves: training losses [networks, steps] by weights and width.
     """
 
     settings: Mapping[str, Any]
@@ -91,15 +91,16 @@ not been shown over epochs before.
 
 ![Test error against width: networks, their limit and the kernels]({images}epochs-error.png)
 
-*Data: {data}. Means over networks with 95 % intervals; black: infinite width.*
+*Data: {data}. Means over networks with 95 % intervals. Black: infinite width. Grey: the kernels, whose intervals are in
+the second table.*
 
 {networks}
 
 {kernels}
 
-![Training loss by pass]({images}epochs-loss.png)
+![Training loss by pass, a line for every third width and for the widest]({images}epochs-loss.png)
 
-*Data: {data}. Training loss before the update, the mean over a pass and over networks.*
+*Data: {data}. Training loss before the update, the mean over a pass and over networks, with 95 % intervals.*
 
 ## The limit and its error
 
@@ -148,7 +149,10 @@ def write(found: Answers, out: Path, page: Path) -> None:
     """The charts in ``out``; the page and its table in ``page``, which has images in a folder if it is ``docs``."""
     prepare_directory(out)
     prepare_directory(page)
-    write_charts([error_chart(found), loss_chart(found)], out)
+    steps = found.settings["train"] // found.settings["batch"]
+    drawn = [kernel for kernel in found.kernels if kernel["depth"] == found.settings["depth"]]
+    limit = found.infinite(found.metrics.index("test_error"))
+    write_charts([error_chart(found.networks, limit, drawn), loss_chart(found.curves, steps)], out)
     write_csv(page / "epochs.csv", [in_columns(row) for row in found.networks])
     write_text(page / "epochs.md", text(found, "images/" if page.name == "docs" else f"{out.resolve()}/"))
 
@@ -261,41 +265,3 @@ def costs(found: Answers) -> str:
         f"{14 * r / (6 * n):.2g} times as many. Below n = 2.3 r stored weights are cheaper. Structured ones are used "
         "there too where all widths must have the same kind of weights."
     )
-
-
-def error_chart(found: Answers) -> Finding:
-    """Test error against width."""
-    k = found.metrics.index("test_error")
-    rows = [
-        {"series": HELD[row["weights"]], "width": row["width"]} | named("error", row["test_error"])
-        for row in found.networks
-    ]
-    ends = [pick(row["width"] for row in found.networks) for pick in (min, max)]
-    limit = {"series": "infinite width", "role": SeriesRole.PREDICTION} | named("error", found.infinite(k))
-    kernels = [
-        {"series": f"{row['kernel'].upper()}, {depth_name(row['depth'])}", "width": n, "error": row["value"]}
-        for row in found.kernels
-        if row["depth"] == found.settings["depth"]
-        for n in ends
-    ]
-    axes = Axes("width", "error", "width n", "test error (%)", "semilogarithmic", zero=False)
-    title = "How wrong are networks that learn features, and the kernels?"
-    drawn = [*rows, *({**limit, "width": n} for n in ends)]
-    return Finding("epochs-error", title, "", drawn, axes, "", references=kernels)
-
-
-def named(name: str, number: Interval) -> Row:
-    """An interval as columns of a chart."""
-    return {name: number.value, "low": number.low, "high": number.high}
-
-
-def loss_chart(found: Answers) -> Finding:
-    """Training loss by pass, of every third width and of the widest."""
-    steps = found.settings["train"] // found.settings["batch"]
-    rows = []
-    for weights, n in dict.fromkeys([*list(found.curves)[::3], list(found.curves)[-1]]):
-        losses = found.curves[weights, n].unflatten(0, (-1, steps)).mean(1).tolist()
-        series = f"width {n:,}, {HELD[weights]}"
-        rows += [{"series": series, "pass": k + 1, "loss": x, "low": x, "high": x} for k, x in enumerate(losses)]
-    axes = Axes("pass", "loss", "pass over the training images", "training loss, mean over the pass (nats)", "curves")
-    return Finding("epochs-loss", "How do they train?", "", rows, axes, "")

@@ -17,7 +17,7 @@ from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
 from nfd.questions.findings.finding import Axes
 from nfd.report.charts import curves
-from nfd.report.series import COLOURS, Series
+from nfd.report.series import styled
 from nfd.report.stills import still
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
@@ -46,17 +46,15 @@ for width in WIDTHS:
     seconds, dense = time.perf_counter() - start, 4 * DEPTH * width**2 / 1e9
     print(f"width {width:>9,}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {seconds:.1f} s, dense {dense:,.1f} GB")
     name = f"width {width:,}"
-    rows += [{"series": name, "step": k, "loss": x} for k, x in enumerate(losses)]
+    rows = [{"series": name, "step": k, "loss": x} for k, x in enumerate(losses)] + rows  # the widest is drawn below
 
 # %% [markdown]
 # The loss as a chart and as a table. Networks of different width have different random weights, so their curves differ
 # by the noise of one draw, which falls as one over the square root of the width.
 
 # %%
-*narrower, widest = (f"width {width:,}" for width in WIDTHS)
-series = [Series(name, colour, (6, 4)) for name, colour in zip(narrower, COLOURS, strict=False)]
-axes = Axes("step", "loss", "step", "training loss before the step (nats)", "curves")
-chart = curves(rows, [*series, Series(widest, "#000000")], axes)
+axes = Axes("step", "loss", "step", "training loss before the step (nats), one network each", "curves")
+chart = curves(rows, styled(rows, axes), axes)
 out = prepare_directory(OUT)
 write_csv(out / "million.csv", rows)
 print(write_bytes(out / "million.png", still(chart)[1]))

@@ -22,12 +22,13 @@ def charts(results: Results) -> Iterator[tuple[str, bytes]]:
         ))  # fmt: skip
     if rows := depth_rows(results):
         axes = Axes(
-            "depth", "value", "depth", "best rate of Muon at the base", "logarithmic", colour="power", dash="start"
-        )
+            "depth", "value", "depth (blocks)", "best rate of Muon at the base", "logarithmic", colour="power",
+            dash="start",
+        )  # fmt: skip
         yield "muon-depth.png", _picture(rows, axes)
     if rows := inner_rows(results):
-        title = "inner_update, over that of the smallest depth"
-        axes = Axes("depth", "value", "depth", title, "logarithmic", colour="optimizer", dash="start")
+        title = f"inner update (RMS), over that of depth {rows[0]['depth']}"
+        axes = Axes("depth", "value", "depth (blocks)", title, "logarithmic", colour="optimizer", dash="start")
         yield "muon-inner.png", _picture(rows, axes)
 
 
@@ -47,7 +48,7 @@ def width_rows(case: Case) -> list[dict[str, Any]]:
 def depth_rows(results: Results) -> list[dict[str, Any]]:
     """Best rates against depth, a series for every start and power."""
     return [
-        {**row, "depth": row["size"], "series": f"{start}, p = {power:g}", "power": f"{power:g}", "start": start}
+        {**row, "depth": row["size"], "series": f"{start}, p = {power:g}", "power": power, "start": start}
         for start in STARTS
         for power in POWERS
         if (case := results.of("muon", start, "depth", power))

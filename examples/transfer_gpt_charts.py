@@ -58,7 +58,8 @@ def chart(axis: str, panels: Mapping[str, tuple[Sequence[Row], Sequence[Row]]]) 
         )
         return alt.layer(*layers).properties(title=title, width=250, height=260)
 
-    return alt.hconcat(*(panel(title, *rows) for title, rows in panels.items())).resolve_scale(color="shared")
+    beside = alt.hconcat(*(panel(title, *rows) for title, rows in panels.items())).resolve_scale(color="shared")
+    return beside.configure_view(stroke=None)  # names stand across the frame
 
 
 def lasts(curves: Sequence[Row], axis: str) -> list[Row]:

@@ -178,6 +178,7 @@ const state = () => ({
   place: document.getElementById("place").textContent,
   facts: Object.fromEntries(all("dl div").map((fact) => text([...fact.children]))),
   lines: text(all("pre")),
+  notes: text(all("figure p.note")).join(" "),
   lined: all("figure").map((figure) => Boolean(figure.querySelector("pre")?.textContent)),
   values: controls.map((control) => control.getAttribute("aria-valuetext")),
   figures: all("figure svg").map((svg) => ({
@@ -191,22 +192,44 @@ const moved = ([id, step]) => {
 };
 const overflow = Math.max(root.scrollWidth, document.body.scrollWidth) - innerWidth;
 const paper = getComputedStyle(document.body).backgroundColor;
+const resolved = CASES.map(([points, options]) => settled(points.map((own) => ({ points: own })), options)
+  .map((series) => ({ open: series.open, above: series.lost })));
 const labels = controls.map((control) => control.labels[0]?.innerText ?? "");
 const focus = controls.map((control) => (control.focus(), document.activeElement === control));
-parent.postMessage({ mode, overflow, paper, labels, focus, states: [state(), ...MOVES.map(moved)] }, "*");
+parent.postMessage({ mode, overflow, paper, labels, focus, resolved, states: [state(), ...MOVES.map(moved)] }, "*");
 })();
 </script></body>"""
 MOVES = [("width", -1), ("depth", 1), ("horizon", 1), ("rate", -2), ("rule", -1), ("rate", 4),
          ("horizon", -1), ("depth", 9), ("width", 3), ("width", 9)]  # fmt: skip
+NETWORKS = [[2.2, 2.1, 2.3], [1.8, 1.7, 1.9]]
+CASES: dict[str, Any] = {  # series of one chart, and its axis; the last series is looked at
+    "covers all others": ([NETWORKS, [[2.6, -1.5, 6.7]]], {"top": 4}),
+    "wide, and tells from others": ([NETWORKS, [[2.6, 1.75, 4.0]]], {"top": 4}),
+    "narrow among equals": ([[[2.3, 2.29, 2.31]], [[2.3, 2.2, 2.4]]], {"top": 4}),
+    "above the chart": ([NETWORKS, [[5.0, 4.9, 5.1]]], {"top": 4}),
+    "reaches zero on a logarithmic axis": ([[[1.0, 0.8, 1.2]], [[500.0, -400.0, 1400.0]]], {"log": True}),
+    "far from zero on a logarithmic axis": ([[[1.0, 0.8, 1.2]], [[500.0, 30.0, 1400.0]]], {"log": True}),
+}
+OPEN = {"covers all others", "reaches zero on a logarithmic axis"}
+
+
+def unresolved() -> tuple[str, list[float]]:
+    """A place of the stored table, as an address of the page, and its limit that covers every loss of the chart."""
+    table = stored()
+    cells, limits = by_place(table["cells"], 5), by_place(table["limits"]["rows"], 4)
+    horizon, rule, rate, depth = place = next(
+        place for place, (limit,) in limits.items() if limit and limit[1] < 0 and limit[2] > 4 and (*place, 1) in cells
+    )
+    return f"open&horizon={horizon}&rule={rule}&rate={rate}&depth={depth}&width=1", limits[place][0]
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     if browser() is None:
         pytest.skip("needs chromium, chromium-browser or google-chrome on the PATH; make browser installs one")
-    return seen(
-        explore_page(stored()), FRAMES, tmp_path_factory.mktemp("browser"), PROBE.replace("MOVES", json.dumps(MOVES))
-    )
+    probe = PROBE.replace("MOVES", json.dumps(MOVES)).replace("CASES", json.dumps([*CASES.values()]))
+    frames = FRAMES | {unresolved()[0]: (4500, 380, 1500)}
+    return seen(explore_page(stored()), frames, tmp_path_factory.mktemp("browser"), probe)
 
 
 def states(shown: Seen) -> list[dict[str, Any]]:
@@ -220,7 +243,7 @@ def in_words(number: list[float]) -> str:
 
 def test_the_page_complains_of_nothing_and_fits_every_window(shown: Seen) -> None:
     assert shown.console == []
-    assert set(shown.said) == set(FRAMES)
+    assert set(shown.said) == {*FRAMES, "open"}
     assert all(said["overflow"] <= 0 for said in shown.said.values())
     assert shown.said["light"]["paper"] == "rgb(255, 255, 255)"
     assert shown.said["dark"]["paper"] == "rgb(22, 24, 28)"
@@ -252,6 +275,19 @@ def test_sliders_show_the_numbers_of_their_place(shown: Seen) -> None:
             assert [facts[name] for name in names[: len(numbers)]] == [in_words(number) for number in numbers]
         ((limit,),) = [limits[place[:4]]]
         assert facts["loss at infinite width"] == ("diverged" if limit is None else in_words(limit))
+
+
+def test_a_number_is_not_resolved_where_its_interval_is_wide_and_covers_the_chart(shown: Seen) -> None:
+    last = {name: own[-1] for name, own in zip(CASES, shown.said["light"]["resolved"], strict=True)}
+    assert {name for name, marks in last.items() if marks["open"]} == OPEN
+    assert {name for name, marks in last.items() if marks["above"]} == {"above the chart"}
+
+
+def test_what_is_not_resolved_is_told_with_its_interval(shown: Seen) -> None:
+    first, (_, low, high) = shown.said["open"]["states"][0], unresolved()[1]
+    assert first["facts"]["loss at infinite width"] == f"not resolved: [{low:#.3g}, {high:#.3g}]"
+    assert f"[{low:#.3g}, {high:#.3g}]" in first["notes"]
+    assert any(f"∞: not resolved: [{low:#.3g}, {high:#.3g}]" in figure["label"] for figure in first["figures"])
 
 
 def test_where_nothing_was_trained_the_other_sliders_follow(shown: Seen) -> None:

@@ -70,11 +70,12 @@ def test_what_more_cores_would_give_follows_from_two_numbers_of_them() -> None:
 def test_every_figure_shows_seconds_and_memory_of_every_kind(tmp_path: Path) -> None:
     grown = planted(tmp_path / "g.json")
     for axis in axes():
-        drawn = growth_page.figure(growth_page.points(grown, axis), axis).to_dict()
-        for panel in drawn["hconcat"]:
-            dots = panel["layer"][1]["data"]["values"]
-            assert {dot["weights"] for dot in dots} == set(kinds())
-            assert all(0 < dot["cost"] < math.inf for dot in dots)
+        panels = growth_page.panels(growth_page.points(grown, axis), axis)
+        assert [title.split()[0] for title in panels] == ["Seconds", "Memory"]
+        for panel in panels.values():
+            for dots in panel.to_dict()["datasets"].values():
+                assert {dot["series"] for dot in dots} == set(kinds())
+                assert all(0 < dot["y"] < math.inf for dot in dots)
 
 
 def test_a_busy_machine_is_told(tmp_path: Path) -> None:

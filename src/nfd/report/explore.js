@@ -32,12 +32,11 @@ const inner = (c) => cell(c)?.[3] ?? null;
 const outer = (c) => cell(c)?.[4] ?? null;
 const bestInside = (c) => (Array.isArray(best(c)) ? best(c) : null);
 const TOP = 4; // nats: losses above are marked like those of networks that diverged
-const isHigh = (c) => isLost(c) || loss(c)?.[0] >= TOP;
-const low = (c) => (isHigh(c) ? null : loss(c));
 
 const name = (x) => (x === Infinity ? "∞" : typeof x === "string" ? x : Number(x.toPrecision(x < 1 ? 2 : 4)).toString());
 const digits = (x) => (Math.abs(x) >= 100 && Math.abs(x) < 1e5 ? Math.round(x).toString() : x.toPrecision(3));
-const shown = (number) => (number ? `${digits(number[0])} [${digits(number[1])}, ${digits(number[2])}]` : null);
+const ends = ([, low, high]) => `[${digits(low)}, ${digits(high)}]`;
+const shown = (number) => (number ? `${digits(number[0])} ${ends(number)}` : null);
 const valuesOf = (key, c = chosen) => (key === "rate" ? lists.rate[lists.rule[c.rule]]
   : key === "width" && limits.size ? [...lists.width, Infinity] : lists[key]);
 const value = (key, c = chosen) => valuesOf(key, c)[c[key]];
@@ -119,7 +118,7 @@ function element(tag, attributes = {}, ...children) {
 
 function command(text, about, caption = "") {
   const button = element("button", { type: "button", "aria-label": `copy the command of ${about}` }, "copy");
-  const line = element("pre", { tabindex: "0" }, ...text.split(" ").flatMap((word) => [element("span", {}, word), " "]).slice(0, -1));
+  const line = element("pre", { tabindex: "0", role: "group", "aria-label": `the command of ${about}` }, ...text.split(" ").flatMap((word) => [element("span", {}, word), " "]).slice(0, -1));
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);
@@ -135,7 +134,7 @@ function command(text, about, caption = "") {
 
 // ---- charts: the places of an axis stand at equal distances, as the lists of the grid grow by factors
 
-const box = { width: 416, height: 260, left: 50, right: 120, top: 14, bottom: 38 };
+const box = { width: 416, height: 260, left: 50, right: 132, top: 14, bottom: 38 };
 const plot = { width: box.width - box.left - box.right, height: box.height - box.top - box.bottom };
 
 function ticks(low, high, log) {
@@ -149,6 +148,28 @@ function ticks(low, high, log) {
     for (let k = Math.ceil(low / step); k * step <= high; k++) steps.push(k * step);
   }
   return steps.filter((y) => y >= low && y <= high);
+}
+
+const WIDE = { nats: 1, factor: 10 }; // an interval within it says something in every chart
+
+// Which numbers of the series a chart can draw. A wide interval that covers all that the others show is not resolved.
+function settled(series, { log = false, top = Infinity } = {}) {
+  const isWide = ([, low, high]) => (log ? low <= 0 || high > WIDE.factor * low : high - low > WIDE.nats);
+  const sharp = series.flatMap((s) => s.points).filter((p) => p && p[0] < top && !isWide(p));
+  const least = Math.min(...sharp.map((p) => p[1])), most = Math.max(...sharp.map((p) => p[2]));
+  const isOpen = (p) => isWide(p) && p[1] <= least && p[2] >= most;
+  return series.map((s) => {
+    const at = (test) => s.points.flatMap((p, k) => (p && test(p) ? [k] : []));
+    const open = at(isOpen), above = at((p) => !isOpen(p) && p[0] >= top);
+    return { ...s, open, numbers: s.points, diverged: s.lost ?? [], lost: [...(s.lost ?? []), ...above],
+      points: s.points.map((p, k) => (open.includes(k) || above.includes(k) ? null : p)) };
+  });
+}
+
+// One number of settled series in words; null where nothing was computed.
+function told(s, k) {
+  if (s.diverged.includes(k)) return "diverged";
+  return s.open.includes(k) ? `not resolved: ${ends(s.numbers[k])}` : shown(s.numbers[k]);
 }
 
 // Of the means of all series, with a margin; intervals that reach farther are cut at the edges.
@@ -170,7 +191,7 @@ function drawing({ title, places, across, up, log, series, at }) {
   const range = span(series, log);
   const bottom = box.top + plot.height;
   svg.append(element("text", { x: box.left + plot.width / 2, y: bottom + 33, "text-anchor": "middle" }, across),
-    element("text", { x: 4, y: 9 }, up));
+    element("text", { x: 4, y: 9 }, `${up}, 95 % interval`));
   if (!range) {
     svg.append(element("text", { x: box.left, y: bottom / 2 }, "Nothing was computed here."));
     return svg;
@@ -184,7 +205,7 @@ function drawing({ title, places, across, up, log, series, at }) {
   svg.append(element("path", { class: "axis", d: `M${box.left},${box.top}V${bottom}h${plot.width}` }));
   if (at !== undefined) svg.append(element("path", { class: "here", d: `M${x(at)},${box.top}V${bottom}` }));
   const labels = [];
-  const lost = series.filter((s) => s.lost?.length);
+  const [lost, open] = ["lost", "open"].map((marks) => series.filter((s) => s[marks].length));
   for (const s of [...series].sort((a, b) => Number(Boolean(a.strong)) - Number(Boolean(b.strong)))) {
     const known = s.points.map((p, k) => p && { k, p }).filter(Boolean);
     const style = `stroke: var(--${s.colour}); stroke-width: ${s.strong ? 2.6 : 1.3}`;
@@ -200,9 +221,10 @@ function drawing({ title, places, across, up, log, series, at }) {
       dot.append(element("title", {}, `${s.name}, ${name(places[k])}: ${shown(p)}`));
       svg.append(dot);
     }
-    for (const k of s.lost ?? []) svg.append(
-      element("text", { x: x(k) + 9 * (lost.indexOf(s) - (lost.length - 1) / 2), y: box.top + 8, "text-anchor": "middle",
-        style: `fill: var(--${s.colour}); font-weight: 700` }, "×"));
+    for (const [sign, marked, at] of [["×", lost, s.lost], ["?", open, s.open]])
+      for (const k of at) svg.append(
+        element("text", { x: x(k) + 9 * (marked.indexOf(s) - (marked.length - 1) / 2), y: box.top + (sign === "×" ? 8 : 20),
+          "text-anchor": "middle", style: `fill: var(--${s.colour}); font-weight: 700` }, sign));
     const last = known.at(-1);
     if (last) labels.push({ text: s.name, style, dash: s.dash, strong: s.strong, x: x(last.k) + 8, y: y(last.p[0]) + 4 });
   }
@@ -219,18 +241,20 @@ function drawing({ title, places, across, up, log, series, at }) {
 }
 
 const words = (title, places, series) => `${title}. ` + series.filter((s) => s.strong).map((s) =>
-  `${s.name}: ${places.map((place, k) => `${name(place)}: ${shown(s.points[k]) ?? "none"}`).join("; ")}.`).join(" ");
+  `${s.name}: ${places.map((place, k) => `${name(place)}: ${told(s, k) ?? "none"}`).join("; ")}.`).join(" ");
 
 function numbers(places, across, series) {
   const head = element("tr", {}, element("th", { scope: "col" }, across), ...series.map((s) => element("th", { scope: "col" }, s.name)));
   const rows = places.map((place, k) => element("tr", {}, element("th", { scope: "row" }, name(place)),
-    ...series.map((s) => element("td", {}, shown(s.points[k]) ?? (s.lost?.includes(k) ? "diverged" : "–")))));
+    ...series.map((s) => element("td", {}, told(s, k) ?? "–"))));
   return element("details", {}, element("summary", {}, "the numbers"),
     element("div", { class: "wide", tabindex: "0" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
 }
 
 function figure(about) {
-  return element("figure", {}, element("figcaption", {}, about.title), drawing(about),
+  const open = about.series.flatMap((s) => s.open.map((k) => `${s.name} at ${about.across} = ${name(about.places[k])}: ${ends(s.numbers[k])}`));
+  const unresolved = open.length ? [element("p", { class: "note" }, `? Not resolved, the interval covers the whole chart: ${open.join("; ")}.`)] : [];
+  return element("figure", {}, element("figcaption", {}, about.title), drawing(about), ...unresolved,
     ...about.commands.map((line) => command(line, about.title)), numbers(about.places, about.across, about.series));
 }
 
@@ -240,7 +264,7 @@ function byRule(key, number, place) {
   const places = valuesOf(key);
   return lists.rule.map((text, rule) => {
     const at = places.map((_, k) => place(rule, { ...chosen, [key]: k }));
-    const lost = number === bestInside ? [] : at.flatMap((c, k) => (c && (number === low ? isHigh(c) : isLost(c)) ? [k] : []));
+    const lost = number === bestInside ? [] : at.flatMap((c, k) => (c && isLost(c) ? [k] : []));
     return { name: text, colour: `rule${rule}`, dash: dashes[rule % dashes.length], strong: rule === chosen.rule, lost, at,
       points: at.map((c) => (c ? number(c) : null)) };
   });
@@ -250,7 +274,7 @@ function byDepth() {
   const lines = lists.depth.map((L, depth) => {
     const at = along("width", { ...chosen, depth });
     return { name: `L = ${L}`, colour: `depth${depth}`, strong: depth === chosen.depth, bare: depth !== chosen.depth, apart: INFINITE,
-      lost: at.flatMap((c, k) => (isHigh(c) ? [k] : [])), at, points: at.map(low) };
+      lost: at.flatMap((c, k) => (isLost(c) ? [k] : [])), at, points: at.map(loss) };
   });
   const fit = along("width").map((c) => lawAt(c));
   return fit.some(Boolean) ? [...lines, { name: "the law", colour: "ink", dash: "5 3", plain: true, shade: true, at: [], points: fit }] : lines;
@@ -261,14 +285,14 @@ const anyRate = (rule, c) => ({ ...c, rule, rate: 0 });
 
 function charts() {
   const n = name(value("width")), L = value("depth"), eta = value("rate");
-  const rates = byRule("rate", low, under), sizes = byDepth();
+  const rates = byRule("rate", loss, under), sizes = byDepth();
   const inners = byRule("depth", inner, under), outers = byRule("depth", outer, under);
   const ofDepths = byRule("depth", bestInside, anyRate), ofWidths = byRule("width", bestInside, anyRate);
   const limited = placesOf(sizes).filter((c) => isInfinite(c) && limit(c));
   const losses = [
-    { title: `Loss against the rate, width ${n}, depth ${L}`, key: "rate", up: "loss (nats)", series: rates,
+    { title: `Loss against the rate, width ${n}, depth ${L}`, key: "rate", up: "loss (nats)", top: TOP, series: rates,
       commands: [isInfinite(chosen) ? predicted({ rate: valuesOf("rate"), rule: unique("rule", placesOf(rates).filter(limit)) }) : runs(placesOf(rates))] },
-    { title: `Loss against width, rule ${value("rule")}, rate ${eta}`, key: "width", up: "loss (nats)", series: sizes,
+    { title: `Loss against width, rule ${value("rule")}, rate ${eta}`, key: "width", up: "loss (nats)", top: TOP, series: sizes,
       commands: [law(chosen) ? fitted(placesOf(sizes)) : runs(placesOf(sizes)),
         ...(limited.length ? [predicted({ depth: unique("depth", limited) })] : [])] },
   ];
@@ -284,7 +308,7 @@ function charts() {
       commands: () => [transferred(placesOf(ofWidths))] },
   ].filter(({ series }) => series.some((s) => s.points.some(Boolean)));
   return [...losses, ...updates.map((about) => ({ ...about, commands: about.commands() }))].map((about) => ({
-    ...about, places: valuesOf(about.key), across: axes.find(({ key }) => key === about.key).title, at: chosen[about.key] }));
+    ...about, series: settled(about.series, about), places: valuesOf(about.key), across: axes.find(({ key }) => key === about.key).title, at: chosen[about.key] }));
 }
 
 // ---- the page
@@ -294,13 +318,16 @@ function facts() {
   const rate = best(chosen), floor = law(chosen)?.[0];
   const beyond = { lower: `below ${valuesOf("rate")[0]}`, higher: `above ${valuesOf("rate").at(-1)}` }[rate];
   const lost = diverged ? `${diverged} of ${seeds} diverged` : null;
+  const here = (series, k, options) => told(settled(series, options).find((s) => s.strong), k); // as the chart says it
+  const losses = (k) => here(byDepth(), k, { top: TOP });
+  const update = (number) => lost ?? here(byRule("depth", number, under), chosen.depth, { log: true });
   const unmeasured = infinite ? "of finite networks alone" : "not measured at this size";
-  const limited = limit(chosen) ? shown(limit(chosen)[0]) ?? "diverged" : "not computed";
+  const limited = limit(chosen) ? losses(INFINITE) : "not computed";
   return [
-    ["loss", infinite ? limited : lost ?? shown(loss(chosen))],
+    ["loss", infinite ? limited : lost ?? losses(chosen.width)],
     ...(limits.size ? [["loss at infinite width", limited]] : []),
-    ["inner update", lost ?? shown(inner(chosen)) ?? unmeasured],
-    ["function update", lost ?? shown(outer(chosen)) ?? unmeasured],
+    ["inner update", update(inner) ?? unmeasured],
+    ["function update", update(outer) ?? unmeasured],
     ["best rate", infinite ? unmeasured : beyond ?? shown(rate) ?? "nothing is learnt"],
     ["loss at infinite width and depth", shown(floor) ?? "no law holds"],
   ];
@@ -316,7 +343,7 @@ function show(moved = []) {
   }
   const all = facts();
   document.getElementById("place").textContent = `Width ${name(value("width"))}, depth ${value("depth")}, T = ${value("horizon")}, ` +
-    `eta_c = ${value("rate")}, ${value("rule")}: loss ${all[0][1]}.` +
+    `eta_c = ${value("rate")}, ${value("rule")}. Loss: ${all[0][1]}.` +
     (moved.length ? ` The ${moved.join(" and the ")} moved too: nothing was trained at the other place.` : "");
   document.getElementById("numbers").replaceChildren(...all.map(([title, text]) =>
     element("div", {}, element("dt", {}, title), element("dd", {}, text))));

@@ -15,8 +15,7 @@ from nfd.core.text import visible
 _WIDTH, _PANEL = 640, 270  # pixels of one chart, and of each of several
 _CHARACTER = 6.5  # pixels of a title, on average
 _LABEL = "#1a1a1a"  # of names at the ends of lines
-_SIGNS = {1: "\u2501\u2501", 2: "\u2505\u2505"}  # by the length of the first dash: solid, dotted; others are dashed
-_KEY = 28  # pixels from the end of a line to its name, behind a stroke of its own
+_SAMPLE, _GAP = 26, 6  # pixels of the stroke before a name, and of the gaps on both sides of it
 
 Pictures = tuple[bytes, bytes]  # PDF and PNG
 
@@ -64,7 +63,7 @@ def _spec(chart: alt.LayerChart, title: str, width: int) -> dict[str, Any]:
 
 def _name_ends(spec: dict[str, Any]) -> None:
     """Put a stroke and the name of each series beside its last point, in place of the legend."""
-    shared = spec["layer"][-1]["encoding"]
+    at = spec["layer"][-1]["encoding"]
     strokes = {one["name"]: one for one in spec["usermeta"]["series"]}
     spec["config"] = {**spec.get("config", {}), "view": {"stroke": None}}  # names stand across the frame
     for layer in spec["layer"]:
@@ -72,19 +71,14 @@ def _name_ends(spec: dict[str, Any]) -> None:
             if "field" in layer["encoding"].get(channel, {}):
                 layer["encoding"][channel]["legend"] = None
     for end in spec["usermeta"]["ends"]:
-        stroke = strokes[end["series"]]
-        encoding = {"x": shared["x"], "y": {**shared["y"], "field": "y"}}
-        sign = _SIGNS.get(stroke["dash"][0], "\u2501 \u2501")
-        for text, colour, dx in ((sign, stroke["colour"], 6), (end["series"], _LABEL, _KEY)):
-            mark = {
-                "type": "text",
-                "align": "left",
-                "baseline": "middle",
-                "dx": dx,
-                "dy": -end["shift"],
-                "fontSize": 12,
-            }
-            row = {"x": end["x"], "y": end["y"]}
-            spec["layer"].append(
-                {"data": {"values": [row]}, "mark": mark | {"text": text, "color": colour}, "encoding": encoding}
+        stroke, up = strokes[end["series"]], -end["shift"]
+        sample = {"type": "rule", "xOffset": _GAP, "x2Offset": _GAP + _SAMPLE, "yOffset": up, "strokeWidth": 2}
+        name = {"type": "text", "align": "left", "baseline": "middle", "dx": 2 * _GAP + _SAMPLE, "dy": up}
+        encoding = {"x": at["x"], "y": {**at["y"], "field": "y"}}
+        spec["layer"] += [
+            {"data": {"values": [{"x": end["x"], "y": end["y"]}]}, "mark": mark, "encoding": encoding | more}
+            for mark, more in (
+                (sample | {"color": stroke["colour"], "strokeDash": stroke["dash"]}, {"x2": {"field": "x"}}),
+                (name | {"text": end["series"], "color": _LABEL, "fontSize": 12}, {}),
             )
+        ]
