@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,8 +35,6 @@ STEPS = 12
 VECTORS = [(torch.randn(6, 5, generator=STREAM), torch.randint(0, 3, (6,), generator=STREAM)) for _ in range(STEPS + 3)]
 TOKENS = [(ids[:, :-1], ids[:, 1:]) for ids in torch.randint(0, 11, (4, 3, 8), generator=STREAM)]
 TASK = Task.of(VECTORS[:STEPS], eval_batches=VECTORS[STEPS:])
-
-Factory = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 def family(make_model: Any = Residual, **options: Any) -> ConstructedFamily:

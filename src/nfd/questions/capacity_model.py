@@ -28,6 +28,7 @@ from nfd.questions.trusted import trusted_law
 from nfd.questions.variations import varied
 from nfd.runs.executors.executor import Executor
 from nfd.runs.sweep import Sweep
+from nfd.runs.trials import Trial
 from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rules import MAX_RATE
@@ -125,26 +126,19 @@ def capacity(
     family = ladder.recipe.family
     rate = law_of(family.optimizer).check_rate if lr is None else check_real("lr", lr, above=0.0, below=MAX_RATE)
     ladders = _of_lengths(ladder, lengths)
-    names = ("width", "depth", "tokens") if len(ladders) > 1 else ("width", "depth")
     if len(ladders) == 1:
         check_sizes(ladder.sizes)  # before hours of training
-    plans = {
-        (*size, *([tokens] if len(ladders) > 1 else [])): of_length.trials(
-            family.rule, size, [rate], range(ladder.seeds)
-        )
-        for tokens, of_length in ladders.items()
-        for size in ladder.sizes
-    }
+    trials = _trials(ladders, rate)
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
-        trained = sweep.run_all(plans, "sizes")
+        trained = sweep.run_all(trials, "sizes")
     losses = {size: [r.metrics.get(ladder.score, math.inf) for r in records] for size, records in trained.items()}
-    longest = ladders[max(ladders)].recipe.task
+    *earlier, longest = (of_length.recipe.task for of_length in ladders.values())
     costs = _costs(family, ladder.sizes, longest)
-    shorter = "".join(f"{of_length.recipe.task.steps} or " for of_length in [*ladders.values()][:-1])
+    also = "".join(f"{task.steps} or " for task in earlier)
     return Capacity(
-        **_fitted(names, losses),
+        **_fitted(losses),
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, "
-        f"{shorter}{longest.about}, {seeds} seeds of each size.",
+        f"{also}{longest.about}, {seeds} seeds of each size.",
         score=_SCORES[ladder.score],
         costs=costs,
         lr=rate,
@@ -162,6 +156,16 @@ def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladd
     return {of_length.recipe.task.targets: of_length for of_length in ladders}
 
 
+def _trials(ladders: Mapping[int, Ladder], rate: float) -> dict[tuple[int, ...], list[Trial]]:
+    """The networks of every width and depth, and of every length where there are several."""
+    return {
+        (*size, tokens) if len(ladders) > 1 else size: ladder.trials(rule, size, [rate], range(ladder.seeds))
+        for tokens, ladder in ladders.items()
+        for rule in ladder.recipes
+        for size in ladder.sizes
+    }
+
+
 def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
     """Operations per second of the median training of the largest network; not-a-number where either is not known."""
     largest = max(trained)
@@ -170,9 +174,10 @@ def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
     return costs.cost("flops").at(*largest[:2]) / seconds if known else math.nan
 
 
-def _fitted(names: tuple[str, ...], losses: Losses) -> dict[str, Any]:
+def _fitted(losses: Losses) -> dict[str, Any]:
     """The law of what varies, and what holds it to account."""
-    if len(names) == 2:
+    names = ("width", "depth", "tokens")
+    if len(next(iter(losses))) == 2:
         fit: Callable[[Any], Any] = partial(fit_law, paired=False)
         law: Law | PowerLaw = fit_law(losses, paired=False, trim=True)
         held_out = largest_held_out(fit, losses)
