@@ -129,7 +129,7 @@ def test_intervals_of_two_groups_are_welchs() -> None:
 
 
 def test_intervals_cover_what_they_say() -> None:
-    """Of squared sizes, noise taken away, over many draws of six replicates."""
+    """Of squared sizes, noise subtracted, over many draws of six replicates."""
     g = torch.Generator().manual_seed(1)
     truth, held = 0.09, 0
     for _ in range(300):

@@ -25,7 +25,7 @@ _ZERO = 1e-9
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What is known of one activation.
+    """Measured properties of the kernels of one activation.
 
     Attributes:
         hermite: normalised coefficients of phi(Z), degrees 0 to 12. parity: "odd", "even" or "neither".

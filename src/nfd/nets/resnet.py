@@ -41,17 +41,17 @@ class ResNet(Network):
         order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
         branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
         regime: ``"feature"`` (alpha = 1/sqrt(n)) or ``"kernel"`` (alpha = 1).
-        weights: ``"dense"``; ``"deferred"`` for hidden matrices that are revealed only where asked, with the law of
-            Gaussian ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
+        weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with exactly the law of Gaussian
+            ones; or ``"structured"`` for matrices with fast products, with the limit of Gaussian ones.
         feedback: which hidden matrices carry gradients backward: ``"shared"`` (the standard network),
             ``"independent"`` (the paper's decoupled one) or ``"static"``.
         resolution: of deferred or structured layers (``nfd.DeferredLinear``); None for their own default, which for
             deferred ones is the exact law.
         seed: of every weight; dense and deferred networks share U and V for the same seed.
-        coupled: whether the layers are increments of one Brownian path, so that networks of one seed and width with
-            L, 2L, 4L, ... blocks are that path cut ever finer; the law of each is the same either way. A number is
-            the depth at which every layer is one draw (True: 1), from which other depths are made: near it networks of
-            the path are cheapest (``nfd.core.random.Increment``). Networks are coupled where they have the same one.
+        coupled: whether the layers are increments of one Brownian path. Then networks of the same seed and width with
+            L, 2L, 4L, ... blocks are finer and finer cuts of the same path; the law of each network stays the same. A
+            number is the depth at which every layer is a single draw (True: 1): near it networks are cheapest
+            (``nfd.core.random.Increment``). Only networks with the same number are coupled.
         dtype, device: of parameters and factors.
 
     Raises:

@@ -15,8 +15,8 @@ from nfd.core.errors import StateError
 class Streams:
     """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks), delta.
 
-    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], Theta(1) in width: the paper's g (Eq. 3) weighted by dLoss/df
-    and summed over outputs. It exists after ``loss.backward()``.
+    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the paper's g (Eq. 3) weighted
+    by dLoss/df and summed over outputs. It exists after ``loss.backward()``.
     """
 
     outputs: Tensor

@@ -17,12 +17,12 @@ def squared_apart(first: Tensor, second: Tensor) -> Tensor:
 
 
 def systematic(differences: Tensor) -> Tensor:
-    """RMS [points] of mean differences [R, points, ...], noise taken away."""
+    """RMS [points] of mean differences [R, points, ...], noise subtracted."""
     return systematic_squares(differences).clamp_min(1e-12).sqrt()
 
 
 def distance(first: Tensor, second: Tensor) -> Interval:
-    """RMS over entries of the difference of two groups [R, K] of means, noise taken away, over the RMS of the second.
+    """RMS over entries of the difference of two groups [R, K] of means, noise subtracted, over the RMS of the second.
 
     The interval is that of the square, cut off at zero.
     """
@@ -31,7 +31,7 @@ def distance(first: Tensor, second: Tensor) -> Interval:
 
 
 def relative(differences: Tensor, outputs: Tensor) -> Interval:
-    """RMS over entries of mean paired differences [R, K], noise taken away, over the RMS of the outputs [R, K] of the
+    """RMS over entries of mean paired differences [R, K], noise subtracted, over the RMS of the outputs [R, K] of the
     same runs."""
 
     def square(pairs: Tensor) -> Tensor:

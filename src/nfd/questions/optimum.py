@@ -66,7 +66,7 @@ class Scores:
 
     @property
     def typical(self) -> Tensor:
-        """Geometric mean over seeds, ``[E]``: near the edge of stability single spikes would rule an arithmetic one."""
+        """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change little."""
         return self.scores.double().clamp(min=_LEAST).log().mean(0).exp()
 
     @property
@@ -89,18 +89,18 @@ class Scores:
 
     @property
     def near_ends(self) -> tuple[bool, bool]:
-        """Whether the lowest and the highest rate keep so much progress that rates beyond could be of the fit."""
+        """Whether the ends of the grid keep so much progress that rates beyond them could be part of the fit."""
         lost = _lost(self.typical, self.guess)
         return bool(lost[0] <= 1), bool(lost[-1] <= 1)
 
     @property
     def step(self) -> float:
-        """The wider of the steps from the best rate of the grid to those beside it."""
+        """The larger of the two steps, in log2, from the best rate of the grid to its neighbours."""
         best = int(self.typical.argmin())
         return float(self.log2_eta[max(best - 1, 0) : best + 2].double().diff().max())
 
     def of(self, seeds: Tensor) -> Scores:
-        """The same of some seeds alone."""
+        """The scores of some of the seeds, given by their indices."""
         return replace(self, losses=self.losses[seeds], upset=self.upset[seeds])
 
     @cached_property

@@ -62,7 +62,7 @@ class Store:
     def read(cls, directory: str | Path) -> Store:
         """The store in ``directory`` to read, also while a driver writes and where nothing can be written.
 
-        Where the directory cannot be written and no driver was at work, it shows the runs of this moment for good.
+        If the directory cannot be written and no driver is at work, the store shows the present runs only.
         """
         path = expanded(directory) / FILE
         if not str(directory).strip() or not path.exists():

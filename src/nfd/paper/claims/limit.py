@@ -174,7 +174,7 @@ def _program(evidence: Evidence) -> Judged:
 
 
 _DISTANCE = (
-    "RMS difference of mean outputs over online steps on +1/-1 classes, noise taken away, over the RMS of outputs"
+    "RMS difference of mean outputs over online steps on +1/-1 classes, noise subtracted, over the RMS of outputs"
 )
 
 CLAIMS = (

@@ -218,7 +218,7 @@ def _panel(
     places = sorted({row[axis] for row in rows}) or [1.0, 2.0]
     highest = max((row["square"] for row in rows if row[axis] == places[0]), default=1.0)
     wide = f"{len(limit.values('seed'))} networks of width {limit.values('width')[0]:,} stand for infinite width."
-    how = f"Mean square of outputs of one network minus {against}, noise of the latter taken away; {wide}"
+    how = f"Mean square of outputs of one network minus {against}, noise of the latter subtracted; {wide}"
     return panel(
         "figure-3", letter, f"After training, against {axis}",
         headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
