@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from nfd.paper.claims.rules import above, as_fast_as, below, between, conditiona
 from nfd.paper.claims.significance import discovery_rates, level
 from nfd.paper.claims.table import CLAIMS, updated
 from nfd.paper.config import FigureConfig
+from nfd.paper.earlier import clash
 from nfd.paper.figures.selection import Runs
 from nfd.paper.pages import claims_page
 
@@ -218,3 +220,33 @@ def test_the_committed_table_is_of_these_claims() -> None:
         verdict = table[claim.id][5].removesuffix(" |")
         assert verdict in VERDICTS
         assert verdict != "does not hold" or "Tried:" in details[claim.id], claim.id
+
+
+@pytest.mark.parametrize(
+    ("kept", "change"),
+    [("figure-5.html", {"seed": 3}), ("claims.md", {"size": "paper"}), ("figure-1.html", {"data_dir": "cifar-10"})],
+)
+def test_results_of_two_settings_do_not_share_a_directory(kept: str, change: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "cifar-10").mkdir()
+    change = {name: str(tmp_path / value) if name == "data_dir" else value for name, value in change.items()}
+    patterns = ["figure-*.html", "claims.md"]
+    first, other = FigureConfig(size="smoke"), FigureConfig(**{"size": "smoke", **change})
+    assert clash(other, tmp_path, patterns) is None  # nothing is there
+    (tmp_path / kept).touch()
+    assert "another setting" in (clash(first, tmp_path, patterns) or "")
+    (tmp_path / "config.toml").write_text(first.toml())
+    assert clash(FigureConfig(size="smoke", data="digits"), tmp_path, patterns) is None
+    said = clash(other, tmp_path, patterns) or ""
+    assert "digits at size smoke, seed 0" in said
+    assert said.count(" at size ") == 2
+    assert clash(other, tmp_path, ["other-*"]) is None
+
+
+def test_a_command_refuses_to_mix_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "claims.md").touch()
+    (tmp_path / "config.toml").write_text(FigureConfig(seed=3).toml())
+    assert main(["claims", "--only", CLAIMS[0].id, "--out", str(tmp_path)]) == 2
+    assert "Give another --out" in capsys.readouterr().err
+    (tmp_path / "figure-5.html").touch()
+    assert main(["figure", "1", "--out", str(tmp_path)]) == 2
+    assert "seed 3, and this is digits at size cpu, seed 0" in capsys.readouterr().err

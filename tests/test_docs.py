@@ -62,7 +62,7 @@ NOT_RUN = {
     "nfd transfer watched_run:make_model": "the example runs it, tests/test_examples.py",
     "nfd check watched_run:make_model": "as above",
     "nfd plan watched_run:make_model": "as above",
-    "nfd figure all --size paper --device cuda": "needs a GPU, and hours of it",
+    "nfd figure all --size paper --device cuda --out out/paper": "needs a GPU, and hours of it",
 }
 
 # What makes a command take seconds.

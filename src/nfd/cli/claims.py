@@ -27,6 +27,9 @@ class ClaimsCommand(PaperOptions):
     def files(self) -> list[str]:
         return [*PAGE, "claims.md"]
 
+    def kept(self) -> list[str]:
+        return [*super().kept(), *(["claims.md"] if self.only else [])]
+
     def check_used(self, config: FigureConfig) -> None:
         from nfd.core.files import expanded
         from nfd.paper.claims.table import CLAIMS
@@ -34,6 +37,7 @@ class ClaimsCommand(PaperOptions):
         known = [claim.id for claim in CLAIMS]
         if unknown := [name for name in self.only if name not in known]:
             raise UsageError(f"--only takes ids of statements; got {', '.join(unknown)}. Ids: {', '.join(known)}.")
+        super().check_used(config)
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
                 f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or drop it to train new ones."
@@ -42,8 +46,9 @@ class ClaimsCommand(PaperOptions):
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.core.machine import threads
         from nfd.paper.claims.table import CLAIMS, evidence_for, table, updated
+        from nfd.paper.earlier import judged_before
         from nfd.paper.figures.beside_captions import beside_captions
-        from nfd.paper.pages import judged_before, write_claims
+        from nfd.paper.pages import write_claims
 
         with self.sweep(self.runs_in(directory)) as sweep:
             evidence = evidence_for(config, sweep, say=say)

@@ -9,6 +9,7 @@ import tyro
 
 from nfd.cli.options import PAGE
 from nfd.cli.sweeping import SweepOptions
+from nfd.core.errors import UsageError
 from nfd.paper.config import FigureConfig
 
 
@@ -17,6 +18,17 @@ class PaperOptions(SweepOptions, FigureConfig):
 
     store: str | None = None
     """directory of the trained networks; by default OUT"""
+
+    def kept(self) -> list[str]:
+        """Patterns of the files in OUT that stay beside those that are written."""
+        return ["figure-*.html"]
+
+    def check_used(self, config: FigureConfig) -> None:
+        from nfd.core.files import expanded
+        from nfd.paper.earlier import clash
+
+        if mixed := clash(config, expanded(self.out), self.kept()):
+            raise UsageError(f"{mixed} Give another --out DIR.")
 
     def runs_in(self, directory: Path) -> Path:
         from nfd.core.files import prepare_directory
@@ -42,17 +54,20 @@ class FigureCommand(PaperOptions):
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.figures import FIGURES
         from nfd.paper.figures.beside_captions import beside_captions
-        from nfd.paper.figures.making import dataset_for, findings, trained
+        from nfd.paper.figures.making import dataset_for, findings, is_trained, trained
         from nfd.paper.pages import write_figure, write_figures
 
-        numbers = list(FIGURES) if self.number == "all" else [self.number]
         drawn, dataset, runs = [], dataset_for(config, progress=True), {}
         with self.sweep(self.runs_in(directory)) as sweep:
-            for number in numbers:
-                figure, runs[number] = FIGURES[number], trained(FIGURES[number], config, sweep, say)
+            for number, figure in FIGURES.items():
+                wanted = self.number in (number, "all")
+                there = (directory / f"{figure.name}.html").exists()
+                if not wanted and not (there and is_trained(figure, config, sweep)):
+                    continue
+                runs[number] = trained(figure, config, sweep, say)
                 panels = findings(figure, runs[number], dataset)
-                drawn.append((panels, write_figure(figure, panels, dataset.title, directory)))
-                for finding in panels:
+                drawn.append((panels, write_figure(config, figure, panels, dataset.title, directory)))
+                for finding in panels if wanted else ():
                     say(f"{finding.name}: {finding.headline}")
         beside = beside_captions(runs, len(dataset.train))
         print(f"Report: {write_figures(config, drawn, beside, dataset.title, directory, command)}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nfd.core import staged
-from nfd.paper.claims.page import are_claims, claims_markdown, claims_section, in_markdown
+from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
 from nfd.questions import Finding, Row, plain
@@ -21,10 +20,13 @@ _CLAIMS = "What the paper says, and what is measured"
 _PURPOSE = "Look up whether a statement of the paper holds, and how you can measure it again."
 
 
-def write_figure(figure: Figure, findings: Sequence[Finding], data: str, directory: Path) -> Section:
-    """Write a figure's page and every panel as PDF, PNG and CSV; returns the figure as a section of a page."""
+def write_figure(
+    config: FigureConfig, figure: Figure, findings: Sequence[Finding], data: str, directory: Path
+) -> Section:
+    """Write a figure's page, its setting and every panel as PDF, PNG and CSV; returns the figure as a section."""
     number = figure.name.replace("figure-", "Figure ")
     with staged(directory) as folder:
+        (folder / "config.toml").write_text(config.toml(), encoding="utf-8")
         charts = write_charts(findings, folder)
         section = figure_section(f"{number}: {figure.title}", "", findings, charts)
         write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", [section])
@@ -89,13 +91,6 @@ def write_claims(
 def claims_page(config: FigureConfig, rows: Sequence[Row], data: str, command: str) -> str:
     """The table of claims as a page in Markdown."""
     return claims_markdown(rows, f"# {_CLAIMS}\n\n{_PURPOSE}\n\n{in_markdown(_intro(config, data, command))}")
-
-
-def judged_before(directory: Path) -> list[dict[str, Any]]:
-    """The rows that ``write_claims`` left in a directory; none where it holds no result."""
-    path = directory / "result.json"
-    rows = json.loads(path.read_text(encoding="utf-8")).get("rows") if path.exists() else None
-    return rows if are_claims(rows) else []
 
 
 def _beside(rows: Sequence[Row]) -> list[Section]:

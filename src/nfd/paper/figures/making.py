@@ -19,12 +19,16 @@ def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
     return dataset_of(RunConfig(**data_settings(config)), progress=progress)
 
 
+def is_trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> bool:
+    """Whether every run of a figure is stored."""
+    return not sweep.missing([run for grid in _grids(figure, config, sweep).values() for run in grid])
+
+
 def trained(
     figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Runs]:
     """The runs of every part of a figure; those that are not stored are trained; ``say`` gets their number."""
-    data = data_settings(config)
-    grids = figure.grids(config.size, data, dataset_for(config, progress=sweep.progress), config.seed)
+    grids = _grids(figure, config, sweep)
     wanted = [c for configs in grids.values() for c in configs]
     if missing := sweep.missing(wanted):
         say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
@@ -36,3 +40,8 @@ def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list
     """The panels of a figure, with the data in their titles."""
     panels = figure.reduce(runs, DataSummary(dataset.title, len(dataset.classes)))
     return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]
+
+
+def _grids(figure: Figure, config: FigureConfig, sweep: Sweep) -> dict[str, list[RunConfig]]:
+    dataset = dataset_for(config, progress=sweep.progress)
+    return figure.grids(config.size, data_settings(config), dataset, config.seed)
