@@ -137,10 +137,10 @@ def test_accuracy_is_reached_on_demand(batches: tuple[Tensor, Tensor]) -> None:
 
 
 def test_depth_is_extrapolated_when_it_converges(batches: tuple[Tensor, Tensor]) -> None:
-    p = nfd.predict(*batches, eta_c=0.1, rtol=0.6, width=256, replicates=8, classes=10)
+    p = nfd.predict(*batches, eta_c=0.1, rtol=0.6, width=128, replicates=8, classes=10)
     assert p.converged
     assert p.depths == (8, 16, 32)
-    deep = nfd.predict(*batches, depth=64, eta_c=0.1, width=256, replicates=8, classes=10)
+    deep = nfd.predict(*batches, depth=64, eta_c=0.1, width=128, replicates=8, classes=10)
     assert float(((p.loss - deep.loss) / (p.loss_stderr**2 + deep.loss_stderr**2).sqrt()).abs().max()) < 4
 
 
