@@ -100,7 +100,7 @@ def solve_nfd(
         sampling: how particles draw their Gaussians: ``"sobol"``, u and v from a scrambled low-discrepancy sequence;
             ``"antithetic"``, in pairs that share u and Z and have opposite v and B; ``"plain"``. All are exact in the
             limit of many particles; docs/benchmarks.md has their errors.
-        memory: bound on what one replicate holds.
+        memory: bound on the memory of one replicate.
         device: where particles move, and where the solution is. Their Gaussians are drawn on the CPU, so that the
             device changes numbers by rounding alone.
 

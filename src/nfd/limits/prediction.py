@@ -30,8 +30,8 @@ class LossPrediction:
         loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the update of each step;
             their standard errors and 95 % intervals.
         loss_bias, loss_bias_stderr: [steps], the bias of ``width``, which was subtracted, and its error.
-        loss_resolution_bias, loss_resolution_bias_stderr: [steps], an upper estimate of what the resolution of
-            structured weights adds, and its error. It is not subtracted; the intervals include it. Zero for other
+        loss_resolution_bias, loss_resolution_bias_stderr: [steps], an upper estimate of the bias from the resolution
+            of structured weights, and its error. It is not subtracted; the intervals include it. Zero for other
             weights.
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
             networks, and the change of the losses at the last doubling of the depth.
@@ -58,7 +58,7 @@ class LossPrediction:
         ways: the predicted bytes and seconds of a network of ``width`` and the last of ``depths``, for each kind of
             weights.
         seconds: time of the prediction.
-        note: what limits the answer; empty if nothing.
+        note: limitations of the answer, in words; empty if there are none.
 
     Example::
 

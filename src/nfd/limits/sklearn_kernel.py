@@ -27,7 +27,7 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
         horizon: T > 0.
         horizon_bounds: range that fitting may search, or ``"fixed"``.
-        device: where Gram matrices are computed; what goes in and out are arrays.
+        device: where Gram matrices are computed; inputs and results are NumPy arrays.
 
     Raises:
         ValueError: at the first call, naming the argument.

@@ -65,8 +65,8 @@ def defer(
         seed: of all random numbers.
 
     Returns:
-        the model, or the layer where the model is itself a linear map. Its attribute ``deferral`` says what was
-        replaced, what was left and why, as ``nfd.deferral`` does before.
+        the model, or the layer if the model is itself a linear map. Its attribute ``deferral`` is the table of all
+        matrices, with the reasons why some stay, as ``nfd.deferral`` returns it.
 
     Raises:
         TypeError, ValueError: naming the argument; matrices whose weights are tied, or read by another module, so that

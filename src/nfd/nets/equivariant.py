@@ -26,7 +26,7 @@ class EquivariantOptimizer(FactoredOptimizer):
 
         W <- (1 - lr wd) W - lr c U(G_1, ..., G_t)
 
-    A subclass declares U by ``direction``, what U keeps by ``states``, and settings of its own by ``__init__``::
+    A subclass defines U by ``direction``, its state tensors by ``states``, and its own settings by ``__init__``::
 
         class NormalisedSGD(nfd.EquivariantOptimizer):
             states = {"average": ("rows", "columns")}
@@ -42,7 +42,7 @@ class EquivariantOptimizer(FactoredOptimizer):
     for P and Q with orthonormal columns: it may depend on singular values and on products such as ``G G'``, but not on
     single entries, nor on the size of the matrix that it is given. Before the first step of such a layer the rule is
     measured on random matrices whose bases grow, and is refused if it is not equivariant. States grow with the layer,
-    are saved and loaded; schedules, accumulation and ``clip_grad_norm_`` do what they do to dense weights.
+    are saved and loaded; schedules, accumulation and ``clip_grad_norm_`` act as on dense weights.
 
     Weight decay is decoupled: it scales W, that is, both parameters of a layer. Coupled decay would put ``s W_0`` into
     the gradient, where only a linear rule leaves it a multiple of W_0: ``nfd.SGD`` has it.
@@ -53,15 +53,15 @@ class EquivariantOptimizer(FactoredOptimizer):
         **settings: further settings of a group, with their defaults.
 
     Attributes:
-        states: of a class, names of the tensors that the rule keeps for a matrix, zero at the start, each with the side
-            of W along which every axis grows: ``("rows", "rows")`` for a sum of ``G G'``, ``()`` for a number.
-        is_proved: of a class, whether the rule is known to be equivariant and needs no measurement; not inherited.
+        states: of the class: names of the tensors that the rule stores for a matrix, zero at the start. Each has the
+            side of W along which every axis grows: ``("rows", "rows")`` for a sum of ``G G'``, ``()`` for a number.
+        is_proved: of the class: whether the rule is known to be equivariant and needs no measurement; not inherited.
 
     Raises:
-        ValueError, TypeError: for parameters that are no matrices, settings that are not this optimizer's or out of
-            range, and layers that ``states`` do not fit; by the first ``step``, for a rule that is not equivariant.
-        RuntimeError: by ``step``, before anything moves, when the gradient of a layer was changed by more than a
-            factor, and when the two parameters of one layer would be stepped differently.
+        ValueError, TypeError: if a parameter is not a matrix, for unknown settings and values out of range, and for
+            layers that do not fit ``states``; by the first ``step``, for a rule that is not equivariant.
+        RuntimeError: by ``step``, before anything changes, if the gradient of a layer was edited in another way than
+            scaling, or if the two parameters of a layer would be updated differently.
 
     Source: docs/mathematics/deferred-decisions.md.
     """

@@ -40,7 +40,7 @@ class Muon(EquivariantOptimizer):
         lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in ``torch.optim.Muon``.
 
     Raises:
-        ValueError, TypeError: for parameters that are no matrices, and settings that are not Muon's.
+        ValueError, TypeError: if a parameter is not a matrix, and for settings that Muon does not have.
         RuntimeError: by ``step``, as by ``nfd.SGD``.
 
     Source: Jordan et al. 2024, Muon; docs/mathematics/deferred-decisions.md.

@@ -24,8 +24,8 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     change the speed, not the result.
 
     Args:
-        params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups hold options of
-            ``torch.optim.SGD``, what schedulers of PyTorch keep there, and ``name``, ``role`` or ``roles``.
+        params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups may have options
+            of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``, ``role`` or ``roles``.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
     Raises:

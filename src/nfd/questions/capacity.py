@@ -67,7 +67,7 @@ class Capacity:
     Attributes:
         law: ``floor + a/n + b/L`` (``Law``), or a law of other variables (``PowerLaw``).
         losses: of the fitted runs, by size, in the order of ``law.variables``.
-        about: what the runs are, in words. score: what their loss is.
+        about: a description of the runs. score: the kind of their loss, in words.
         costs: parameters and operations of networks of any size, if known.
         held_out: the largest size, predicted by a fit without it.
         shorter: the law without the smallest sizes, if enough are left. A floor that moves without them is not yet the

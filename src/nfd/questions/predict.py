@@ -101,7 +101,8 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
 
     Returns:
         A ``Prediction``; for your model a ``LossPrediction``, which has no outputs. If training diverges, numbers are
-        not-a-number from that step on, and ``note`` says so.
+        not-a-number from that step on, and ``note`` says so. ``loss_replicates`` gives the difference of two
+        predictions with an interval (docs/two-limits.md).
 
     Raises:
         ValueError, TypeError: naming the argument; also for rules and optimizers without a limit, and for sizes that

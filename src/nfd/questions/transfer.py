@@ -21,7 +21,7 @@ class Transfer:
     Best rates, their drift with size, and the regret of tuning on a small network.
 
     Attributes:
-        rules: the answer for each rule. about: what was trained, in words. score: the loss that best rates minimise.
+        rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
         notes: which runs were left out, and why; why small networks were trained one after another.
 
     Example::

@@ -26,7 +26,7 @@ def grid(**settings: Any) -> list[RunConfig]:
         The runs, for ``nfd.Sweep.run``.
 
     Raises:
-        ValueError: naming the setting, for what ``RunConfig`` does not take, and for an axis without values.
+        ValueError: naming the setting, if ``RunConfig`` does not accept it or a list is empty.
 
     Example::
 

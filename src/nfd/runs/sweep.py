@@ -36,8 +36,8 @@ class Sweep:
     Args:
         directory: for ``runs.sqlite``; made if missing. None keeps the runs in memory while the sweep is open.
         executor: where runs are trained; by default this process. It does not change any number.
-        device: where the executor's workers compute. It changes numbers by rounding, and what deferred weights reveal,
-            which is drawn there, within its law.
+        device: where the executor's workers compute. Another device changes numbers by rounding, and deferred weights
+            are other draws of the same law.
         trackers: log every stored run. If one fails, you get a warning, and the next start logs what it missed.
         progress: show a bar when stderr is a terminal, with the time left: predicted before training begins, from the
             first steps of some networks, and corrected by the networks that were trained since.

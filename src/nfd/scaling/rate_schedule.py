@@ -23,7 +23,7 @@ class RateSchedule:
         warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
         fall: how the rate falls at the end: ``"constant"`` (it does not), ``"linear"`` or ``"cosine"``.
         share: of the steps, the last ones, over which it falls, above 0 and at most 1.
-        final: what the share would reach after the last step, from 0 to 1.
+        final: the share that would be reached after the last step, from 0 to 1.
 
     Raises:
         ValueError: naming the argument.

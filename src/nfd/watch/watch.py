@@ -40,8 +40,8 @@ class Watch:
     - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too: ``activation``,
       ``activation_update``, ``inner_update``, ``stream_update``, ``function_update``, ``function_update_inner``,
       ``update_to_weight``, ``alignment``;
-    - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of what the
-      block adds to the stream times the number of blocks;
+    - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of the
+      block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.matrices``); of inner ones ``update_to_weight``,
