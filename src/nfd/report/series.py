@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 from nfd.core.tables import Row
 from nfd.questions.findings.finding import Axes, SeriesRole
 from nfd.report.tidy import drawable, series_of
 
-_SOLID, _DASHED = (1, 0), (6, 4)
-_DASHES = (_SOLID, _DASHED, (2, 3))
+_SOLID = (1, 0)
+_BROKEN = ((6, 4), (2, 3), (12, 3))
+_DASHES = (_SOLID, *_BROKEN[:2])
 
 # Okabe & Ito's colours, told apart by colour-blind readers too; then purple and brown, and dashes from there on.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7b5cc4", "#8c6239")
@@ -64,7 +66,7 @@ def styled(rows: Sequence[Row], axes: Axes) -> list[Series]:
         *_greys(names[SeriesRole.LEVEL]),
         *_greys(predictions[:-1]),
         *(Series(name, INK) for name in predictions[-1:]),
-        *(Series(name, COLOURS[k % len(COLOURS)], _DASHED) for k, name in enumerate(names[SeriesRole.REAL])),
+        *map(Series, names[SeriesRole.REAL], cycle(COLOURS), cycle(_BROKEN)),
         *_equals(equals, axes),
     ]
 

@@ -21,7 +21,7 @@ class SeriesRole(StrEnum):
     """What a series is to the others of its chart; a column of its rows, where it is not one among equals."""
 
     PREDICTION = "prediction"  # in shades of grey, the last one in black
-    REAL = "real"  # a network that was trained, beside predictions: dashed, in colour
+    REAL = "real"  # a network that was trained, beside predictions: in broken lines and colours
     LEVEL = "level"  # a line of equal height on a map: in shades of grey
 
 

@@ -25,7 +25,7 @@ from nfd.questions.study import Study
 
 _AXES = Axes(
     "step", "loss", "step", "training loss before the step (nats)", "curves",
-    interval="95 % interval; dashed: standard deviation",
+    interval="95 % interval; real: standard deviation",
 )  # fmt: skip
 _TITLES = {
     "shared": "How does it train when infinitely wide and deep?",
