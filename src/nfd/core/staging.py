@@ -36,7 +36,7 @@ def staged(directory: Path, replaced: Iterable[str] = (), *, marked: bool = True
     """A folder to write files in; they move into ``directory`` together when the block ends well.
 
     Otherwise they vanish, and ``directory`` stays as it was. A disk that is full is noticed before the first move.
-    Files named in ``replaced`` belong to what is written: those that were not written again are removed.
+    Files named in ``replaced`` belong to the same result: those that are not written again are removed.
 
     A file that this program did not make is never replaced (``nfd.core.ownership``): FileError, and nothing is changed.
     ``marked=False`` is for directories that are ours alone.

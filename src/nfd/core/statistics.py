@@ -28,8 +28,8 @@ def squared_size(mean: Tensor, error: Tensor) -> Tensor:
 
 
 def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
-    """Mean squares [points] of single runs [S, points, ...] minus the mean of independent replicates [R, ...] of a
-    limit, without what the noise of that mean adds: unbiased."""
+    """Mean squared distances [points] of single runs [S, points, ...] from a limit, the mean of independent replicates
+    [R, ...]. The noise of that mean is subtracted, so the estimate is unbiased and may be negative."""
     noise = stderr(limit).square().mean()
     return (runs - limit.mean(0)).square().flatten(2).mean((0, 2)) - noise
 

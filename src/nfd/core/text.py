@@ -22,7 +22,7 @@ def in_bytes(size: float) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with every character that cannot be seen, or that moves what can, replaced by its number."""
+    """The text with invisible characters, and those that reorder text, replaced by their code points."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in _UNSEEN and c not in _KEPT else c for c in text)

@@ -42,12 +42,12 @@ class Dataset:
     """Images with a training and a test part, normalised per channel with the statistics of the training part.
 
     Attributes:
-        name: what to call it in reports.
+        name: its name in reports.
         classes: their names; a label is an index into them.
         train, test: bytes and labels.
         source: where it came from, and whether it is the official file.
         official: True when a checksum says so, False when it says otherwise, None when there is none to compare.
-        notes: what was left out or could not be done while loading.
+        notes: files that were left out, and problems while loading, in words.
         split_by: the seed that chose the test part; None where the data bring one.
     """
 

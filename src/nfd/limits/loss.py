@@ -132,7 +132,7 @@ def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
 def _corrected(loss: Loss, samples: Tensor) -> tuple[Tensor, Tensor]:
     """The loss at the mean of samples ``[R, ...]`` without the bias of its noise, and its variance, by jackknife."""
     values = _pseudo_values(loss, samples)
-    return values.mean(0), values.var(0) / len(values)
+    return values.mean(0), stderr(values).square()
 
 
 def _pseudo_values(loss: Loss, samples: Tensor) -> Tensor:

@@ -59,9 +59,9 @@ class Axes:
 
 @dataclass(frozen=True)
 class Finding:
-    """A question, its answer in one sentence (``headline``), the rest of the reading, and the numbers behind it.
+    """A question (``title``), its answer in one sentence (``headline``), details, and the numbers behind it.
 
-    Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is what a person reads.
+    Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is the printed table.
     ``references`` are lines to compare with: rows with ``series`` and the columns of ``axes``.
     """
 
@@ -88,7 +88,7 @@ class Finding:
 
     @staticmethod
     def of(plain: Any) -> Finding:
-        """The finding that ``plain`` made; ValueError that says what is wrong with anything else."""
+        """The finding that ``plain`` returned; ValueError with the reason if it is not one."""
         try:
             finding = TypeAdapter(Finding).validate_python(plain)
         except ValidationError as error:
@@ -145,7 +145,7 @@ def slope_row(series: str, exponent: Interval) -> Row:
 
 
 def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
-    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number where there is none."""
+    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it cannot be fitted."""
     return slope_row(series, interval(f, *samples))
 
 
