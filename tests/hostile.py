@@ -311,8 +311,8 @@ def _listed(answer: Any) -> bool:
 
 
 def _checked(found: Any) -> bool:
-    numbers = [row["slope"] for row in found.table]
-    said = all(math.isfinite(x) or row["verdict"] == "UNCERTAIN" for x, row in zip(numbers, found.table, strict=True))
+    unknown = ("UNCERTAIN", "NOT MEASURED")
+    said = all(math.isfinite(row["slope"]) or row["verdict"] in unknown for row in found.table)
     return said and bool(str(found))
 
 
@@ -526,7 +526,7 @@ CALLS = (
         lambda rows: isinstance(rows, list),
         also=("path", "File name"),
     ),
-    Call("check", nfd.check, _CHECK, _checked),
+    Call("check", nfd.check, _CHECK, _checked, also=("lr of group",)),
     Call("transfer", nfd.transfer, _TRANSFER, lambda answer: isinstance(answer.table, list), also=("make_model",)),
     Call(
         "capacity",

@@ -11,7 +11,7 @@ from tests.hostile import CALLS, ODD, Call, odd_values
 
 import nfd
 
-pytestmark = pytest.mark.filterwarnings("ignore:A DeferredLinear of size")
+pytestmark = pytest.mark.filterwarnings("ignore:A DeferredLinear of size", "ignore:The mean of inputs")
 
 _HOW: dict[str, Any] = {
     "derandomize": True,

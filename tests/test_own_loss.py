@@ -114,11 +114,11 @@ def test_a_check_says_that_the_targets_are_the_inputs() -> None:
 
 
 def test_the_model_s_own_error_comes_first() -> None:
-    with pytest.raises(ValueError, match=r"the model raised IndexError: .* largest id is 40 and whose length is 8\."):
+    with pytest.raises(ValueError, match=r"it raised IndexError: .* largest id is 40 and whose length is 8\."):
         nfd.check(Transformer, [8, 16], [1], [(IDS[0] * 0 + 40, IDS[0])], rule="mup")
     with pytest.raises(ModelError) as told, telling_of_pixels(CheckConfig()):
         nfd.check(Transformer, [8, 16], [1], [(torch.rand(2, 8), IDS[0][:2, 0])], rule="mup")
-    assert "the model raised RuntimeError: " in str(told.value)
+    assert "it raised RuntimeError: " in str(told.value)
     assert "as no --batches was given" in str(told.value)
     with pytest.raises(ModelError, match="Give it an input") as told, telling_of_pixels(CheckConfig(batches="a:b")):
         nfd.check(Transformer, [8, 16], [1], [(torch.rand(2, 8), IDS[0][:2, 0])], rule="mup")

@@ -116,7 +116,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> str:
 def check_count(argument: str, value: SupportsIndex, minimum: int = 1, maximum: int = MAX_SEED) -> int:
     """Return ``value`` as an int in ``[minimum, maximum]``; TypeError if it is not a whole number."""
     try:
-        if isinstance(value, bool):
+        if _is_truth(value):
             raise TypeError
         count = operator.index(value)
     except TypeError:
@@ -198,11 +198,10 @@ def check_real(
     argument: str, value: Any, *, above: float | None = None, least: float | None = None, below: float | None = None
 ) -> float:
     """Return ``value`` as a finite float, optionally ``> above``, ``>= least``, ``< below``."""
-    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
     try:
-        if truth or isinstance(value, str | bytes | bytearray):
+        if _is_truth(value) or isinstance(value, str | bytes | bytearray):
             raise TypeError
-        number = float(value.detach() if hasattr(value, "detach") else value)
+        number = _plain(value)
     except (TypeError, ValueError, RuntimeError):  # PyTorch's, of several numbers
         raise InputTypeError(f"{argument} must be a number; got {value!r} of type {type(value).__name__}.") from None
     except OverflowError:
@@ -216,12 +215,20 @@ def check_real(
     return number
 
 
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+
+
+def _plain(number: Any) -> float:
+    return float(number.detach() if hasattr(number, "detach") else number)
+
+
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
     if isinstance(value, str):
         raise InputTypeError(f"depth must be a whole number or math.inf; got the text {value!r}.")
     kind = str(getattr(value, "dtype", type(value).__name__))
-    infinite = "float" in kind and not getattr(value, "shape", ()) and float(value) == math.inf
+    infinite = "float" in kind and not getattr(value, "shape", ()) and _plain(value) == math.inf
     return math.inf if infinite else check_count("depth", value, maximum=MOST)
 
 

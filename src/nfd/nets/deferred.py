@@ -120,14 +120,14 @@ class DeferredLinear(FactoredLinear):
             dtype=dtype,
             device=device,
         )
-        if tolerance is not None:
-            check_real("tolerance", tolerance, above=0.0, below=1.0)
         self.matrix = RevealedMatrix(
             self.in_features,
             self.out_features,
             shared=self.feedback == "shared",
             source=source,
-            tolerance=TOLERANCE[dtype] if tolerance is None else tolerance,
+            tolerance=TOLERANCE[dtype]
+            if tolerance is None
+            else check_real("tolerance", tolerance, above=0.0, below=1.0),
             resolution=0.0 if resolution is None else check_real("resolution", resolution, above=0.0, below=1.0),
             dtype=dtype,
             device=self.update.device,

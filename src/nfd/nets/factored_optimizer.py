@@ -75,7 +75,10 @@ class FactoredOptimizer(torch.optim.Optimizer):
         if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
             where = f"group {len(self.param_groups)}"
             self.check_group(param_group, where)
-            self.check_group(self.defaults | param_group, where)
+            settings = self.defaults | param_group
+            self.check_group(settings, where)
+            given = {name: settings[name] for name in self.numbers if name in settings}
+            param_group |= {name: float(n) for name, n in given.items() if not isinstance(n, torch.Tensor)}
         _uncompiled(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, check_count, check_flag, check_real
+from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
 from nfd.nets.equivariant import EquivariantOptimizer
 from nfd.nets.factored_optimizer import SIDES
 
@@ -91,10 +91,8 @@ class Muon(EquivariantOptimizer):
             raise InputError(f"ns_coefficients of {where} must be three numbers; got {coefficients!r}.")
         for coefficient in coefficients:
             check_real(f"ns_coefficients of {where}", coefficient)
-        if settings.get("adjust_lr_fn") not in (None, "original", "match_rms_adamw"):
-            raise InputError(
-                f"adjust_lr_fn of {where} must be 'original' or 'match_rms_adamw'; got {settings['adjust_lr_fn']!r}."
-            )
+        if settings.get("adjust_lr_fn") is not None:
+            check_choice(f"adjust_lr_fn of {where}", settings["adjust_lr_fn"], ("original", "match_rms_adamw"))
 
     def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> Tensor:
         momentum = group["momentum"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import plain
-from nfd.core.errors import InputTypeError, UsageError, check_finite, out_of_memory
+from nfd.core.errors import InputError, InputTypeError, UsageError, check_finite, out_of_memory
 from nfd.core.origin import is_a_models
 
 
@@ -46,8 +46,8 @@ def blaming_the_sample(sample: Any) -> Iterator[None]:
         message = (str(error).splitlines() or [""])[0][:200]
         ids = _ids_of(sample) if isinstance(error, IndexError) else ""
         raise InputTypeError(
-            f"the model raised {type(error).__name__}: {message}, when it was called with {shape_of(sample)}{ids}. "
-            "Give it an input that it takes."
+            f"the model must take the sample; it raised {type(error).__name__}: {message}, when it was called with "
+            f"{shape_of(sample)}{ids}. Give it an input that it takes."
         ) from error
 
 
@@ -102,6 +102,8 @@ def check_input(sample: Any) -> None:
     """Raise TypeError or ValueError unless a sample may be an input of a model, with finite numbers."""
     if not isinstance(sample, Tensor | tuple | list | Mapping):
         raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
+    if not isinstance(sample, Tensor) and not sample:
+        raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
     check_sample("sample", sample)
 
 
@@ -139,15 +141,13 @@ def outputs_of(result: Any) -> Tensor:
     return result
 
 
-def batch_size(sample: Any) -> int:
-    """How many inputs a sample holds: the first dimension of its first tensor."""
-    if isinstance(sample, Mapping):
-        sample = tuple(sample.values())
-    if isinstance(sample, tuple | list):
-        sample = next((part for part in sample if isinstance(part, Tensor)), None)
-    if not isinstance(sample, Tensor) or sample.dim() == 0:
-        raise InputTypeError(f"sample must hold a tensor with a batch dimension; got {type(sample).__name__}.")
-    return len(sample)
+def batch_size(sample: Any, argument: str = "sample") -> int:
+    """How many inputs a sample holds: the first dimension of its first tensor. Messages call it ``argument``."""
+    first = next(iter(tensors_in(sample)), None)
+    if first is None or first.dim() == 0:
+        arrived = type(sample).__name__ if first is None else "a single number"
+        raise InputTypeError(f"{argument} must hold a tensor with a batch dimension; got {arrived}.")
+    return len(first)
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:

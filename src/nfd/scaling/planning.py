@@ -29,7 +29,7 @@ from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.own_depth import with_own_depth
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.rate_schedule import RateSchedule
-from nfd.scaling.rules import Rule, rule_named
+from nfd.scaling.rules import ROLES, Rule, rule_named
 from nfd.scaling.run_scaling import run_scaling
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.self_scaled import check_nothing_said, parts_of_own, self_scaled_of
@@ -242,11 +242,13 @@ def _shown_blocks(model: nn.Module, base: nn.Module, given: GivenBase, chosen: R
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The roles that a caller gave, none where None; TypeError where they are no dict."""
+    """The roles that a caller gave, none where None; TypeError where they are no dict, ValueError for no role."""
     if roles is None:
         return {}
     if not isinstance(roles, Mapping) or not all(isinstance(pattern, str) for pattern in roles):
         raise InputTypeError(
             f"roles must be a dict from pattern to role, such as {{'head.*': 'readout'}}; got {roles!r}."
         )
+    for pattern, role in roles.items():
+        check_choice(f"roles[{pattern!r}]", role, ROLES)
     return roles

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from nfd.core.errors import InputError, check_choice
+from nfd.core.errors import InputError
 from nfd.scaling.blocks import block_of, blocks_of, container_of
 from nfd.scaling.names import matches
-from nfd.scaling.rules import ROLES, Role
+from nfd.scaling.rules import Role
 from nfd.scaling.tensors import TensorInfo, tensors
 from nfd.scaling.trace import Trace, trace
 
@@ -175,7 +175,6 @@ def _unscaled(traced: Trace, blocks: Sequence[str], decisions: Mapping[str, Deci
 def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[str, Decision]:
     decided: dict[str, Decision] = {}
     for pattern, role in roles.items():
-        checked: Role = check_choice(f"roles[{pattern!r}]", role, ROLES)  # type: ignore[assignment]
         fitting = [name for name, t in all_tensors.items() if any(matches(n, pattern) for n in t.names)]
         if not fitting:
             raise InputError(
@@ -183,7 +182,7 @@ def _by_user(all_tensors: Mapping[str, TensorInfo], roles: Mapping[str, str]) ->
                 f"{', '.join(map(repr, list(all_tensors)[:3]))}; '*' stands for one part, a last '**' for the rest."
             )
         for name in fitting:
-            decided.setdefault(name, Decision(checked, f"roles[{pattern!r}]", RoleReason.USER))
+            decided.setdefault(name, Decision(cast(Role, role), f"roles[{pattern!r}]", RoleReason.USER))
     return decided
 
 

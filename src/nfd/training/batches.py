@@ -35,6 +35,7 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
+        batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
     return pairs
 
