@@ -13,7 +13,7 @@ from scipy import stats
 import nfd
 from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
 from nfd.families.constructed import member_of
-from nfd.meters.spectra import Spectra, Watched
+from nfd.meters.spectra import Spectra, WatchedNetwork
 from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict
@@ -307,7 +307,7 @@ def test_spectra_of_vectors_out_of_range_are_not_a_number() -> None:
     net = ResNet(5, 2, 4, 3, activation="identity", dtype=torch.float64)
     spectra = Spectra(net)
     assert not spectra.smallest()["sigma"].isfinite().any()
-    watched = Watched(net)
+    watched = WatchedNetwork(net)
     for size in (1.0, 1e200):  # squares of the latter overflow
         watched(size * inputs(1)).square().sum().sqrt().backward()
         assert watched.seen is not None

@@ -30,7 +30,7 @@ class Seen:
     g: Tensor
 
 
-class Watched(nn.Module):
+class WatchedNetwork(nn.Module):
     """A network that keeps what its last pass showed; trained like the network itself."""
 
     def __init__(self, net: Network) -> None:

@@ -13,7 +13,7 @@ from nfd.core.statistics import Interval
 from nfd.questions.optimum import rate_of
 from nfd.questions.rule_transfer import RuleTransfer, Size, in_words, rate_in_words
 
-Advice = Literal["use", "more seeds", "tune large", "other rates", "one size"]
+RecommendationKind = Literal["use", "more seeds", "tune large", "other rates", "one size"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Recommendation:
         seeds: of each size. name: what the learning rate is called.
     """
 
-    kind: Advice
+    kind: RecommendationKind
     rule: str | None
     rate: Interval | None
     small: Size
@@ -80,7 +80,9 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     transferring = [answer for answer in known if answer.verdict == "TRANSFERS"]
     uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
 
-    def of(kind: Advice, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]) -> Recommendation:
+    def of(
+        kind: RecommendationKind, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]
+    ) -> Recommendation:
         best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
         rate, regret = rate_of(best.optimum(tuned)), regrets[best.rule]
         return Recommendation(kind, best.rule, rate, small, large, regret.share, seeds, best.rate, regret.progress)

@@ -14,11 +14,10 @@ from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
 from nfd.limits.depth import Limit, at_depth, finer, narrower, to_infinity
-from nfd.limits.loss import LimitLosses, limit_losses, replicate_losses
+from nfd.limits.loss import LimitLosses, Loss, limit_losses, replicate_losses
 from nfd.limits.networks import Networks
 from nfd.limits.sampler import Sampler
 
-Losses = Callable[[Tensor], Tensor]
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
 
@@ -64,8 +63,8 @@ def losses_of(
     sampler: Sampler,
     limit: Limit,
     narrow: tuple[Tensor, Tensor] | None,
-    loss: Losses,
-    eval_loss: Losses | None,
+    loss: Loss,
+    eval_loss: Loss | None,
     seconds: float,
 ) -> dict[str, Any]:
     """The fields of a ``LossPrediction``.

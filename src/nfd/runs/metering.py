@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.families.member import Member
-from nfd.meters.spectra import Spectra, Watched
+from nfd.meters.spectra import Spectra, WatchedNetwork
 from nfd.meters.start import at_start
 from nfd.meters.updates import Baseline
 
@@ -67,7 +67,7 @@ class SpectraMeter(Meter):
 
     def __init__(self, net: nn.Module, member: Member, probes: Tensor) -> None:
         super().__init__(net, member, probes)
-        self.net = self.watched = Watched(member.network())
+        self.net = self.watched = WatchedNetwork(member.network())
         self.spectra = Spectra(member.network())
 
     def after(self) -> None:

@@ -27,7 +27,7 @@ _REMEDY = (
 )
 
 
-class Lost(NamedTuple):
+class LostRatio(NamedTuple):
     """Two groups whose rates have another ratio than the plan's: indices, rates, and the plan's scales."""
 
     groups: tuple[int, int]
@@ -42,7 +42,7 @@ class Lost(NamedTuple):
         )
 
 
-def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> Lost | None:
+def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> LostRatio | None:
     """The first two groups whose ratio of rates is no longer the plan's; None where all are.
 
     Muon and the AdamW beside it have tuned rates of their own. Rates of zero, as before a warm-up, tell nothing.
@@ -53,7 +53,7 @@ def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> Lost | None:
             pair = own[0], k
             rates, scales = (tuple(float(groups[i][key]) for i in pair) for key in ("lr", SCALE))
             if not math.isclose(rates[1] * scales[0], rates[0] * scales[1], rel_tol=_ALIKE):
-                return Lost(pair, (rates[0], rates[1]), (scales[0], scales[1]))
+                return LostRatio(pair, (rates[0], rates[1]), (scales[0], scales[1]))
     return None
 
 
