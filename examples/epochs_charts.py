@@ -41,6 +41,6 @@ def loss_chart(curves: Mapping[tuple[str, int], Tensor], steps: int) -> Finding:
         about = {"series": f"width {width:,}, {HELD[weights]}", "width": width, "weights": weights}
         for k, losses in enumerate(curves[weights, width].unflatten(1, (-1, steps)).mean(2).unbind(1)):
             rows.append({**about, "pass": k + 1, **columns("loss", mean(losses))})
-    title = "training loss before the update, mean over the pass (nats)"
+    title = "training loss, mean over the pass (nats)"
     axes = Axes("pass", "loss", "pass over the training images", title, "curves", colour="width", dash="weights")
     return Finding("epochs-loss", "Training loss by pass", "", rows, axes, "")
