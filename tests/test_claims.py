@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,11 +22,14 @@ from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.page import chance
 from nfd.paper.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
 from nfd.paper.claims.significance import discovery_rates, level
-from nfd.paper.claims.table import CLAIMS, updated
+from nfd.paper.claims.table import CLAIMS, chosen, evidence_for, ids_of, updated
 from nfd.paper.config import FigureConfig
 from nfd.paper.earlier import clash
+from nfd.paper.figures import FIGURES
+from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.selection import Runs
-from nfd.paper.pages import claims_page
+from nfd.paper.pages import claims_page, warning_sections, write_figure
+from nfd.report import Result
 
 ROOT = Path(__file__).parents[1]
 VERDICTS = {"holds", "holds with a condition", "does not hold", "undecided", "not testable here"}
@@ -141,6 +145,53 @@ def test_statements_judged_anew_take_the_place_of_their_rows() -> None:
     assert rows == [{"id": first, "p": 2}, {"id": second, "p": 3}]
 
 
+@pytest.mark.parametrize("at_need", [True, False])
+def test_parts_are_trained_when_a_claim_reads_them(at_need: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def trained(figure: Figure, config: FigureConfig, *_: Any) -> dict[str, Runs]:
+        parts = _[2] if len(_) > 2 else list(figure.parts[config.size])
+        asked.append((figure.name, parts))
+        return {name: Runs([]) for name in parts}
+
+    monkeypatch.setattr("nfd.paper.claims.table.trained", trained)
+    evidence = evidence_for(FigureConfig(size="smoke"), SimpleNamespace(progress=False), at_need=at_need)  # type: ignore[arg-type]
+    if at_need:
+        for _ in range(2):  # the second reading trains nothing
+            evidence.part("5", "collapse", "stream")
+        assert asked == [("figure-5", ["collapse"])]
+        assert {name for parts in evidence.read.values() for name in parts} == {"collapse"}
+        with pytest.raises(KeyError):
+            evidence.part("5", "none")
+    else:
+        assert len(asked) == 8
+        assert evidence.read == evidence.runs
+
+
+def test_statements_are_chosen_by_id_by_beginning_and_by_figure() -> None:
+    assert [claim.id for claim in chosen(["eq7-inner"])] == ["eq7-inner"]
+    assert [claim.id for claim in chosen(["eq7"])] == ["eq7-inner", "eq7-stream"]
+    assert chosen([]) == list(CLAIMS)
+    assert not chosen(["eq7-inn"])  # a beginning ends where a word does
+    of_figure = ids_of("figure-5")
+    assert [claim.id for claim in chosen(["fig5"])] == of_figure
+    assert {"fig5-moves", "eq7-inner"} <= {*of_figure}
+    assert "fig4-mup-diverges" in ids_of("figure-4")
+    assert "eq8-stream" not in of_figure
+
+
+@pytest.mark.parametrize("size", ["smoke", "cpu"])
+def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
+    config = FigureConfig(size=size)
+    write_figure(config, FIGURES["5"], [], "digits", tmp_path, ["eq7-inner"])
+    page = (tmp_path / "figure-5.html").read_text()
+    assert ("nothing of what the paper says" in page) == bool(config.warnings) == (size == "smoke")
+    assert "nfd claims --only fig5" in page
+    result = Result(".", {"command": "nfd figure", "config": config.model_dump()})
+    assert bool(warning_sections(result)) == (size == "smoke")
+    assert not warning_sections(Result(".", {"command": "nfd figure", "config": None}))
+
+
 def test_more_runs_of_a_claim_stand_in_for_the_figures() -> None:
     shown, more = Runs([]), made(lambda config: ({}, {}))
     evidence = Evidence("smoke", digits(), runs={"4": {"dnn": shown, "mup": shown}, "claims": {"4-ends": more}})
@@ -211,8 +262,12 @@ def test_the_committed_table_is_of_these_claims() -> None:
     stored = json.loads((ROOT / "docs/claims.json").read_text())
     config = FigureConfig(data="images", data_dir="cifar10-jpeg")
     assert text == claims_page(config, stored["rows"], stored["data"], stored["command"])
-    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 5][1:]
-    table = {line[0].removeprefix("| ").replace("\\", ""): line for line in lines if not line[0].startswith("| ---")}
+    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 5]
+    table = {
+        line[0].removeprefix("| ").replace("\\", ""): line
+        for line in lines
+        if not line[0].startswith(("| ---", "| id"))
+    }
     assert set(table) == {claim.id for claim in CLAIMS}
     details = dict(re.findall(r"^- \*\*([a-z0-9-]+)\*\*, (.*)$", text, flags=re.MULTILINE))
     for claim in CLAIMS:

@@ -47,7 +47,7 @@ from nfd.runs import records as experiment
 from nfd.runs import trained
 from nfd.runs.executors.executor import Executor, Inline, Outcome, unnoticed
 from nfd.runs.executors.processes import Processes
-from nfd.runs.export import listing, rows, write_runs
+from nfd.runs.export import listing, rows, with_updates, write_runs
 from nfd.runs.grid import grid, grid_of
 from nfd.runs.records import runs_of
 from nfd.runs.run import groups
@@ -999,3 +999,18 @@ def test_a_sweep_reads_its_own_records_alone(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(sweep.store, "record", lambda key: read.append(key) or record(key))
         assert [found.config["width"] for found in sweep.run(runs[1:] + runs[1:])] == [3, 4, 3, 4]
         assert len(read) == 2
+
+
+def test_exports_hold_the_last_updates(tmp_path: Path) -> None:
+    shared = {"width": 4, "depth": 2, "batch": 2, "steps": 2, "every": 1, "block": "two-layer"}
+    with Sweep(tmp_path, Inline()) as sweep:
+        (plain,), (measured,) = (sweep.run(grid(**shared, meter=meter)) for meter in ("none", "updates"))
+        run = with_updates(measured, sweep.store)
+        curves = sweep.store.curves(measured.key)
+        assert with_updates(plain, sweep.store) is plain
+    names = ("inner_update", "stream_update", "function_update_inner", "function_update")
+    assert {name: run.metrics[name] for name in names} == {name: float(curves[name][-1]) for name in names}
+    assert all(float(curves[name][0]) != run.metrics[name] for name in names)
+    write_runs([run], tmp_path / "csv", "test", parquet=False)
+    assert {*names} <= {*(tmp_path / "csv/runs.csv").read_text().splitlines()[0].split(",")}
+    assert any("stream_update" in line for line in listing([run]))

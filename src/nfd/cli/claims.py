@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nfd.cli.figure import PaperOptions, say
 from nfd.cli.options import PAGE
-from nfd.core.errors import UsageError
+from nfd.core.errors import UsageError, nearest
 from nfd.paper.config import FigureConfig
 
 
@@ -22,7 +22,7 @@ class ClaimsCommand(PaperOptions):
     store: str | None = None
     """directory of the trained networks, such as nfd figure's OUT; by default OUT"""
     only: tuple[str, ...] = ()
-    """judge these statements, by their ids, again; the others keep their rows in OUT"""
+    """judge these, by id or figure such as fig5, and train only what they need; others keep their rows in OUT"""
 
     def files(self) -> list[str]:
         return [*PAGE, "claims.md"]
@@ -32,11 +32,14 @@ class ClaimsCommand(PaperOptions):
 
     def check_used(self, config: FigureConfig) -> None:
         from nfd.core.files import expanded
-        from nfd.paper.claims.table import CLAIMS
+        from nfd.paper.claims.table import CLAIMS, chosen
 
-        known = [claim.id for claim in CLAIMS]
-        if unknown := [name for name in self.only if name not in known]:
-            raise UsageError(f"--only takes ids of statements; got {', '.join(unknown)}. Ids: {', '.join(known)}.")
+        if unknown := [name for name in self.only if not chosen([name])]:
+            close = nearest(unknown[0], [claim.id for claim in CLAIMS])
+            raise UsageError(
+                f"--only takes ids of statements, their beginnings, or figures such as fig5; got {', '.join(unknown)}."
+                f"{close} docs/claims.md lists all."
+            )
         super().check_used(config)
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
@@ -45,19 +48,19 @@ class ClaimsCommand(PaperOptions):
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.core.machine import threads
-        from nfd.paper.claims.table import CLAIMS, evidence_for, table, updated
+        from nfd.paper.claims.table import chosen, evidence_for, table, updated
         from nfd.paper.earlier import judged_before
         from nfd.paper.figures.beside_captions import beside_captions
         from nfd.paper.pages import write_claims
 
         with self.sweep(self.runs_in(directory)) as sweep:
-            evidence = evidence_for(config, sweep, say=say)
-        with threads(self.threads):  # what is computed here is small: threads would wait for each other
-            wanted = [claim for claim in CLAIMS if claim.id in self.only or not self.only]
-            judged = table(evidence, wanted, progress=True)
+            evidence = evidence_for(config, sweep, say=say, at_need=bool(self.only))
+            with threads(self.threads):  # what is computed here is small: threads would wait for each other
+                judged = table(evidence, chosen(self.only), progress=not self.only)
         for row in judged:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
         rows = updated(judged_before(directory), judged) if self.only else judged
-        beside = beside_captions(evidence.runs, len(evidence.dataset.train))
+        self.warn(config)
+        beside = beside_captions(evidence.read, len(evidence.dataset.train))
         print(f"Report: {write_claims(config, rows, evidence.dataset.title, directory, command, beside)}")
         return 0

@@ -30,6 +30,11 @@ class PaperOptions(SweepOptions, FigureConfig):
         if mixed := clash(config, expanded(self.out), self.kept()):
             raise UsageError(f"{mixed} Give another --out DIR.")
 
+    def warn(self, config: FigureConfig) -> None:
+        """Print a sentence where nothing of what the paper says is shown."""
+        for sentence in config.warnings:
+            say(sentence)
+
     def runs_in(self, directory: Path) -> Path:
         from nfd.core.files import prepare_directory
 
@@ -52,6 +57,7 @@ class FigureCommand(PaperOptions):
         return [*PAGE, "figure-*"]
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
+        from nfd.paper.claims.table import ids_of
         from nfd.paper.figures import FIGURES
         from nfd.paper.figures.beside_captions import beside_captions
         from nfd.paper.figures.making import dataset_for, findings, is_trained, trained
@@ -66,9 +72,12 @@ class FigureCommand(PaperOptions):
                     continue
                 runs[number] = trained(figure, config, sweep, say)
                 panels = findings(figure, runs[number], dataset)
-                drawn.append((panels, write_figure(config, figure, panels, dataset.title, directory)))
+                drawn.append(
+                    (panels, write_figure(config, figure, panels, dataset.title, directory, ids_of(figure.name)))
+                )
                 for finding in panels if wanted else ():
                     say(f"{finding.name}: {finding.headline}")
+        self.warn(config)
         beside = beside_captions(runs, len(dataset.train))
         print(f"Report: {write_figures(config, drawn, beside, dataset.title, directory, command)}")
         return 0

@@ -30,6 +30,7 @@ class ReportCommand(Options, Config):
         from nfd.core.files import expanded, prepare_directory
         from nfd.core.ownership import check_replaceable
         from nfd.paper.claims.page import claims_sections
+        from nfd.paper.pages import warning_sections
         from nfd.report.overview import write_report
         from nfd.report.results import read_results, replaceable
 
@@ -45,7 +46,9 @@ class ReportCommand(Options, Config):
         if not results:
             raise UsageError(f"no result in {self.directory!r}: no readable result.json there or below.")
         out = prepare_directory(self.out)
-        path = write_report(results, problems, self.directory, out, command, drawers=[claims_sections])
+        path = write_report(
+            results, problems, self.directory, out, command, drawers=[warning_sections, claims_sections]
+        )
         drawn = sum(len(result.findings) for result in results)
         print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
         print(f"Report: {path}")

@@ -43,12 +43,12 @@ class RunsCommand(Options, Config):
         where = chosen(self.where)
         if self.out:
             check_replaceable(expanded(self.out), ["runs.csv", "result.json", "runs.parquet"])
-        from nfd.runs.export import listing, write_runs
+        from nfd.runs.export import listing, with_updates, write_runs
         from nfd.store.rows import matching
         from nfd.store.store import Store
 
         with Store.read(self.directory) as store:
-            stored = store.records()
+            stored = [with_updates(record, store) for record in store.records()]
         records = [r for r in matching(stored, where) if self.status in (None, r.status)]
         for line in listing(records, self.limit):
             print(line)

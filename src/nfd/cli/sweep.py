@@ -50,13 +50,14 @@ class SweepCommand(SweepOptions, Config):
 
     def answer(self, config: Any, directory: Path, command: str) -> int:
         from nfd.core.tables import rows_as_text
-        from nfd.runs.export import write_runs
+        from nfd.runs.export import with_updates, write_runs
         from nfd.runs.means import table_of_means
         from nfd.runs.sweep import failure
 
         with self.sweep(directory) as sweep:
             records = sweep.run(config)
             table = table_of_means(records, sweep.store)
+            records = [with_updates(record, sweep.store) for record in records]
         write_runs(records, directory, command, parquet=False)
         print(rows_as_text(table[:_MOST_ROWS]), *_more(table), sep="\n")
         counts = Counter(record.status for record in records)

@@ -41,7 +41,10 @@ def load(
     if name == "digits":
         return digits(seed)
     if directory is None:
-        raise InputError(f"data={name!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
+        raise InputError(
+            f"data={name!r} needs data_dir, the directory that holds it. "
+            "Give data_dir=DIR, or --data-dir DIR where the command has this option."
+        )
     if name == "cifar10":
         return cifar10(directory)
     return image_folders(directory, size=image_size, seed=seed, progress=progress)

@@ -13,6 +13,13 @@ from nfd.runs import DataConfig
 
 Preset = Literal["smoke", "cpu", "paper"]
 
+_SMOKE = "At size smoke this shows that everything works, and nothing of what the paper says."
+
+
+def warnings_of(size: Any) -> list[str]:
+    """A sentence on the smallest size; none on another."""
+    return [_SMOKE] if size == "smoke" else []
+
 
 class FigureConfig(DataConfig):
     """The figures of the paper, and its claims: how large, and on what."""
@@ -22,6 +29,11 @@ class FigureConfig(DataConfig):
     data_dir, and the digits without one"""
     size: Preset = "cpu"
     """smoke (seconds), cpu (under an hour for all on two cores) or paper (as its captions say; for a GPU)"""
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence where nothing of what the paper says is shown."""
+        return warnings_of(self.size)
 
     @model_validator(mode="before")
     @classmethod

@@ -7,29 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from nfd.core import staged
+from nfd.paper.claims.claim import only_of
 from nfd.paper.claims.page import claims_markdown, claims_section, in_markdown
-from nfd.paper.config import FigureConfig
+from nfd.paper.config import FigureConfig, warnings_of
 from nfd.paper.figures.figure import Figure
 from nfd.questions import Finding, Row, plain
-from nfd.report import Report, Section, figure_section, made_by, write_charts, write_page
+from nfd.report import Report, Result, Section, figure_section, made_by, write_charts, write_page
 
 Drawn = Sequence[tuple[Sequence[Finding], Section]]
 
 _FIGURES = "The figures of the paper"
 _CLAIMS = "What the paper says, and what is measured"
+_WARNING = "Not the size of the paper"
 _PURPOSE = "Look up whether a statement of the paper holds, and how you can measure it again."
 
 
 def write_figure(
-    config: FigureConfig, figure: Figure, findings: Sequence[Finding], data: str, directory: Path
+    config: FigureConfig,
+    figure: Figure,
+    findings: Sequence[Finding],
+    data: str,
+    directory: Path,
+    statements: Sequence[str] = (),
 ) -> Section:
-    """Write a figure's page, its setting and every panel as PDF, PNG and CSV; returns the figure as a section."""
+    """Write a figure's page, its setting and every panel as PDF, PNG and CSV; returns the figure as a section.
+
+    Args:
+        statements: ids of the claims about the figure, named below its panels.
+    """
     number = figure.name.replace("figure-", "Figure ")
     with staged(directory) as folder:
         (folder / "config.toml").write_text(config.toml(), encoding="utf-8")
         charts = write_charts(findings, folder)
         section = figure_section(f"{number}: {figure.title}", "", findings, charts)
-        write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", [section])
+        write_page(
+            folder / f"{figure.name}.html",
+            f"{figure.title} ({data})",
+            [*_warning(config), section, *_statements(figure, statements)],
+        )
     return section
 
 
@@ -97,10 +112,22 @@ def _beside(rows: Sequence[Row]) -> list[Section]:
     return [Section("What ran, beside the captions", [], table=rows, cards=True)] if rows else []
 
 
-def _warning(config: FigureConfig) -> list[Section]:
-    if config.size != "smoke":
+def warning_sections(result: Result) -> list[Section]:
+    """The warning of a result at size smoke, for the page of ``nfd report``; none of another."""
+    config = result.content.get("config")
+    warnings = warnings_of(config.get("size")) if isinstance(config, dict) else []
+    return [Section(_WARNING, warnings, level=3)] if warnings else []
+
+
+def _statements(figure: Figure, ids: Sequence[str]) -> list[Section]:
+    if not ids:
         return []
-    return [Section("At size smoke", ["This shows that everything works, and nothing of what the paper says."])]
+    snippet = ("Judge them, with the same options of data and size", f"nfd claims --only {only_of(figure.name)}")
+    return [Section("What the paper says of this figure", [f"Statements: {', '.join(ids)}."], snippets=[snippet])]
+
+
+def _warning(config: FigureConfig) -> list[Section]:
+    return [Section(_WARNING, config.warnings)] if config.warnings else []
 
 
 def _intro(config: FigureConfig, data: str, command: str) -> str:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_csv, write_json
 from nfd.core.text import short, visible
 from nfd.store.rows import Record
+from nfd.store.store import Store
 
-_METRICS = ("train_loss", "test_loss", "test_accuracy")
+METERS = ("inner_update", "stream_update", "function_update_inner", "function_update")
+_METRICS = ("train_loss", "test_loss", "test_accuracy", *METERS)
+
+
+def with_updates(record: Record, store: Store) -> Record:
+    """A run, with the updates after its last step among its numbers where they were measured."""
+    if record.config.get("meter") != "updates" or record.status != "done":
+        return record
+    curves = store.curves(record.key)
+    return replace(record, metrics=record.metrics | {n: float(curves[n][-1]) for n in METERS if n in curves})
 
 
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:

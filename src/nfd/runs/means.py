@@ -11,11 +11,12 @@ import torch
 from nfd.core.statistics import Interval, mean
 from nfd.core.tables import Row
 from nfd.core.text import short
+from nfd.runs.export import METERS, with_updates
 from nfd.store.rows import Record
 from nfd.store.store import Store
 
 LOSSES = ("train_loss", "test_loss")
-UPDATES = ("inner_update", "function_update")
+UPDATES = ("inner_update", "function_update")  # of which the page of sliders shows both
 
 
 def means(records: Sequence[Record], store: Store) -> dict[str, Interval]:
@@ -25,10 +26,9 @@ def means(records: Sequence[Record], store: Store) -> dict[str, Interval]:
     """
     if any(record.status != "done" for record in records):
         return {}
-    values = {name: [record.metrics[name] for record in records] for name in LOSSES}
-    if records[0].config.get("meter") == "updates":
-        curves = [store.curves(record.key) for record in records]
-        values |= {name: [float(own[name][-1]) for own in curves] for name in UPDATES if name in curves[0]}
+    metrics = [with_updates(record, store).metrics for record in records]
+    names = [*LOSSES, *(name for name in METERS if name in metrics[0])]
+    values = {name: [own[name] for own in metrics] for name in names}
     return {name: mean(torch.tensor(sample, dtype=torch.float64)) for name, sample in values.items()}
 
 

@@ -61,7 +61,10 @@ class DataConfig(Config):
                 "Drop it or name the data set with --data."
             )
         if kind != "digits" and not (self.data_dir or "").strip():
-            raise InputError(f"data={self.data!r} needs data_dir, the directory that holds it. Pass --data-dir DIR.")
+            raise InputError(
+                f"data={self.data!r} needs data_dir, the directory that holds it. "
+                "Give data_dir=DIR, or --data-dir DIR where the command has this option."
+            )
         if self.image_size is not None and kind != "images":
             raise InputError(f"image_size is for data='images'; got data={kind!r}. Drop it.")
 

@@ -167,7 +167,8 @@ def _one_layer(evidence: Evidence) -> Judged:
 
 
 def _mup_depth(evidence: Evidence) -> Judged:
-    runs = [r for part in ("one-layer", "mup-deep") for r in evidence.runs["claims"].get(part, ())]
+    parts = evidence.runs["claims"]
+    runs = [run for name in ("one-layer", "mup-deep") if name in parts for run in parts[name]]
     doublings, best_rates = drifted(cells(Runs(runs), "mup", evidence.classes), "depth")
     if doublings is None:
         return undecided(best_rates)

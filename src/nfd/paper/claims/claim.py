@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -68,6 +69,17 @@ class Judged:
             return None
         smallest = level(self.value, self.bounds.low, self.bounds.high)
         return min(1.0, smallest * (1 if self.verdict == ClaimVerdict.HOLDS else self.bounds.cases))
+
+
+def only_of(figure: str) -> str:
+    """The name by which ``--only`` takes the statements of a figure: ``fig5`` for "figure-5"."""
+    return figure.replace("figure-", "fig")
+
+
+def figure_of(id_: str, source: str) -> str | None:
+    """The figure that a statement is about, as "figure-5": the first that its source names, or that of its id."""
+    match = re.search(r"Fig\. (\d)", source) or re.match(r"fig(\d)-", id_)
+    return f"figure-{match[1]}" if match else None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nfd.data import Dataset
 from nfd.paper.config import Preset
 from nfd.paper.figures.selection import Runs
+
+
+class PartsAtNeed(Mapping[str, Runs]):
+    """The parts of a figure, each trained when it is first read."""
+
+    def __init__(self, names: Iterable[str], train: Callable[[Sequence[str]], Mapping[str, Runs]]) -> None:
+        self._names, self._train = list(names), train
+        self.read: dict[str, Runs] = {}
+
+    def __getitem__(self, name: str) -> Runs:
+        if name in self._names and name not in self.read:
+            self.read |= self._train([name])
+        return self.read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +48,13 @@ class Evidence:
     def part(self, figure: str, name: str, more: str = "") -> Runs:
         """The runs of a part of a figure; in their place those that claims have of their own, as ``4-gains`` for the
         part ``gains`` of Figure 4: more seeds or steps than the figure shows."""
-        return self.runs.get("claims", {}).get(f"{figure}-{more or name}") or self.runs[figure][name]
+        own, of_claims = f"{figure}-{more or name}", self.runs.get("claims", {})
+        return of_claims[own] if own in of_claims else self.runs[figure][name]
+
+    @property
+    def read(self) -> dict[str, Mapping[str, Runs]]:
+        """Those of the runs that are trained."""
+        return {n: parts.read if isinstance(parts, PartsAtNeed) else parts for n, parts in self.runs.items()}
 
     @property
     def classes(self) -> int:

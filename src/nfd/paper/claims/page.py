@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeGuard
 
 from nfd.core import visible
-from nfd.paper.claims.claim import ClaimVerdict
+from nfd.paper.claims.claim import ClaimVerdict, figure_of
 from nfd.paper.claims.significance import ONE_SIDE, discovery_rates, expected_wrong
 from nfd.questions import Row
 from nfd.report import Label, Result, Section
@@ -58,18 +58,21 @@ def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
 
 
 def claims_markdown(rows: Sequence[Row], intro: str) -> str:
-    """``intro``, a table of the statements in Markdown, and below it what was measured, read and tried for each."""
-    head = ["| id | source | statement | measured | q | verdict |", "| --- | --- | --- | --- | --- | --- |"]
-    cells = [
-        (r["id"], r["source"], r["statement"], _measured(r), _q(q), r["verdict"])
-        for r, q in zip(rows, _rates(rows), strict=True)
-    ]
-    lines = [f"| {' | '.join(map(in_markdown, row))} |" for row in cells]
-    below = [
-        f"- **{in_markdown(r['id'])}**, {in_markdown(r['verdict'])}. {in_markdown(' '.join(_details(r)))}" for r in rows
-    ]
-    opening = [intro.strip(), ""] + ([in_markdown(_count(rows)), "", in_markdown(chance(rows)), ""] if rows else [])
-    return "\n".join([*opening, *head, *lines, "", *below]).strip() + "\n"
+    """``intro``, and for every figure a table of its statements in Markdown, with what was measured, read and tried."""
+    lines = [intro.strip(), ""] + ([in_markdown(_count(rows)), "", in_markdown(chance(rows)), ""] if rows else [])
+    rated = list(zip(rows, _rates(rows), strict=True))
+    for figure in sorted({figure_of(str(row["id"]), str(row["source"])) or "" for row in rows}):
+        own = [(row, q) for row, q in rated if (figure_of(str(row["id"]), str(row["source"])) or "") == figure]
+        lines += [f"## {figure.replace('figure-', 'Figure ') or 'Theory and other sections'}", ""]
+        lines += ["| id | source | statement | measured | q | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+        cells = [(r["id"], r["source"], r["statement"], _measured(r), _q(q), r["verdict"]) for r, q in own]
+        lines += [*(f"| {' | '.join(map(in_markdown, row))} |" for row in cells), ""]
+        lines += [*(_below(row) for row, _ in own), ""]
+    return "\n".join(lines).strip() + "\n"
+
+
+def _below(row: Row) -> str:
+    return f"- **{in_markdown(row['id'])}**, {in_markdown(row['verdict'])}. {in_markdown(' '.join(_details(row)))}"
 
 
 def chance(rows: Sequence[Row]) -> str:

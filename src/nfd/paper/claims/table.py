@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nfd import Sweep
@@ -23,13 +24,14 @@ from nfd.paper.claims import (
     spectra,
     two_layer,
 )
-from nfd.paper.claims.claim import Claim
-from nfd.paper.claims.evidence import Evidence
+from nfd.paper.claims.claim import Claim, figure_of, only_of
+from nfd.paper.claims.evidence import Evidence, PartsAtNeed
 from nfd.paper.claims.extra_runs import RUNS
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.making import dataset_for, trained
+from nfd.paper.figures.selection import Runs
 
 CLAIMS: tuple[Claim, ...] = (  # in the order of the text
     *regimes.CLAIMS,
@@ -51,11 +53,35 @@ CLAIMS: tuple[Claim, ...] = (  # in the order of the text
 _FIGURES: Mapping[str, Figure] = {**FIGURES, "claims": RUNS}
 
 
-def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None) -> Evidence:
-    """The runs of every figure, trained where they are not stored; ``say`` gets what there is to train."""
+def evidence_for(
+    config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None, *, at_need: bool = False
+) -> Evidence:
+    """The runs of every figure, trained where they are not stored; ``say`` gets how many there are to train.
+
+    Args:
+        at_need: train a part when a claim first reads it, in place of all parts now.
+    """
     dataset = dataset_for(config, progress=sweep.progress)
-    runs = {number: trained(figure, config, sweep, say) for number, figure in _FIGURES.items()}
+    runs: dict[str, Mapping[str, Runs]] = {}
+    for number, figure in _FIGURES.items():
+        train = partial(trained, figure, config, sweep, say)
+        runs[number] = PartsAtNeed(figure.parts[config.size], train) if at_need else train()
     return Evidence(config.size, dataset, config.seed, runs)
+
+
+def chosen(names: Sequence[str]) -> list[Claim]:
+    """The claims with these ids, ids that begin so, or figures (``fig5``), in the order of the text; all for none."""
+    return [claim for claim in CLAIMS if not names or any(_is_named(claim, name) for name in names)]
+
+
+def ids_of(figure: str) -> list[str]:
+    """The ids of the claims about a figure, such as "figure-5"."""
+    return [claim.id for claim in CLAIMS if figure_of(claim.id, claim.source) == figure]
+
+
+def _is_named(claim: Claim, name: str) -> bool:
+    figure = figure_of(claim.id, claim.source)
+    return f"{claim.id}-".startswith(f"{name}-") or (figure is not None and only_of(figure) == name)
 
 
 def updated(rows: Sequence[Mapping[str, Any]], judged: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

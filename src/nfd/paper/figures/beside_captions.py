@@ -106,6 +106,7 @@ def beside_captions(runs: Mapping[str, Mapping[str, Runs]], images: int) -> list
     """
     figures = [figure for figure in CAPTIONS if figure in runs]
     parts = [(figure, part, caption) for figure in figures for part, caption in CAPTIONS[figure].items()]
+    parts = [part for part in parts if part[1] in runs[part[0]]]
     more = runs.get("claims", {})
     return [row(figure, caption, runs[figure][part], images) for figure, part, caption in parts] + [
         row(figure, replace(caption, panels=f"{caption.panels}, for claims"), more[name], images)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from nfd import Sweep
@@ -25,15 +25,23 @@ def is_trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> bool:
 
 
 def trained(
-    figure: Figure, config: FigureConfig, sweep: Sweep, say: Callable[[str], object] = lambda text: None
+    figure: Figure,
+    config: FigureConfig,
+    sweep: Sweep,
+    say: Callable[[str], object] = lambda text: None,
+    parts: Sequence[str] | None = None,
 ) -> dict[str, Runs]:
-    """The runs of every part of a figure; those that are not stored are trained; ``say`` gets their number."""
-    grids = _grids(figure, config, sweep)
+    """The runs of these parts of a figure, by default of all; those that are not stored are trained.
+
+    Args:
+        say: gets how many there are to train.
+    """
+    grids = {n: grid for n, grid in _grids(figure, config, sweep).items() if parts is None or n in parts}
     wanted = [c for configs in grids.values() for c in configs]
     if missing := sweep.missing(wanted):
         say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
-    parts = sweep.run_all(grids, figure.name)
-    return {name: Runs.of(sweep.store, [record.key for record in records]) for name, records in parts.items()}
+    records = sweep.run_all(grids, figure.name)
+    return {name: Runs.of(sweep.store, [record.key for record in own]) for name, own in records.items()}
 
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
