@@ -393,7 +393,7 @@ KERNELS = Probe(
     },
 )
 
-SIZES: Settings = {"widths": (4, 8), "depths": (1, 2), "seeds": 2}
+SIZES: Settings = {"widths": (4, 8), "depths": (2,), "seeds": 2}
 CHECKED: Settings = SIZES | {"steps": 2, "batch": 4}
 PLAIN: Settings = {"widths": (5, 8), "depths": (2, 3)}  # the width stands for plain modules
 CHECKS = Probe(
