@@ -20,13 +20,14 @@ themselves it is as small as it ever was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpstrf, dtrtri
+from scipy.linalg.lapack import dpotrf, dpstrf, dtrtri
 from torch import Tensor
 
 from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, with_room
@@ -222,11 +223,18 @@ def _apply(transform: Matrix, tiles: Tensor) -> Tensor:
 
 
 def _whiten(gram: Matrix, threshold: float, most: int) -> tuple[Matrix, float]:
-    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and the smallest of them.
+    """``T`` [k, b] with ``T gram T' = I`` on the pivots above ``threshold``, and a number that none of them is below.
 
-    T is turned so that coefficients are triangular in the order of the vectors, not of the pivots: the directions,
-    and what is drawn for them, then change continuously with the vectors.
+    Coefficients are triangular in the order of the vectors, not of the pivots: the directions, and what is drawn for
+    them, then change continuously with the vectors. So a plain Cholesky factorisation does where no pivot can be small;
+    elsewhere T is turned.
     """
+    factor, singular = dpotrf(gram, lower=1)
+    if not singular:
+        transform, _ = dtrtri(factor, lower=1)
+        least = 1 / math.sqrt(np.linalg.norm(transform, 1) * np.linalg.norm(transform, np.inf))  # no pivot is smaller
+        if least > max(threshold, _SAFE_PIVOT):
+            return transform, least
     transform, pivot = _factored(gram, threshold, most)
     turn, triangle = np.linalg.qr(transform @ gram)
     return (turn * np.where(triangle.diagonal() < 0, -1.0, 1.0)).T @ transform, pivot
