@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 import nfd
-from nfd.core.activations import activation
 from nfd.core.names import Feedback, RuleName
 from nfd.core.random import Increment
 from nfd.core.statistics import Magnitude, rms, student
@@ -224,7 +223,7 @@ def test_closed_forms_of_kernels(T: float) -> None:
     assert math.isclose(nfd.kernel(x, kind="ntk", horizon=T)[0, 0], (2 + T / 2) * math.exp(T / 2), rel_tol=1e-9)
     linear = nfd.kernel(x, kind="ntk", activation="identity", horizon=T)[0, 0]
     assert math.isclose(linear, (2 + T) * math.exp(T), rel_tol=1e-9)
-    q, P = stream_variances(activation("relu"), torch.tensor(1.0), 6, T)
+    q, P = stream_variances("relu", 1.0, 6, T)
     steps = torch.arange(7, dtype=torch.float64)
     torch.testing.assert_close(q, (1 + T / 12) ** steps)
     torch.testing.assert_close(P, (1 + T / 12) ** (6 - steps))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from torch import Tensor
 import nfd
 from nfd.core.activations import activation
 from nfd.core.machine import bytes_of
-from nfd.core.names import NetworkWeights
+from nfd.core.names import NetworkWeights, WideRuleName
 from nfd.core.statistics import mean
 from nfd.data.digits import digits
 from nfd.limits import networks
@@ -30,6 +30,7 @@ from nfd.limits.sampler import Sampler
 from nfd.nets.deferred import Feedback
 from nfd.runs import replicates
 from nfd.runs.executors.processes import Processes
+from nfd.scaling.rules import RULES
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 
@@ -298,7 +299,7 @@ def test_width_and_replicates_are_the_cheapest_that_reach_the_error(
     """Where a network costs n^2 many narrow ones are cheapest, where all cost the same few wide ones."""
 
     def costs(weights: NetworkWeights, _: Any, width: int, depth: int, rank: float | None = None) -> Storage:
-        return Storage(weights, 1, float(width**power))
+        return Storage(weights, 1, 1e-6 * width**power)
 
     monkeypatch.setattr(networks, "way_of", costs)
     monkeypatch.setattr(networks.PaperNetworks, "pilot_width", 32)
@@ -391,6 +392,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"weights": "sparse"}, ValueError, "weights must be one of"),
     ({"weights": "dense", "resolution": 0.1}, ValueError, "resolution is for weights='structured'"),
     ({"resolution": 1.5}, ValueError, "resolution must be less than 1"),
+    ({"rule": "standard"}, ValueError, "rule='standard' has no limit of large width.*Choose one of 'mup'"),
+    ({"rule": "mu"}, ValueError, "rule must be one of 'mup', 'depth-mup', 'depth-mup-inner', 'complete-p'; got 'mu'"),
+    ({"horizon": 1e6}, ValueError, "horizon must be less than 1000"),
+    ({"loss": "mse", "targets": torch.ones(2, 1, 3)}, ValueError, r"one output: pass one of them, such as targets\["),
+    ({"targets": torch.ones(2, 1, 3)}, ValueError, r"pass targets\.argmax\(-1\)"),
     ({"rule": "mup", "depth": math.inf}, ValueError, "no limit of large depth; use 'depth-mup' or 'complete-p'"),
     ({"lr": 0.1}, TypeError, "of the paper's networks has no argument 'lr'. Did you mean eta_c"),
     ({"horizn": 1.0}, TypeError, "no argument 'horizn'. Did you mean horizon"),
@@ -403,6 +409,54 @@ def test_bad_input_is_named(arguments: dict[str, Any], error: type[Exception], m
     given = {"inputs": torch.ones(2, 3), "targets": torch.tensor([0, 1]), "depth": 2, "width": 8, "replicates": 2}
     with pytest.raises(error, match=message):
         nfd.predict(**(given | arguments))
+
+
+@pytest.mark.parametrize(
+    ("targets", "classes", "absent"),
+    [
+        ([[0, 1]], None, None),
+        ([[1, 2]], None, "0..2, 0 never"),
+        ([[1, 2]], 3, None),
+        ([[0, 0]], None, "0..1, 1 never"),
+        ([[0, 9]], None, "0..9, 1, 2, 3, 4, 5 and 3 more never"),
+    ],
+)
+def test_class_ids_that_never_occur_are_noted(targets: Any, classes: int | None, absent: str | None) -> None:
+    p = nfd.predict(torch.ones(1, 2, 3), targets, classes=classes, depth=1, width=8, replicates=2)
+    assert ("never occur" in p.note) == (absent is not None)
+    assert (absent or "") in p.note
+
+
+def test_rules_of_the_settings_are_those_with_a_limit_of_width() -> None:
+    assert get_args(WideRuleName) == tuple(name for name, rule in RULES.items() if rule.scales_width)
+
+
+@pytest.mark.parametrize(("eta_c", "hidden"), [(0.0, True), (1.0, False)])
+def test_no_accuracy_is_sought_of_outputs_that_vanish(
+    eta_c: float, hidden: bool, batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least sizes are trained, and the note does not call them the caller's."""
+    monkeypatch.setattr(networks.PaperNetworks, "pilot_width", 32)
+    p = nfd.predict(*batches, depth=1, classes=10, eta_c=eta_c, rtol=0.1)
+    assert ((p.width, p.replicates) == (128, 8)) == hidden
+    assert ("no significant size" in p.note) == hidden
+    assert "You chose" not in p.note
+    own = nfd.predict(*batches, depth=1, classes=10, eta_c=eta_c, width=8, replicates=2)
+    assert "You chose width 8 and 2 replicates" in own.note
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_a_prediction_that_takes_long_warns_before_it_trains(
+    long: bool, batches: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def way(weights: NetworkWeights, _: Any, width: int, depth: int, rank: float | None = None) -> Storage:
+        return Storage(weights, 1, (5.0 if long else 2.0) * width)  # of two of width 8 and two of width 4: 120 s, 48 s
+
+    monkeypatch.setattr(networks, "way_of", way)
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        nfd.predict(*batches, depth=1, classes=10, width=8, replicates=2)
+    assert [(Path(w.filename), "about 2 minutes" in str(w.message)) for w in raised] == [(Path(__file__), True)] * long
 
 
 def test_what_is_missing_is_named() -> None:

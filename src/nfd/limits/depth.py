@@ -167,7 +167,7 @@ def _unresolved(change: Magnitude) -> str:
 def _divergence(here: Ensemble, words: Words) -> str:
     if here.diverged_at is None:
         return ""
-    remedy = f"Lower {words.rate}" if here.diverged_at else words.at_start
+    remedy = words.later if here.diverged_at else words.at_start
     return f"Training diverged at step {here.diverged_at} at width {here.width}, depth {here.depth}. {remedy}."
 
 

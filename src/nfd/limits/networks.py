@@ -18,11 +18,13 @@ _LEAST_NARROW = 32  # narrower networks are not yet in the regime of 1/n; then h
 
 @dataclass(frozen=True)
 class Words:
-    """What messages call the values that are extrapolated, the learning rate, and the cure of a bad start."""
+    """What messages call the values that are extrapolated and the learning rate, and the cures of a divergence: at the
+    first losses, and later."""
 
     values: str
     rate: str
     at_start: str
+    later: str
 
 
 class Networks(Protocol):
@@ -96,7 +98,12 @@ class PaperNetworks:
     seed: int
     kinds: Sequence[NetworkWeights]
 
-    words: ClassVar[Words] = Words("outputs", "eta_c", "Lower the horizon or the scale of the inputs")
+    words: ClassVar[Words] = Words(
+        "outputs",
+        "eta_c",
+        "Lower the horizon or the scale of the inputs",
+        "Lower eta_c; where the loss of step 0 is large too, the horizon or the scale of the inputs",
+    )
     unit: ClassVar[int] = 1
     resolution: ClassVar[float] = 0.0
     pilot_width: ClassVar[int] = 512

@@ -12,6 +12,7 @@ import torch
 from nfd.core.errors import InputError, check_choice, check_device, check_numbers, check_real
 from nfd.core.names import Block, NetworkWeights, RuleName
 from nfd.families.paper import PaperFamily, PaperMember
+from nfd.limits.table import check_horizon
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.rules import MAX_ETA_C
@@ -101,7 +102,7 @@ def problem(
     )
     made = Problem(
         task,
-        horizon=check_real("horizon", horizon, above=0.0),
+        horizon=check_horizon(horizon),
         activation=activation,
         block=check_choice("block", block, get_args(Block)),
         eta_c=_rates(eta_c, task.steps),

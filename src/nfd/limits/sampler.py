@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+from torch import Tensor
+
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
-from nfd.core.statistics import rms
+from nfd.core.statistics import magnitude, rms, stderr
 from nfd.limits.cost import LEVER, Storage, cheapest, power_of_two, widest
 from nfd.limits.ensemble import Ensemble
 from nfd.limits.networks import Networks
@@ -26,6 +29,7 @@ from nfd.limits.weighing import (
 )
 
 _PILOT_REPLICATES = 4
+_LONG = 60.0  # predicted seconds of a prediction from which on it warns
 _PAIRS = 4  # of networks that show the bias of resolution
 
 
@@ -44,6 +48,8 @@ class Sampler:
     ) -> None:
         self.networks, self.rtol, self.memory = networks, rtol, memory
         self.width, self.replicates = width or 0, replicates or 0
+        self.given = bool(width), bool(replicates)
+        """Whether the caller chose the width, and the replicates."""
         self.resolution = None if resolution == "auto" else resolution
         self.weighing: Weighing | None = None
         """Of exact layers and of a resolution, where that was to be chosen."""
@@ -69,8 +75,9 @@ class Sampler:
         if self._weighs:
             self._weigh(pilot_width, depth, amplification)
         if self.width and self.replicates:
+            self._warn_of_time(depth)
             return
-        pilot = self._run(pilot_width, depth, min(self.replicates or MOST_REPLICATES, _PILOT_REPLICATES))
+        pilot = self._pilot(pilot_width, depth)
         needed = self._needed(pilot, amplification)
         if not self.width:
             wanted = unit * power_of_two(needed / (self.replicates or LEAST_REPLICATES) / unit)
@@ -79,8 +86,31 @@ class Sampler:
             self.width = min(wanted, self._widest())
         if not self.replicates:
             self.replicates = max(LEAST_REPLICATES, min(math.ceil(needed / self.width), MOST_REPLICATES))
+            self._warn_of_time(depth)
             refined = math.ceil(self._needed(self.at(depth), amplification) / self.width)
             self.replicates = max(self.replicates, min(refined, 2 * self.replicates, MOST_REPLICATES))
+
+    def _pilot(self, width: int, depth: int) -> Ensemble:
+        """A few networks of this width, or of up to 16 times that where noise hides their values."""
+        count = min(self.replicates or MOST_REPLICATES, _PILOT_REPLICATES)
+        most = self.width or max(self._widest(), width)
+        for factor in (1, LEVER, LEVER**2):
+            pilot = self._run(min(factor * width, most), depth, count)
+            if not is_hidden(pilot.outputs):
+                break
+        return pilot
+
+    def _warn_of_time(self, depth: int) -> None:
+        """Warn where the networks that were decided on are predicted to take more than a minute."""
+        sizes = {(n, L) for n in (self.width, self.narrow_width) for L in (depth, self._deepest)}
+        seconds = self.replicates * sum(self._chosen(self._ways(*size)).seconds for size in sizes)
+        if seconds > _LONG:
+            warnings.warn(
+                f"nfd.predict trains {self.replicates} networks of width {self.width:,} and as many narrower ones: "
+                f"about {seconds / 60:.0f} minutes, one after the other. A larger rtol, a smaller width or fewer "
+                "replicates take less; progress=True shows what is left, and out= keeps what is trained.",
+                stacklevel=7,
+            )
 
     def _weigh(self, pilot_width: int, depth: int, amplification: float) -> None:
         """Choose resolution, width and replicates together, from narrow networks of the same seeds."""
@@ -199,7 +229,12 @@ class Sampler:
         return widest(lambda width: self._within(width, self._deepest) is not None, self.networks.unit)
 
     def _needed(self, pilot: Ensemble, amplification: float) -> float:
-        """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs."""
+        """Width times replicates at which the RMS standard error is ``rtol`` times the RMS of the outputs.
+
+        0 where noise hides these.
+        """
+        if is_hidden(pilot.outputs):
+            return 0.0
         error = math.sqrt(max(0.0, (self.rtol * rms(pilot.outputs.mean(0))) ** 2 - self._bias**2))
         spread = amplification * rms(pilot.outputs.std(0))
         needed = (spread / error) ** 2 * pilot.width if error > 0 else math.nan
@@ -251,6 +286,12 @@ class Sampler:
             more = self.networks.train(width, depth, weights, missing, label, resolution)
             self._done[key] = have.joined(more) if have else more
         return self._done[key]
+
+
+def is_hidden(samples: Tensor) -> bool:
+    """Whether the mean of samples ``[R, ...]`` is not significant: RMS of less than twice its noise, beyond it."""
+    size = magnitude(samples.mean(0), stderr(samples))
+    return size.value < 2 * size.noise
 
 
 def _reached(*ensembles: Ensemble) -> dict[int, Ranks]:

@@ -100,8 +100,9 @@ def check(
         blocks, roles: as in ``nfd.plan``, for a constructor.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         eta_c: the same for the paper's networks, whose base has width 1 and depth 1.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of the model's output
-            and the targets, which are None for a dict.
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
+            the batch and all outputs, half of ``F.mse_loss``; or a function of the model's output and the targets,
+            which are None for a dict.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending, such as (1, 10, 100); by default the last step.
         schedule: a function from the step (0 for the first) to a factor on every rate, or from an optimizer to a

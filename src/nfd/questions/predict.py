@@ -50,7 +50,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         horizon, activation, block: of the paper's network, as in ``nfd.ResNet``; 1, "relu" and "one-layer" by default.
         eta_c: its learning rate, the same at every width and depth: a number (default 0.3), or one per step.
         momentum: of SGD; 0 by default.
-        classes: C, the number of classes; needed if the last class may be absent from ``targets``.
+        classes: C, the number of classes; by default one more than the largest class id in ``targets``, at least 2.
         feedback: ``"shared"`` for the standard network, ``"independent"`` for the decoupled one, whose limit is the
             paper's Definition 1, or ``"static"``.
         eval_inputs: ``[n_eval, d]``, evaluated after the last step.
@@ -77,7 +77,9 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             infinite for the paper's networks, 4 for yours.
         rule: of the rates and the residual multiplier; by default ``"depth-mup"`` for the paper's networks,
             ``"complete-p"`` for yours.
-        loss: ``"cross-entropy"`` (default), ``"mse"``, or for your model a function of its output and the targets.
+        loss: ``"cross-entropy"`` (default); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the batch, for your model
+            over all its outputs too, which is half of ``F.mse_loss``; or for your model a function of its output and
+            the targets.
         weights: ``"dense"``, ``"structured"`` (``nfd.StructuredLinear``), for the paper's networks also ``"deferred"``,
             or ``"auto"`` for the kind with the lowest predicted cost. All networks of a prediction have the same kind,
             since structured weights have another distribution at finite width.
@@ -97,12 +99,13 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             nothing.
         executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
             the other in this process. ``memory`` bounds each network, not their sum.
-        progress: show a bar when stderr is a terminal.
+        progress: show a bar when stderr is a terminal, and in logs a line every half minute; False by default.
 
     Returns:
         A ``Prediction``; for your model a ``LossPrediction``, which has no outputs. If training diverges, numbers are
         not-a-number from that step on, and ``note`` says so. ``loss_replicates`` gives the difference of two
-        predictions with an interval (docs/two-limits.md).
+        predictions with an interval (docs/two-limits.md). Estimates and intervals are not clipped: where a loss is
+        smaller than its error they may be negative, as otherwise their mean would be too large.
 
     Raises:
         ValueError, TypeError: naming the argument; also for rules and optimizers without a limit, and for sizes that

@@ -40,7 +40,7 @@ from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.model_settings import tuned_depth
 from nfd.runs.sweep import Sweep
 from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
-from nfd.scaling.rules import MAX_RATE, RULES, check_finite_depth, rule_named
+from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
 from nfd.training.schedule import Schedule
@@ -123,11 +123,7 @@ def _same(losses: Tensor) -> Tensor:
 
 def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
     """ValueError where training under a rule and an optimizer has no limit that this library computes."""
-    chosen = rule_named(rule)
-    if not chosen.scales_width:
-        fitting = ", ".join(repr(name) for name, other in RULES.items() if other.scales_width)
-        raise InputError(f"rule={rule!r} has no limit of large width for your own model. Choose one of {fitting}.")
-    if not chosen.has_depth_limit:
+    if not check_wide_limit(rule).has_depth_limit:
         check_finite_depth(rule, depth)
     if not law.equivariant:
         raise InputError(
@@ -141,7 +137,8 @@ def _constructed(family: Family) -> ConstructedFamily:
     if not isinstance(family, ConstructedFamily) or family.rate_name != "lr":
         raise InputError(
             f"make_model builds networks of nfd.nets, {family.name}; their limit is that of "
-            "nfd.predict(inputs, targets)."
+            "nfd.predict(inputs, targets). For several real outputs, write the network as a module of your own "
+            "(docs/howto/limit.md)."
         )
     return family
 

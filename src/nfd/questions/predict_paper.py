@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,8 +35,10 @@ from nfd.questions.sampled import limit_at, losses_of, resolved, sampling
 from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.replicates import Replicates
 from nfd.runs.sweep import Sweep
-from nfd.scaling.rules import check_finite_depth, rule_named
+from nfd.scaling.rules import check_finite_depth, check_wide_limit
+from nfd.training.tensors import TensorTask
 
+_LISTED = 5  # class ids in a note
 _UNUSUAL = 30.0  # times the usual mean square of inputs, or one over it
 
 
@@ -70,7 +73,7 @@ def predict_paper(
 ) -> Prediction:
     """As ``nfd.predict`` of inputs and targets says."""
     start = time.perf_counter()
-    depth = check_depth(depth)
+    depth, chosen = check_depth(depth), check_wide_limit(rule)
     given = problem(
         inputs,
         targets,
@@ -89,7 +92,7 @@ def predict_paper(
         coupled=DEPTHS[1] if depth == math.inf and block == "one-layer" else False,
     )
     _warn_of_size(given.task.inputs)
-    if not rule_named(given.rule).scales_depth:
+    if not chosen.scales_depth:
         check_finite_depth(given.rule, depth)
     choice = check_choice("weights", weights, get_args(PaperWeights))
     kinds = resolved([kind for kind in get_args(NetworkWeights) if choice in ("auto", kind)], choice, resolution)
@@ -99,7 +102,9 @@ def predict_paper(
         networks = PaperNetworks(given, Replicates(sweep).run, seed, kinds)
         sampler = sampled(networks)
         limit, narrow = limit_at(sampler, depth)
-        return _prediction(given, sampler, limit, narrow, time.perf_counter() - start)
+        predicted = _prediction(given, sampler, limit, narrow, time.perf_counter() - start)
+    guessed = "" if classes is not None or loss == "mse" else _absent_classes(given.task)
+    return replace(predicted, note=f"{predicted.note} {guessed}".strip())
 
 
 def _warn_of_size(inputs: Tensor) -> None:
@@ -110,6 +115,20 @@ def _warn_of_size(inputs: Tensor) -> None:
             "inputs, by their RMS for instance.",
             stacklevel=5,
         )
+
+
+def _absent_classes(task: TensorTask) -> str:
+    """A note on class ids that were counted as classes and never occur; empty where all occur."""
+    seen = torch.cat([labels.flatten() for labels in (task.targets, task.eval_targets) if labels is not None])
+    absent = (seen.bincount(minlength=task.outputs) == 0).nonzero().flatten().tolist()
+    if not absent:
+        return ""
+    more = f" and {len(absent) - _LISTED:,} more" if len(absent) > _LISTED else ""
+    return (
+        f"Of the class ids 0..{task.outputs - 1}, {', '.join(map(str, absent[:_LISTED]))}{more} never occur in "
+        "targets, yet the networks have outputs for them. Renumber the classes from 0, or pass "
+        f"classes={task.outputs} if this is meant."
+    )
 
 
 def _prediction(

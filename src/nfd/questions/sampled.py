@@ -16,7 +16,7 @@ from nfd.core.statistics import rms, stderr
 from nfd.limits.depth import Limit, at_depth, finer, narrower, to_infinity
 from nfd.limits.loss import LimitLosses, Loss, limit_losses, replicate_losses
 from nfd.limits.networks import Networks
-from nfd.limits.sampler import Sampler
+from nfd.limits.sampler import Sampler, is_hidden
 
 _FINEST = 1e-9  # no number of replicates that can be run reaches a smaller error
 
@@ -128,12 +128,25 @@ def _accuracy(sampler: Sampler, limit: Limit) -> str:
     noise, signal = rms(stderr(limit.outputs)), rms(limit.outputs.mean(0))
     if not noise > sampler.rtol * signal:
         return ""
-    reached = noise / signal
+    values = sampler.networks.words.values
+    if is_hidden(limit.outputs):
+        return (
+            f"The {values} have no significant size (RMS {signal:.2g}, standard error {noise:.2g}), so that a relative "
+            f"error of rtol={sampler.rtol:g} cannot be reached. {_sizes(sampler)}"
+        )
     return (
-        f"The standard error is {reached:.2g} of the RMS of the {sampler.networks.words.values}, above "
-        f"rtol={sampler.rtol:g}: width {sampler.width} and {sampler.replicates} replicates are your setting, or all "
-        "that memory allows."
+        f"The standard error is {noise / signal:.2g} of the RMS of the {values}, above rtol={sampler.rtol:g}. "
+        f"{_sizes(sampler)}"
     )
+
+
+def _sizes(sampler: Sampler) -> str:
+    """Who chose the sizes, and which to change."""
+    sizes = f"width {sampler.width}", f"{sampler.replicates} replicates"
+    given = [size for size, is_given in zip(sizes, sampler.given, strict=True) if is_given]
+    if given:
+        return f"You chose {' and '.join(given)}: larger ones have less noise."
+    return f"{' and '.join(sizes).capitalize()} were chosen within memory; pass larger ones for less noise."
 
 
 def _resolution(value: float | str | None) -> float | Literal["auto"] | None:

@@ -98,8 +98,8 @@ def transfer(
         out: directory that stores every run, so that the same call continues after a stop; None stores nothing.
         executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
             the other in this process.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions), ``"mse"``, or a function of the model's output
-            and the targets.
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
+            the batch and all outputs, half of ``F.mse_loss``; or a function of the model's output and the targets.
         weight_decay, adamw_lr: of the base.
         blocks, roles: as in ``nfd.plan``, for a constructor.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it

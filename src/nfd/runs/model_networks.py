@@ -46,7 +46,7 @@ class ModelNetworks:
     memory: int
     sweep: Sweep
 
-    words: ClassVar[Words] = Words("losses", "lr", "Check the batches and the initial weights of the model")
+    words: ClassVar[Words] = Words("losses", "lr", "Check the batches and the initial weights of the model", "Lower lr")
     resolution: ClassVar[float] = RESOLUTION
     amplification: ClassVar[float] = math.sqrt(5.0)  # of networks that share nothing
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
 from nfd.core.errors import InputError, check_choice
-from nfd.core.names import Decay, ModelWeights, RuleName
+from nfd.core.names import Decay, ModelWeights, RuleName, WideRuleName
 from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Width
 from nfd.runs.fields import AnyDepth, Optimizer, ShareOrAuto, WidthOrAuto, distinct, is_path, pairs, settings, switches
 from nfd.runs.settings import DataConfig
@@ -55,7 +55,8 @@ class RecipeConfig(DataConfig):
     roles: Annotated[tuple[str, ...], AfterValidator(pairs)] | None = None
     """roles of tensors by pattern, such as layers.*.up.weight=inner; by default what the plan finds"""
     loss: str = "cross-entropy"
-    """cross-entropy, mse, or package.module:name of a function of what the model returns and the targets"""
+    """cross-entropy, mse (half of F.mse_loss), or package.module:name of a function of what the model returns and the
+    targets"""
     batches: str | None = None
     """package.module:name of a list or DataLoader of (inputs, targets) or of dicts, or of a function that returns one;
     by default the data set"""
@@ -138,7 +139,7 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
 
     depth: AnyDepth = MODEL_DEPTH
     """depth of the network, or inf"""
-    rule: RuleName = "complete-p"
+    rule: WideRuleName = "complete-p"
     """scaling rule: complete-p or depth-mup, at a finite depth also mup or depth-mup-inner"""
     optimizer: Optimizer = "sgd"
     """sgd, muon (with adamw for all but matrices in blocks), or package.module:name of an nfd.OptimizerLaw that acts on

@@ -23,6 +23,7 @@ from nfd.core.names import (
     PaperWeights,
     RuleName,
     RunMeter,
+    WideRuleName,
 )
 from nfd.runs.config import Config, Count, Momentum, Positive, Rate, Seed, Several, Share, Width
 from nfd.runs.fields import (
@@ -199,8 +200,8 @@ class PredictConfig(TrainingConfig):
     """samples per step"""
     block: Block = "one-layer"
     """one-layer or two-layer"""
-    rule: RuleName = "depth-mup"
-    """learning-rate rule: depth-mup, depth-mup-inner, complete-p, mup or standard"""
+    rule: WideRuleName = "depth-mup"
+    """learning-rate rule: depth-mup, depth-mup-inner or complete-p, at a finite depth also mup"""
     feedback: Feedback = "shared"
     """shared (the standard network), independent (the paper's decoupled one) or static"""
     momentum: Momentum = 0.0
@@ -220,10 +221,6 @@ class PredictConfig(TrainingConfig):
 
     def check(self) -> None:
         super().check()
-        if rule_named(self.rule).regime == "kernel":
-            raise InputError(
-                f"rule={self.rule!r} is of the kernel regime, whose limit nfd kernel gives; choose another rule."
-            )
         check_block(self.rule, self.block)
 
 

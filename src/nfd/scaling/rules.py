@@ -168,6 +168,17 @@ def check_block(rule: str, block: str) -> None:
         raise InputError(f"rule={rule!r} needs block='two-layer'; got block={block!r}.")
 
 
+def check_wide_limit(rule: str) -> Rule:
+    """The rule of this name; ValueError where infinitely wide networks do not train under it in the feature regime."""
+    fitting = [name for name, other in RULES.items() if other.scales_width]
+    if rule in RULES and rule not in fitting:
+        raise InputError(
+            f"rule={rule!r} has no limit of large width: its rates do not grow with the width, so infinitely wide "
+            f"networks do not train in the feature regime. Choose one of {', '.join(map(repr, fitting))}."
+        )
+    return rule_named(check_choice("rule", rule, fitting))
+
+
 def check_finite_depth(rule: str, depth: float) -> None:
     """ValueError where an infinite depth is asked of a rule that has no limit of large depth."""
     if depth == math.inf:

@@ -37,7 +37,10 @@ def loss_named(name: str) -> Loss:
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions."""
+    """The batch-mean loss of what a model returns, by name or as given; targets may have any dimensions.
+
+    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``.
+    """
     if callable(loss):
         return loss
     if loss == MODELS_OWN:

@@ -33,8 +33,8 @@ class Task:
     Attributes:
         batches, eval_batches: pairs (inputs, targets), the latter empty where there are none. Inputs: a tensor, a tuple
             of arguments or a dict of keyword arguments. Targets are None where the model computes its own loss.
-        loss: ``"cross-entropy"``, ``"mse"``, ``MODELS_OWN``, or a function of what a network returns and the targets,
-            to a batch mean.
+        loss: ``"cross-entropy"``, ``"mse"`` (the mean of ``(f - y)**2 / 2`` over batch and outputs), ``MODELS_OWN``, or
+            a function of what a network returns and the targets, to a batch mean.
     """
 
     batches: Sequence[Pair] = field(repr=False)

@@ -17,6 +17,11 @@ from nfd.core.errors import InputError, InputTypeError, UsageError, check_count,
 from nfd.training.batches import batches_in_words
 from nfd.training.losses import Loss, loss_named, outputs_needed
 
+_SEVERAL = {  # what to do with several numbers for a sample, by loss
+    "cross-entropy": " Of one-hot targets, pass targets.argmax(-1), the class ids.",
+    "mse": " Here loss='mse' has one output: pass one of them, such as targets[..., 0], or predict all outputs with a "
+    "module and a loss of your own, make_model= and loss= (docs/howto/limit.md).",
+}
 _TENSORS = ("inputs", "targets", "eval_inputs", "eval_targets")
 
 
@@ -61,7 +66,7 @@ class TensorTask:
             ValueError, TypeError: naming the argument.
         """
         place = torch.device(device)
-        x, y = _with_batches(_tensor("inputs", inputs), _tensor("targets", targets))
+        x, y = _with_batches(_tensor("inputs", inputs), _tensor("targets", targets), loss)
         outputs = outputs_needed(loss, y, None if classes is None else check_count("classes", classes))
         evaluated = _eval_inputs(eval_inputs, x.shape[2], place)
         return cls(
@@ -146,14 +151,16 @@ def _tensor(argument: str, value: Any) -> Tensor:
     return tensor
 
 
-def _with_batches(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _with_batches(x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     if x.dim() == 2:
         x, y = x[:, None], y[:, None] if y.dim() == 1 else y
     if x.dim() != 3 or 0 in x.shape:
         raise InputError(f"inputs must be [steps, batch, d] or [steps, d], none of them 0; got {list(x.shape)}.")
     if y.shape != x.shape[:2]:
+        several = y.shape[:2] == x.shape[:2]
         raise InputError(
             f"targets must be {list(x.shape[:2])}, one for every sample of inputs; got shape {list(y.shape)}."
+            + (_SEVERAL[loss] if several and loss in _SEVERAL else "")
         )
     return x, y
 
