@@ -45,11 +45,11 @@ class Grid:
     """
 
     horizons: Sequence[float] = (0.25, 1.0, 4.0)
-    widest: Sequence[int] = (256, 512, 256)
-    largest: int = 2**20
+    widest: Sequence[int] = (256, 1024, 256)
+    largest: int = 2**22
     rates: Mapping[RuleName, Sequence[float]] = field(default_factory=_rates)
-    depths: Sequence[int] = (2, 4, 8, 16)
-    widths: Sequence[int] = (64, 128, 256, 512)
+    depths: Sequence[int] = (2, 4, 8, 16, 32)
+    widths: Sequence[int] = (64, 128, 256, 512, 1024)
     measured: int = 2**18
     seeds: int = 4
     steps: int = 12
