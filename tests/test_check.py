@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.cli.main import main
+from nfd.core.names import RuleName
 from nfd.core.statistics import Interval
 from nfd.families.constructed import member_of
 from nfd.meters import running, table
@@ -513,6 +514,20 @@ def test_what_falls_while_features_move_is_early_after_few_steps_and_a_collapse_
         assert table.early([*others, fall], step)[-1] is fall
     steep = row("function_update_inner", "COLLAPSES", -0.7)
     assert table.early([row("inner_update", "STABLE"), steep], 3)[-1] is steep
+
+
+def test_a_verdict_against_the_rule_in_use_needs_sizes_far_apart() -> None:
+    def judged(rule: RuleName, widths: list[int]) -> dict[str, Any]:
+        seeds = range(3)
+        runs = [{"width": n, "depth": 2, "function_update": n**-0.5 * (1 + s / 100)} for n in widths for s in seeds]
+        (row,) = table.rows(runs, {"width": widths, "depth": [2]}, "width", 3, rule)
+        return row
+
+    near = judged("complete-p", [16, 32])
+    assert (near["verdict"], near["reason"], near["since"]) == ("UNCERTAIN", "near", None)
+    assert "falls by 29 % [28, 31] from width 16 to 32, though 'complete-p' should keep it" in near["cause"]
+    assert near["cause"].endswith("Add a width of 64 or more.")
+    assert judged("complete-p", [16, 32, 64])["verdict"] == judged("standard", [16, 32])["verdict"] == "COLLAPSES"
 
 
 # ---- faults ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ caches beside logits, and mistakes with what a message says of them."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from nfd.questions.named import telling_of_pixels
 from nfd.questions.sweep_settings import ModelCapacityConfig
 from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
 from nfd.runs.trials import Trial
+from nfd.training.losses import loss_of
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 from nfd.training.tensors import TensorTask
@@ -200,3 +202,13 @@ class Caching(Transformer):
 @pytest.mark.parametrize("beside", [lambda logits: None, Cache])
 def test_what_a_model_returns_beside_its_logits_leaves_its_networks_together(beside: Any) -> None:
     assert together(recipe(partial(Caching, beside=beside), Task.of(SHIFTED)), 8, 2).reason is None
+
+
+def test_outputs_that_could_be_either_of_two_are_refused() -> None:
+    y, features, logits = torch.tensor([0, 1]), torch.ones(2, 4), torch.zeros(2, 3)
+    loss = loss_of("cross-entropy")
+    for either in ((features, logits), [features, logits], {"features": features, "y_hat": logits}):
+        with pytest.raises(TypeError, match=r"returns \[2, 4\] and \[2, 3\], and either could be .*output\[1\], y\)"):
+            loss(either, y)
+    for plain in (logits, (logits, logits.sum()), {"features": features, "logits": logits}, (logits, torch.ones(7, 2))):
+        assert float(loss(plain, y)) == pytest.approx(math.log(3))

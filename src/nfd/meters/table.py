@@ -30,6 +30,7 @@ _EARLY: Row = {
     "cause": "falls as n^-1/2 while features move, as in every network after few steps: take more steps (30), and "
     "widths of at least 32, 64 and 128.",
 }
+_FAR = 4  # from the smallest size to the largest, for a verdict against the rule in use
 _SAME = 1e-6  # of a number: rounding in float32
 
 
@@ -52,7 +53,8 @@ def rows(runs: Sequence[Row], sizes: Mapping[str, list[int]], axis: Axis, seeds:
                 [r.get("first", {}) | {k: r[k] for k in (axis, other)} for r in runs], meter, axis, other
             )
             row = _judged(meter, axis, sizes[axis], points, first, len(runs), seeds, rule)
-            table.append(_by_training(row, _start(runs, meter, axis, other), rule))
+            row = _by_training(row, _start(runs, meter, axis, other), rule)
+            table.append(_of_near_sizes(row, sizes[axis], rule))
     return table
 
 
@@ -86,6 +88,19 @@ def _by_training(row: Row, start: Trend | None, rule: RuleName) -> Row:
         return row
     text = cause(row["meter"], row["axis"], "GROWS", rule, "training")
     return row | {"reason": "training", "cause": text}
+
+
+def _of_near_sizes(row: Row, sizes: Sequence[int], rule: RuleName) -> Row:
+    """A fault that the rule in use prevents needs sizes far apart: small networks differ from the limit by a / n."""
+    known = ADVICE.get((row["meter"], row["axis"], row["verdict"]))
+    if known is None or rule not in known.rules or sizes[-1] >= _FAR * sizes[0]:
+        return row
+    slope = Interval(row["slope"], math.nan, row["low"], row["high"])
+    text = (
+        f"{change(slope, row['axis'], sizes)}, though {rule!r} should keep it: "
+        f"the sizes are too near each other for a verdict. Add a {row['axis']} of {_FAR * sizes[0]} or more."
+    )
+    return row | {"verdict": "UNCERTAIN", "reason": "near", "since": None, "cause": text}
 
 
 class _Points:

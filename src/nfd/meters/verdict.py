@@ -36,6 +36,7 @@ Reason = Literal[
     "edge",  # near the edge of a verdict
     "early",  # what falls as n^-1/2 after few steps, while features move
     "sizes",  # a limit as good as a power
+    "near",  # sizes too near each other to tell a trend from what small networks add
     "steps",  # a limit at the first step, not resolved since
     "broken",  # zero or not finite in some networks
     "missing",  # in every network of some size

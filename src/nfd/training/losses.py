@@ -48,7 +48,7 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
     chosen = LOSSES[check_choice("loss", loss, LOSSES)]
 
     def value(out: Any, y: Tensor) -> Tensor:
-        outputs = outputs_of(out)
+        outputs = _only_output(out)
         try:
             if loss == "mse":
                 return chosen(_real(outputs, y).flatten().unsqueeze(-1), y.flatten())
@@ -77,6 +77,24 @@ def own_loss(output: Any) -> Tensor:
             "targets); or pass loss=lambda output, targets: ..., where targets is None."
         )
     return loss
+
+
+def _only_output(out: Any) -> Tensor:
+    """The outputs; TypeError where a tuple, list or dict without ``logits`` holds two tensors that could be them."""
+    first, parts = outputs_of(out), list[Any]()
+    if isinstance(out, Mapping) and "logits" not in out:
+        parts = [*out.values()]
+    elif isinstance(out, tuple | list) and not hasattr(out, "logits"):
+        parts = [*out]
+    alike = [part for part in parts if isinstance(part, Tensor) and part.shape[:-1] == first.shape[:-1] != ()]
+    if len(alike) > 1:
+        shapes = " and ".join(str(list(part.shape)) for part in alike)
+        raise InputTypeError(
+            f"the model returns {shapes}, and either could be its outputs. "
+            "Pass loss=, a function of what it returns and the targets, such as "
+            "lambda output, y: torch.nn.functional.cross_entropy(output[1], y)."
+        )
+    return first
 
 
 def _real(out: Tensor, y: Tensor) -> Tensor:
