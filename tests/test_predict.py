@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -663,6 +664,10 @@ def test_a_prediction_prints_its_losses(batches: tuple[Tensor, Tensor]) -> None:
         line = next(line for line in said.splitlines() if line.strip().startswith(f"step {row['step']} "))
         value, low, high = map(float, re.findall(r"\d+\.\d+", line)[:3])
         assert (value, low, high) == pytest.approx((row["loss"], row["low"], row["high"]), abs=0.006)
+    kept = pickle.loads(pickle.dumps(p))
+    assert torch.equal(kept.loss, p.loss)
+    assert (kept == p, p == p) == (False, True)  # identity: tensors have no truth
+    assert all(key in (type(p).table.__doc__ or "") for key in p.table[0])
     assert "evaluation" in said
     assert "3 networks of width 64 (dense weights) and 3 of width 32" in said
     assert p.eval_interval is not None

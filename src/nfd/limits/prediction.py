@@ -18,7 +18,7 @@ from nfd.limits.weighing import Weighing
 _WIDTH = 150  # of the printed table, at most
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class LossPrediction:
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
@@ -107,9 +107,10 @@ class LossPrediction:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per step: the loss as ``value``, ``stderr``, ``low`` and ``high``, and the bias that was subtracted.
+        """One dict per step: ``step``, and the loss as ``value``, ``stderr``, ``low``, ``high``.
 
-        ``loss`` repeats ``value``.
+        Further keys: ``bias``, which was subtracted, ``bias_stderr``, ``resolution_bias``, ``resolution_bias_stderr``,
+        ``sampling_error`` and ``depth_error``. ``loss`` repeats ``value``. Not-a-number after a divergence.
         """
         attributes = LimitLosses.names("loss")
         names = ["loss", *(name.removeprefix("loss_") for name in attributes[1:])]
@@ -183,7 +184,7 @@ class LossPrediction:
         return f"; predicted for each of width {self.width:,}: {', '.join(costs)}"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Prediction(LossPrediction):
     """The result of ``nfd.predict`` for the paper's networks: losses, and outputs.
 
