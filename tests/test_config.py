@@ -156,6 +156,8 @@ OPEN = {
     ("transfer", "executor"),
     ("capacity", "out"),
     ("capacity", "executor"),
+    ("predict", "out"),
+    ("predict", "executor"),
 }
 
 
@@ -168,7 +170,7 @@ def called_like_commands() -> list[tuple[Callable[..., Any], type[Config]]]:
 def disagreements(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Parameters whose defaults are not those of the settings of their names."""
     parameters = inspect.signature(function).parameters.values()
-    given = {p.name: p.default for p in parameters if p.default is not p.empty and p.name in settings}
+    given = {p.name: p.default for p in parameters if p.default not in (p.empty, ...) and p.name in settings}
     return {
         name: (default, settings[name])
         for name, default in given.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import pickle
@@ -458,6 +459,16 @@ def test_a_prediction_that_takes_long_warns_before_it_trains(
         warnings.simplefilter("always")
         nfd.predict(*batches, depth=1, classes=10, width=8, replicates=2)
     assert [(Path(w.filename), "about 2 minutes" in str(w.message)) for w in raised] == [(Path(__file__), True)] * long
+
+
+def test_the_signature_names_every_argument_and_no_default_that_is_of_one_form_alone() -> None:
+    defaults = {name: p.default for name, p in inspect.signature(nfd.predict).parameters.items()}
+    assert {"inputs", "eta_c", "make_model", "lr"} <= defaults.keys()
+    assert (defaults["progress"], defaults["seed"], defaults["eta_c"]) == (False, 0, 0.3)
+    assert {name for name, default in defaults.items() if default is ...} == {
+        *("inputs", "targets", "batches", "make_model"),
+        *("depth", "rule", "rtol", "device"),
+    }
 
 
 def test_what_is_missing_is_named() -> None:

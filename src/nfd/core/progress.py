@@ -77,10 +77,12 @@ def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     from nfd.core.countdown import Countdown
 
-    times = (TimeElapsedColumn(), TextColumn("gone,"), Countdown(), TextColumn("left"))
+    whole = Column(no_wrap=True, min_width=len("0:00:00"))  # a long description is cut before the times
+    times = (TimeElapsedColumn(whole), TextColumn("gone,"), Countdown(table_column=whole.copy()), TextColumn("left"))
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), *times)
     # One step of a sweep can take hours, and rich forgets what is older than 30 seconds.
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1e9) as progress:

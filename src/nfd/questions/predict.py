@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from typing import Any, overload
 
 from nfd.core.errors import InputTypeError
@@ -141,3 +141,19 @@ def _check_arguments(ask: Callable[..., LossPrediction], args: tuple[Any, ...], 
         raise InputTypeError(
             f"nfd.predict takes inputs and targets, or batches= and make_model=; for {networks}: {error}."
         ) from None
+
+
+def _signature() -> Signature:
+    """Every argument of both forms; its default is ``...`` where it has none or the forms have different ones."""
+    forms = [signature(ask).parameters for ask in (predict_paper, predict_model)]
+
+    def shared(parameter: Parameter) -> Parameter:
+        defaults = [form[parameter.name].default for form in forms if parameter.name in form]
+        differs = Parameter.empty in defaults or any(other != defaults[0] for other in defaults)
+        return parameter.replace(default=... if differs else defaults[0])
+
+    every = {**forms[0], **{name: p for name, p in forms[1].items() if name not in forms[0]}}
+    return Signature([shared(parameter) for parameter in every.values()], return_annotation=LossPrediction)
+
+
+predict.__signature__ = _signature()  # type: ignore[attr-defined]  # for help() and completion
