@@ -520,6 +520,8 @@ def deep_cases(metric: str) -> list[Case]:
              ("^Eq. 8 minus uniform: .*0.4 with uniform rates, 0.4 with rates of Eq. 8",)),
         Case(claim, lambda: deep(down, up), "holds with a condition", sign * -0.1,
              ("^At one rate .* and not when each",)),
+        Case(claim, lambda: deep(down, lambda c: down(c) - (c.eta_c == 0.8) / 2), "holds with a condition", sign * -0.1,
+             ("^At one rate .* a best rate lies at an end of the grid: .*0.8 \\(an end of the grid\\) with rates of",)),
         Case(claim, lambda: deep(down, some), "holds with a condition", sign * -0.1,
              ("^At one rate .* not resolved when",)),
         Case(claim, lambda: deep(up, down), "does not hold", sign * 0.1, ("best of the rates 0.1, 0.4, 0.8",)),

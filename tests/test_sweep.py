@@ -1011,6 +1011,6 @@ def test_exports_hold_the_last_updates(tmp_path: Path) -> None:
     names = ("inner_update", "stream_update", "function_update_inner", "function_update")
     assert {name: run.metrics[name] for name in names} == {name: float(curves[name][-1]) for name in names}
     assert all(float(curves[name][0]) != run.metrics[name] for name in names)
-    write_runs([run], tmp_path / "csv", "test", parquet=False)
-    assert {*names} <= {*(tmp_path / "csv/runs.csv").read_text().splitlines()[0].split(",")}
+    write_runs([run], tmp_path, "test", parquet=False)
+    assert {*names} <= {*(tmp_path / "runs.csv").read_text().splitlines()[0].split(",")}
     assert any("stream_update" in line for line in listing([run]))

@@ -146,7 +146,8 @@ def _from_archive(archive: Path) -> dict[str, Bytes]:
                     files[name] = np.frombuffer(file.read(), np.uint8)
         except (tarfile.TarError, EOFError, zlib.error, OSError, RecursionError) as error:
             raise InputError(
-                f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}). Download it again. {_WHERE}"
+                f"{archive}: cut short or damaged near offset {raw.tell():,} ({error}), or not a .tar.gz: no other "
+                f"archive is read. Download it again. {_WHERE}"
             ) from None
     _check_present(archive, files)
     return files

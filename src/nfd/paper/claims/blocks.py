@@ -76,8 +76,7 @@ def _moves(evidence: Evidence) -> Judged:
     doublings, best_rates = drifted(_largest(evidence, _UNIFORM), "depth")
     if doublings is None:
         return undecided(best_rates)
-    steps = _trained(evidence, _UNIFORM).values("steps")[0]
-    reading = f"After {steps} steps: {_with_cost(evidence, _UNIFORM, best_rates)}"
+    reading = _with_cost(evidence, _UNIFORM, best_rates)
     return above(doublings, _TRANSFERS, reading, "both widths of the figure (Fig. 5 d)")
 
 
@@ -105,7 +104,9 @@ def _with_cost(evidence: Evidence, rule: str, best_rates: str) -> str:
     first, last = scores[0], scores[-1]
     lost = last.at(first.best()) - last.at(last.best())
     made = last.guess - last.at(last.best())
-    return f"{best_rates} The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
+    steps = _trained(evidence, rule).values("steps")[0]
+    cost = f"The shallowest one's costs the deepest {lost:.3f} nats, {lost / made:.1%} of its progress."
+    return f"After {steps} steps: {best_rates} {cost}"
 
 
 def _better(evidence: Evidence, metric: str) -> Judged:
@@ -146,11 +147,13 @@ def _deep(evidence: Evidence, metric: str) -> Judged:
     judge = above if metric == "test_accuracy" else below
     grid = f"each rule at its best of the rates {', '.join(f'{eta:g}' for eta in sorted(deep.values('eta_c')))}"
     judged, tuned = (judge(gain, 0.0, reading, grid) for gain in (at_one_rate, each_tuned))
-    if tuned.verdict == ClaimVerdict.HOLDS:
+    is_tuned = not any(end for _, end in rates.values())
+    if is_tuned and tuned.verdict == ClaimVerdict.HOLDS:
         return judged
-    lost = (
-        "not resolved when each is tuned" if tuned.verdict == ClaimVerdict.UNDECIDED else "and not when each is tuned"
-    )
+    lost = {
+        ClaimVerdict.HOLDS: "not known when each is tuned, as a best rate lies at an end of the grid",
+        ClaimVerdict.UNDECIDED: "not resolved when each is tuned",
+    }.get(tuned.verdict, "and not when each is tuned")
     return conditional(judged, f"At one rate for both, {lost}:")
 
 

@@ -34,6 +34,7 @@ from nfd.questions import Axes, Finding, Row, Scores
 from nfd.runs import upset_in
 
 RULES = {"depth-mup": "uniform rates", "depth-mup-inner": "rates of Eq. 8"}
+_NAMED = "Uniform rates are the rule depth-mup, the rates of Eq. 8 depth-mup-inner."
 _BOTH = {"block": "two-layer", "rule": list(RULES)}
 _RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0]
 _UPDATES = {"meter": "updates", "eta_c": 0.1}
@@ -158,7 +159,7 @@ def _against_depth(
     return panel(
         "figure-5", letter, title, headline=f"After {steps} steps: {slopes_said('L', slopes)}.", rows=rows,
         axes=Axes("depth", meter, "depth L", up, "logarithmic"), slopes=slopes,
-        caption=caption(runs, data, meaning, BARS),
+        caption=caption(runs, data, meaning, _NAMED, BARS),
         references=line(f"slope {exponent:g}", "depth", meter, places, exponent, at),
     )  # fmt: skip
 
@@ -185,7 +186,7 @@ def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
                         "eta_c", "loss", "eta_c", f"{loss} (nats)", "semilogarithmic", zero=False, colour="depth",
                         dash="width",
                     ),
-                    caption=caption(some, data, BARS, "A rate at which a network diverged is left out."),
+                    caption=caption(some, data, _NAMED, BARS, "A rate at which a network diverged is left out."),
                 )
             )  # fmt: skip
     return panels
@@ -214,7 +215,7 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
             panel(
                 "figure-5", letter, title, headline=_compared(slow, runs, metric), rows=rows,
                 axes=Axes("step", metric, "step", up, "curves"),
-                caption=caption(slow, data, BANDS, "Differences are paired by seed."),
+                caption=caption(slow, data, _NAMED, BANDS, "Differences are paired by seed."),
                 details=[
                     f"{name[0].upper()}{name[1:]}: {sentence[0].lower()}{sentence[1:]}"
                     for rule, name in RULES.items()
