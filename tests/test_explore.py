@@ -96,12 +96,13 @@ def test_best_rates_are_told_from_three_rates_and_laws_only_where_depth_has_a_li
 def test_a_directory_of_runs_gives_the_same_numbers(
     small: dict[str, Any], directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explore", "--from", str(directory), "--where", "rule=mup", "--out", str(tmp_path)]) == 0
+    assert main(["explore", "--from", str(directory), "--where", "rule=mup", "batch=4", "--out", str(tmp_path)]) == 0
     own = json.loads((tmp_path / "explore.json").read_text())
     mup = small["axes"]["rule"].index("mup")
     assert own["axes"]["rule"] == ["mup"]
     assert [cell[2:] for cell in own["cells"]] == [cell[2:] for cell in small["cells"] if cell[1] == mup]
     assert "limits" not in own
+    assert own["where"] == ["batch=4"]  # axes are chosen by the sliders
     assert str(directory) in (tmp_path / "explore.html").read_text()
 
 

@@ -59,9 +59,10 @@ class ExploreCommand(Options, Config):
 
             return stored()
         from nfd.cli.runs import chosen
-        from nfd.questions.explored import explored
+        from nfd.questions.explored import AXES, explored
         from nfd.store.store import Store
 
         with Store.read(self.store) as store:
             table = explored(store.records(chosen(self.where)), store)
-        return table | {"store": shlex.quote(self.store)}
+        others = [shlex.quote(setting) for setting in self.where if setting.partition("=")[0] not in AXES]
+        return table | {"store": shlex.quote(self.store), "where": others}

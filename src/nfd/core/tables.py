@@ -28,7 +28,7 @@ def rows_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
     for row in rows:
         table.add_row(*(_interval(row) if name == "value" else _cell(row.get(name)) for name in names))
-    return as_text(table, 120)
+    return as_text(table, 200)
 
 
 def _interval(row: Mapping[str, Any]) -> str:

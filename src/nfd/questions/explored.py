@@ -34,7 +34,7 @@ from nfd.store.store import Store
 _DIGITS = 4  # of a stored number
 _FEWEST_RATES = 3  # among which a best one can lie inside
 _TOLD = ("block", "steps", "batch")  # settings that are given whether or not they are the defaults
-_AXES = ("horizon", "rule", "eta_c", "depth", "width")
+AXES = ("horizon", "rule", "eta_c", "depth", "width")
 Number = list[float] | None  # value, low and high; None where one of them is not known
 Table = dict[str, Any]
 
@@ -82,7 +82,7 @@ def _by_place(records: Sequence[Record]) -> dict[Place, list[Record]]:
     places = defaultdict[Place, dict[bool, dict[int, Record]]](lambda: {True: {}, False: {}})
     for record in records:
         if record.status != "failed":
-            own = places[Place(*(record.config[name] for name in _AXES))]
+            own = places[Place(*(record.config[name] for name in AXES))]
             own[record.config["meter"] == "updates"][record.config["seed"]] = record
     by_seed = {place: own[True] or own[False] for place, own in places.items()}
     several = {place: [own[seed] for seed in sorted(own)] for place, own in sorted(by_seed.items()) if len(own) > 1}
@@ -103,7 +103,7 @@ def _check_alike(records: Sequence[Record]) -> None:
     values = {
         name: {repr(record.config.get(name)) for record in records}
         for name in RunConfig.model_fields
-        if name not in (*_AXES, "seed", "meter")
+        if name not in (*AXES, "seed", "meter")
     }
     if differ := {name: sorted(own) for name, own in values.items() if len(own) > 1}:
         listed = "; ".join(f"{name} in {', '.join(own[:5])}" for name, own in differ.items())
@@ -136,7 +136,7 @@ class _Explored:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        own = self._config.model_dump(exclude={*_AXES, "seed", "meter"})
+        own = self._config.model_dump(exclude={*AXES, "seed", "meter"})
         fields = RunConfig.model_fields
         return {name: value for name, value in own.items() if name in _TOLD or value != fields[name].default}
 

@@ -75,7 +75,7 @@ function settingsOf(places) {
 // The runs of these places: those of a directory, or sweeps that train them, one for the widths with the same depths.
 function runs(places, { measured = false, out = "" } = {}) {
   const finite = places.filter((c) => c && !isInfinite(c) && cell(c));
-  if (table.store) return `nfd runs ${table.store} --where ${listed(settingsOf(finite))}${out && ` --out ${out}`}`;
+  if (table.store) return `nfd runs ${table.store} --where ${[...table.where, listed(settingsOf(finite))].join(" ")}${out && ` --out ${out}`}`;
   const groups = Map.groupBy(unique("width", finite), (n) => unique("depth", finite.filter((c) => value("width", c) === n)).join());
   const trained = { ...settings, seed: Array.from({ length: cell(finite[0])[0] }, (_, k) => k) };
   const lines = [...groups.values()].map((widths) => `nfd sweep ${listed(settingsOf(finite.filter((c) => widths.includes(value("width", c)))))} ` +
@@ -328,8 +328,8 @@ function facts() {
     ...(limits.size ? [["loss at infinite width", limited]] : []),
     ["inner update", update(inner) ?? unmeasured],
     ["function update", update(outer) ?? unmeasured],
-    ["best rate", infinite ? unmeasured : beyond ?? shown(rate) ?? "nothing is learnt"],
-    ["loss at infinite width and depth", shown(floor) ?? "no law holds"],
+    ["best rate", infinite ? unmeasured : beyond ?? shown(rate) ?? (valuesOf("rate").length < 3 ? "unknown: fewer than three rates ran" : "nothing is learnt")],
+    ["loss at infinite width and depth", shown(floor) ?? "no law fits these sizes"],
   ];
 }
 
