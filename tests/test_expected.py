@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.errors import InputError
 from nfd.meters.outcome import Check
-from nfd.watch import Alert, Band, Cause, StartAlert
+from nfd.watch import Alert, Band, Cause, RateAlert, StartAlert, WatchRow
 from nfd.watch.beginning import Beginning, OtherStart
 
 STEPS, WIDE, DEEP = 8, 32, 8
@@ -90,14 +91,30 @@ def strong_decay(model: Any, groups: list[dict[str, Any]]) -> None:
     ],
 )
 def test_a_fault_of_a_training_is_named_with_its_layer(change: Change, cause: Cause, layer: str) -> None:
-    first = watched(change)[0]
+    warns = pytest.warns(RuntimeWarning, match="no longer the plan's: groups")
+    with warns if change is forgotten_rate else nullcontext():
+        first, *others = watched(change)
     assert first.cause is cause
+    assert change is not forgotten_rate or (first.step, first.value, others) == (1, 5e-3 / 4, [])
     assert (first.layer or "").startswith(layer)
     assert first.since <= 4
 
 
 def test_a_sound_training_raises_no_alert() -> None:
     assert watched() == []
+
+
+def plain_optimizer(model: Any, groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        group["lr"] = 5e-3
+        del group["lr_scale"]
+
+
+def test_an_optimizer_without_the_groups_of_the_plan_is_named_once_and_none_of_what_follows_from_it() -> None:
+    with pytest.warns(RuntimeWarning, match="the AdamW does not have the groups of the plan"):
+        (alert,) = watched(plain_optimizer)
+    assert isinstance(alert, RateAlert)
+    assert (alert.step, alert.cause) == (1, Cause.OPTIMIZER)
 
 
 def not_applied(model: Any, groups: list[dict[str, Any]]) -> None:
@@ -172,6 +189,53 @@ def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
         watched(expected=tmp_path / "none.json")
     with pytest.raises(TypeError, match=r"expected\.alerts must be a function of rows"):
         watched(expected=3)
+
+
+def begun(folder: Path, change: Callable[[list[Any]], list[Any]] = list, **settings: Any) -> nfd.Watch:
+    """A watch that expects the ladder with other readings, (step, meter, layer, depth, value), and settings."""
+    stored = ladder().ladder
+    networks = [network | {"readings": change(list(network["readings"]))} for network in stored["networks"]]
+    path = folder / "ladder.json"
+    path.write_text(json.dumps({"ladder": stored | {"networks": networks} | settings}))
+    model, (sample, _) = Transformer(WIDE, DEEP), batches()[0]
+    base: Any = {"make_model": Transformer, "base_width": 8, "base_depth": 2}
+    plan = nfd.plan(model, rule=settings.get("rule", "complete-p"), sample=sample, **base)
+    return nfd.Watch(plan.apply_(model), plan, sample, expected=path)
+
+
+def test_a_ladder_of_another_base_is_refused_where_the_rule_scales_with_it(tmp_path: Path) -> None:
+    for rule, base in (("complete-p", [4, 2]), ("complete-p", [8, 4]), ("mup", [4, 2])):
+        with pytest.raises(InputError, match=f"expected counts from {base[0]} x {base[1]}, the plan from 8 x 2"):
+            begun(tmp_path, rule=rule, base=base)
+    row = WatchRow(4, "function_update", None, None, 1.0)
+    bands = [
+        begun(tmp_path, rule="mup", base=[8, depth]).band(row) for depth in (2, 4)
+    ]  # mup does not scale with depth
+    assert bands[0] is not None
+    assert bands[0] == bands[1]
+
+
+def test_a_ladder_of_other_layers_is_refused_with_their_names(tmp_path: Path) -> None:
+    def more(readings: list[Any]) -> list[Any]:
+        return [*readings, *([step, "change", "lm_head", None, 1.0] for step in (1, 2, 4, 8))]
+
+    def headless(readings: list[Any]) -> list[Any]:
+        return [row for row in readings if row[2] != "head"]
+
+    def wrapped(readings: list[Any]) -> list[Any]:
+        return [(step, meter, layer and f"net.{layer}", *others) for step, meter, layer, *others in readings]
+
+    with pytest.raises(InputError, match=r"other layers: its networks alone have 'lm_head'\. Check"):
+        begun(tmp_path, more)
+    with pytest.raises(InputError, match=r"other layers: the model alone has 'head'\. Check"):
+        begun(tmp_path, headless)
+    assert begun(tmp_path, wrapped).alerts == []  # names of another module tell nothing
+
+
+def test_a_watch_knows_whether_its_check_found_faults(tmp_path: Path) -> None:
+    assert begun(tmp_path, ok=False).expects_faults
+    assert not begun(tmp_path, ok=True).expects_faults
+    assert ladder().ladder["ok"] == ladder().ok
 
 
 def test_the_page_quotes_what_was_measured() -> None:

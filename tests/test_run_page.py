@@ -88,6 +88,14 @@ def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_t
         assert (text in str(watch)) == (text in text_of(tmp_path / "run.html")) == is_told
 
 
+def test_faults_of_the_check_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_sound in (True, False):
+        monkeypatch.setattr(Limits, "is_of_sound", is_sound, raising=False)
+        watch = watched(1e-9, tmp_path / "run.html")
+        for text in (str(watch), text_of(tmp_path / "run.html")):
+            assert ("The check that this watch expects found faults" in text) != is_sound
+
+
 def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
     watch = watched(5.0, tmp_path / "run.html")
     page, table = text_of(tmp_path / "run.html"), str(watch)

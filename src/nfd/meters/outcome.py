@@ -114,13 +114,15 @@ class Check:
     def ladder(self) -> dict[str, Any]:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
-        ``rule`` and ``optimizer``, the width and depth of the base (``base``), and the ``networks``: width, depth and
-        ``readings``, each (step, meter, layer, depth of the layer, value).
+        ``rule`` and ``optimizer``, whether the check found no fault (``ok``), the width and depth of the base
+        (``base``), and the ``networks``: width, depth and ``readings``, each (step, meter, layer, depth of the layer,
+        value).
         """
         own = self.rate_name == "eta_c"  # networks of nfd.nets
         base = [1, 1] if own else [min(run[axis] for run in self.runs) for axis in ("width", "depth")]
         networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
-        return {"rule": self.rule, "optimizer": self.optimizer, "base": base, "networks": networks}
+        names = {"rule": self.rule, "optimizer": self.optimizer}
+        return {**names, "ok": self.ok, "base": base, "networks": networks}
 
     def save(self, path: str | Path) -> None:
         """Write ``ladder`` as JSON, for ``nfd.Watch(..., expected=path)``."""

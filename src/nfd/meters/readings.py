@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from nfd.families.member import Member
@@ -34,11 +34,15 @@ def readings(member: Member, look: Look) -> Iterator[Reading]:
         yield Reading(meter, None, None, value)
     for block, meters in look.blocks.items():
         yield from of_layer(member, block, block, meters)
-    owners = Counter(name.rpartition(".")[0] for name in look.matrices)
-    for matrix, meters in look.matrices.items():
-        owner = matrix.rpartition(".")[0]
-        layer = owner if owner and owners[owner] == 1 else matrix  # a module that holds several does not name one
-        yield from of_layer(member, layer, matrix, meters)
+    for matrix, layer in layers_of(look.matrices).items():
+        yield from of_layer(member, layer, matrix, look.matrices[matrix])
+
+
+def layers_of(matrices: Collection[str]) -> dict[str, str]:
+    """The name of the layer of each matrix: that of its module, and its own where the module holds several."""
+    modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
+    held = Counter(modules.values())
+    return {matrix: module if module and held[module] == 1 else matrix for matrix, module in modules.items()}
 
 
 def of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:

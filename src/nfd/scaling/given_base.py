@@ -49,6 +49,10 @@ class GivenBase:
         """Whether nothing was said."""
         return self.model is None and self.width is None and self.depth is None
 
+    def size(self, blocks: int) -> tuple[int, int] | None:
+        """The arguments of the constructor that build the base of a model with so many blocks; None without one."""
+        return None if self.make_model is None or self.width is None else (self.width, self.depth or max(blocks, 1))
+
     def instance(self, *, depth: int, times: int = 1) -> nn.Module:
         """What the constructor builds at so many times the base's width."""
         assert self.make_model is not None

@@ -18,9 +18,9 @@ import torch
 from nfd.core.errors import InputError, InputTypeError
 
 SCALE = "lr_scale"
-_ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
+ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
 
-_REMEDY = (
+REMEDY = (
     'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
     'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0; LambdaLR and '
     "other schedulers that multiply keep the ratios."
@@ -38,7 +38,7 @@ class LostRatio(NamedTuple):
         (a, b), (rate_a, rate_b), (scale_a, scale_b) = self
         return (
             f"groups {a} and {b} of the optimizer have rates {rate_a:.4g} and {rate_b:.4g}, in a ratio of "
-            f"{rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. {_REMEDY}"
+            f"{rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. {REMEDY}"
         )
 
 
@@ -52,7 +52,7 @@ def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> LostRatio | None:
         for k in own[1:]:
             pair = own[0], k
             rates, scales = (tuple(float(groups[i][key]) for i in pair) for key in ("lr", SCALE))
-            if not math.isclose(rates[1] * scales[0], rates[0] * scales[1], rel_tol=_ALIKE):
+            if not math.isclose(rates[1] * scales[0], rates[0] * scales[1], rel_tol=ALIKE):
                 return LostRatio(pair, (rates[0], rates[1]), (scales[0], scales[1]))
     return None
 

@@ -44,6 +44,8 @@ class Plan:
         multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
         notes: warnings and remarks, in words.
         run: factors for batch size and length of the run; None if neither ``batch`` nor ``tokens`` was given.
+        base: width and depth of the base, as arguments of ``make_model``; None without it, and for networks of
+            ``nfd.nets``.
 
     Example::
 
@@ -63,6 +65,7 @@ class Plan:
     multipliers: dict[str, float]
     notes: tuple[str, ...]
     run: RunScaling | None = None
+    base: tuple[Positive, Positive] | None = None
 
     @property
     def roles(self) -> dict[str, Role]:

@@ -174,6 +174,7 @@ def plan(
         parts.multipliers,
         tuple(notes),
         run_scaling(law, batch, tokens, schedule, critical_batch, laws, decay != "raw"),
+        given.size(len(parts.blocks)) if net is None else None,
     )
 
 

@@ -6,3 +6,5 @@ from .beginning import StartAlert as StartAlert
 from .rows import Kept as Kept
 from .rows import LeftOut as LeftOut
 from .rows import WatchRow as WatchRow
+from .stepping import OtherRate as OtherRate
+from .stepping import RateAlert as RateAlert

@@ -33,6 +33,7 @@ class Cause(StrEnum):
 
     BROKEN = "broken"
     FROZEN = "frozen"
+    OPTIMIZER = "optimizer"
     RATE = "rate"
     START = "start"
     MULTIPLIER = "multiplier"
@@ -48,6 +49,10 @@ _TEXTS = {
     Cause.FROZEN: (
         "the layer does not train",
         "Check that the optimizer has its parameters, that their rate is above 0, and that they require gradients.",
+    ),
+    Cause.OPTIMIZER: (
+        "the optimizer does not have the groups of the plan",
+        "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...).",
     ),
     Cause.RATE: (
         "the rate of the layer is not the plan's",
@@ -179,6 +184,11 @@ class Alarm:
     def last_step(self) -> int:
         """The last one that the ladder was looked at after: there are no bands beyond it."""
         return self.bands.ladder.steps[-1]
+
+    @property
+    def is_of_sound(self) -> bool:
+        """Whether the check of the ladder found no fault."""
+        return self.bands.ladder.ok
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder does not know the meter, the layer or the step."""

@@ -6,30 +6,23 @@ the tensor of the base, of N' numbers. A start is another one where
     |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
 
 Tensors that the plan drew with the watch's seed are known to the last bit and need no comparison.
-
-A wrong start shows later in other meters. ``change``, ``|W - W(0)| / |W(0)|``, is off by the same factor, and blocks
-behind the layer add another amount to the stream. Such alerts name consequences as causes, so they are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nfd.core.statistics import rms
-from nfd.scaling.blocks import block_of
-from nfd.scaling.laws import law_of
-from nfd.scaling.names import numberless
 from nfd.scaling.plan import Plan
-from nfd.scaling.rules import INPUT_LIKE, rule_named
-from nfd.watch.alerts import STANDS, Alert, Cause
+from nfd.scaling.rules import rule_named
+from nfd.watch.alerts import Alert, Cause
+from nfd.watch.deviations import Consequences, counted, in_words
 from nfd.watch.starts import Starts
 
 _LEAST, _ERRORS = 0.25, 4.0  # of a logarithm: what matters little, and standard errors that chance does not reach
-_SHOWN = 4  # kinds of tensors, by name
 _OTHERWISE = (
     " If the model is meant to start from other weights, as from a checkpoint, pass own_start=True to nfd.Watch."
 )
@@ -44,13 +37,12 @@ class OtherStart:
     planned: float
 
     @property
-    def factor(self) -> float:
-        """The standard deviation over the planned one."""
-        return self.std / self.planned
+    def change(self) -> float:
+        """The planned standard deviation over this one."""
+        return self.planned / self.std if self.std else 0.0
 
-    def is_of(self, layer: str) -> bool:
-        """Whether ``layer`` is the name of this tensor or of the module that has it."""
-        return layer in (self.tensor, self.tensor.rpartition(".")[0])
+    def __str__(self) -> str:
+        return f"has standard deviation {self.std:.3g}, planned {self.planned:.3g}"
 
 
 @dataclass(frozen=True)
@@ -69,13 +61,8 @@ class StartAlert(Alert):
         return super().remedy + _OTHERWISE
 
     def __str__(self) -> str:
-        kinds: dict[str, list[OtherStart]] = defaultdict(list)
-        for start in self.tensors:
-            kinds[numberless(start.tensor)].append(start)
-        texts = [_text(name, own) for name, own in kinds.items()]
-        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-        count = f"{len(self.tensors)} tensors" if len(self.tensors) > 1 else "a tensor"
-        return f"step 0: {count} did not start as planned: {'; '.join(texts[:_SHOWN])}{more}. {self.remedy}"
+        others = f"{counted(self.tensors)} did not start as planned: {in_words(self.tensors)}"
+        return f"step 0: {others}. {self.remedy}"
 
 
 class Beginning:
@@ -84,7 +71,7 @@ class Beginning:
     Args:
         plan: of the model.
         others: those tensors.
-        of: how many tensors were compared.
+        of: how many matrices were compared.
     """
 
     def __init__(self, plan: Plan, others: Sequence[OtherStart], of: int) -> None:
@@ -106,25 +93,8 @@ class Beginning:
         return [StartAlert(0, 0, "std", layer, first.std, None, Cause.START, tuple(self.others))]
 
     def explains(self, alert: Any) -> bool:
-        """Whether an alert follows from these starts; False for those of somebody else's ``expected``."""
-        if not self.others or not isinstance(alert, Alert):
-            return False
-        own = [start for start in self.others if alert.layer is not None and start.is_of(alert.layer)]
-        match alert.cause:
-            case Cause.UNKNOWN:
-                return True
-            case Cause.MULTIPLIER:
-                return any(self._is_before(start.tensor, alert.layer) for start in self.others)
-            case Cause.FROZEN:
-                return any(alert.band and alert.value * start.factor >= STANDS * alert.band.value for start in own)
-            case Cause.RATE | Cause.START | Cause.LATE_RATE:
-                return bool(own) or self._changes_all_updates
-            case Cause.ALL_RATES | Cause.SCHEDULE:
-                return self._is_of_most or self._changes_all_updates
-            case Cause.DECAY:
-                return self._is_of_most
-            case Cause.BROKEN:
-                return False
+        """Whether an alert follows from these starts."""
+        return Consequences(self.plan, self.others, self.of).explain(alert)
 
     def state(self) -> list[list[Any]]:
         """For a checkpoint, as plain data."""
@@ -133,22 +103,6 @@ class Beginning:
     def restored(self, state: Sequence[Sequence[Any]]) -> Beginning:
         """That of the training that a checkpoint is of."""
         return Beginning(self.plan, [OtherStart(*start) for start in state], self.of)
-
-    @property
-    def _is_of_most(self) -> bool:
-        return 2 * len(self.others) > self.of
-
-    @property
-    def _changes_all_updates(self) -> bool:
-        """Whether updates follow the size of gradients, which every weight enters."""
-        return law_of(self.plan.optimizer).degree > 0
-
-    def _is_before(self, tensor: str, block: str | None) -> bool:
-        """Whether the stream has passed a tensor when it leaves a block."""
-        blocks, own = self.plan.blocks, block_of(tensor, self.plan.blocks)
-        if block not in blocks:
-            return False
-        return self.plan.roles[tensor] in INPUT_LIKE if own is None else blocks.index(own) <= blocks.index(block)
 
 
 def _other_starts(plan: Plan, starts: Starts) -> list[OtherStart]:
@@ -170,10 +124,3 @@ def _other_starts(plan: Plan, starts: Starts) -> list[OtherStart]:
 def _distance(std: float, planned: float) -> float:
     """Of the logarithms; infinite for zero."""
     return abs(math.log(std / planned)) if std > 0 else math.inf if std == 0 else math.nan
-
-
-def _text(name: str, alike: Sequence[OtherStart]) -> str:
-    first = alike[0]
-    count = f" ({len(alike)} tensors)" if len(alike) > 1 else ""
-    shown = name if len(alike) > 1 else first.tensor
-    return f"{shown}{count} has standard deviation {first.std:.3g}, planned {first.planned:.3g}"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
 from nfd.scaling.laws import WHOLE_MATRIX, law_of
+from nfd.scaling.names import numberless
 from nfd.watch.rows import WatchRow
 
 CHANGE = "change"  # of a matrix, by all of its entries
@@ -48,6 +49,11 @@ class LadderRun:
         """The steps after which it was looked at."""
         return tuple(sorted({row.step for row in self.rows}))
 
+    @property
+    def layers(self) -> set[str]:
+        """The layers that have matrices, with ``*`` for numbers."""
+        return {numberless(row.layer) for row in self.rows if row.layer is not None and row.meter == CHANGE}
+
     @cached_property
     def curves(self) -> dict[Series, Array]:
         """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was read."""
@@ -71,12 +77,14 @@ class Ladder:
         networks: of several sizes; those that broke off are left out.
         base: the width and depth by which plans of this ladder count.
         rule, optimizer: their names.
+        ok: whether the check found no fault in them.
     """
 
     networks: Sequence[LadderRun]
     base: tuple[float, float]
     rule: str = ""
     optimizer: str = ""
+    ok: bool = True
 
     @classmethod
     def of(cls, stored: Any) -> Self:
@@ -88,7 +96,8 @@ class Ladder:
         try:
             networks = [_run(network) for network in stored["networks"]]
             width, depth = (float(size) for size in stored["base"])
-            return cls(networks, (width, depth), str(stored["rule"]), str(stored["optimizer"]))
+            ok = bool(stored.get("ok", True))  # a ladder of an earlier version does not say
+            return cls(networks, (width, depth), str(stored["rule"]), str(stored["optimizer"]), ok)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"expected is not the ladder of a check ({type(error).__name__}: {error}). Check again, with at=(...)."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nfd.families.constructed import member_of
 from nfd.meters.passes import Pass
-from nfd.meters.readings import Reading, of_layer, readings
+from nfd.meters.readings import Reading, layers_of, of_layer, readings
 from nfd.meters.updates import NO_BLOCKS, Baseline, Look
 from nfd.scaling.calls import blaming_the_sample
 from nfd.scaling.plan import Plan
@@ -56,6 +56,11 @@ class Reader:
     def starts(self) -> Starts:
         """The matrices before training."""
         return cast(Starts, self.baseline.start)
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """The layer of every matrix, by their names."""
+        return layers_of(self.baseline.matrices)
 
     def before_step(self, *, looked_at: bool) -> None:
         """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from nfd.watch.watch import Watch
 
 _COLUMNS = ("meter", "of", "first look", "latest look", "since the first", "expected")
+_FAULTS = (
+    "The check that this watch expects found faults (check.ok is False): a training with the same faults raises no "
+    "alert. Print the check."
+)
 _LAYERS = "Of several layers: the median, and [the least, the largest]."
 
 
@@ -25,9 +29,9 @@ def table_of_watch(watch: Watch) -> str:
     """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
     left_out = [f"{part.meter} is left out: {part.reason}" for part in watch.left_out]
     alerts = [f"! {alert}" for alert in watch.alerts]
-    unjudged = [text] if (text := unjudged_text(watch)) else []
+    remarks = remarks_on_expected(watch)
     if not watch.rows:
-        return "\n".join([f"No look yet: the first one follows step {watch.every}.", *alerts, *left_out])
+        return "\n".join([f"No look yet: the first one follows step {watch.every}.", *alerts, *remarks, *left_out])
     steps = steps_of(watch.rows)
     looks = f"{len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
     table = table_of(*(Column(name, no_wrap=name != "expected") for name in _COLUMNS))
@@ -38,13 +42,14 @@ def table_of_watch(watch: Watch) -> str:
             table.add_row(series.meter, name_of(series, latest), *ends, _expected(watch, latest))
     notes = [_LAYERS] if any(row.layer for row in watch.rows) else []
     head = f"Step {steps[-1]}: {looks}"
-    return "\n".join([head, *alerts, *unjudged, as_text(table, 150), *notes, *left_out])
+    return "\n".join([head, *alerts, *remarks, as_text(table, 150), *notes, *left_out])
 
 
-def unjudged_text(watch: Watch) -> str:
-    """That the check which the watch expects ended before the latest look; empty where it did not."""
+def remarks_on_expected(watch: Watch) -> list[str]:
+    """Why the bands tell less than they seem to: the check ended before the latest look, or found faults."""
     last = watch.unjudged_since
-    return "" if last is None else f"Nothing is judged after step {last}: the check ends there. Check for more steps."
+    ended = [f"Nothing is judged after step {last}: the check ends there. Check for more steps."]
+    return ([] if last is None else ended) + ([_FAULTS] if watch.expects_faults else [])
 
 
 def line_of_watch(watch: Watch) -> str:

@@ -19,11 +19,13 @@ from nfd.scaling.calls import check_input
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.plan import Plan
 from nfd.scaling.tensors import check_stored
+from nfd.watch.alerts import Cause
 from nfd.watch.bands import Band
 from nfd.watch.beginning import Beginning
 from nfd.watch.expected import expectation
 from nfd.watch.reader import NO_GRADIENTS, Reader
 from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
+from nfd.watch.stepping import Stepping
 from nfd.watch.summary import line_of_watch, table_of_watch
 
 
@@ -70,7 +72,8 @@ class Watch:
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
             (``nfd.watch.Alert``). The first step warns of the former.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
-        steps: how many steps the optimizer has taken.
+        steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
+            more rarely; ``every`` sets how often it looks.
         noise: the noise of gradients (``nfd.meters.noise.GradientNoise``); None without ``samples``.
             ``noise.estimate()`` gives the noise scale, and rows have it as ``noise_scale`` as soon as it is known. If
             you accumulate gradients, call ``noise.add`` for every micro-batch instead.
@@ -111,7 +114,6 @@ class Watch:
         held_as_planned(model, plan.entries)
         check_input(sample)
         self.every = check_count("every", every)
-        self.expected = None if expected is None else expectation(expected, plan)
         self.rows: list[WatchRow] = []
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
@@ -119,6 +121,8 @@ class Watch:
         self._lacks_gradients = False
         self._reader = Reader(model, plan, sample, check_seed(seed))
         begun = Beginning.seen(plan, self._reader.starts)
+        self.expected = None if expected is None else expectation(expected, plan, self._reader.layers)
+        self._stepping = Stepping(plan, self._reader.member.module)
         self._begin(begun.restored([]) if check_flag("own_start", own_start) else begun)
         self._prepare()
 
@@ -130,10 +134,13 @@ class Watch:
         Returns:
             The new rows; empty between looks.
         """
-        if self.steps == 0:
-            for alert in self._beginning.alerts:
-                warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
+        begun = [] if self.steps else self._beginning.alerts
         self.steps += 1
+        stepped = self._stepping.judged(self.steps)
+        self.alerts += stepped
+        for alert in (*begun, *stepped):
+            if alert.cause is not Cause.RATE:  # of which the optimizer itself warns
+                warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
         self._add_gradients()
         rows: list[WatchRow] = []
         if self.steps % self.every == 0:
@@ -153,7 +160,9 @@ class Watch:
         """
         known = {"start": self._reader.state()} if start else {}
         noise = {} if self.noise is None else {"noise": self.noise.state()}
-        return {"steps": self.steps, "rows": self.table, "other_starts": self._beginning.state()} | noise | known
+        state = {"steps": self.steps, "rows": self.table, "other_starts": self._beginning.state()}
+        rates = {"other_rates": self._stepping.state()}
+        return state | rates | noise | known
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue an earlier watch of the same model and sample, as if there had been no stop.
@@ -170,6 +179,7 @@ class Watch:
             rows = [WatchRow(**row) for row in state["rows"]]
             steps = check_count("state['steps']", state["steps"], minimum=0)
             beginning = self._beginning.restored(state.get("other_starts", ()))
+            self._stepping.load(state.get("other_rates", ()))
             if "start" in state:
                 self._reader.load(state["start"])
             if self.noise is not None and "noise" in state:
@@ -210,6 +220,11 @@ class Watch:
         return last if last is not None and self.rows and self.rows[-1].step > last else None
 
     @property
+    def expects_faults(self) -> bool:
+        """Whether the check in ``expected`` found faults, which then are what the bands expect."""
+        return not getattr(self.expected, "is_of_sound", True)
+
+    @property
     def left_out(self) -> list[LeftOut]:
         """Meters that this model does not have or that cannot be read from it, with the reasons."""
         lacking = [LeftOut("noise", NO_GRADIENTS)] if self._lacks_gradients else []
@@ -237,9 +252,9 @@ class Watch:
         return [WatchRow(self.steps, "noise_scale", None, None, scale)] if math.isfinite(scale) else []
 
     def _begin(self, beginning: Beginning) -> None:
-        """Alert to initial weights that are not those of the plan, and to nothing else yet."""
+        """Alert to initial weights and rates that are not those of the plan, and to nothing else yet."""
         self._beginning = beginning
-        self.alerts: list[Any] = list(beginning.alerts)
+        self.alerts: list[Any] = [*beginning.alerts, *self._stepping.alerts]
 
     def _prepare(self) -> None:
         self._reader.before_step(looked_at=(self.steps + 1) % self.every == 0)
@@ -247,7 +262,8 @@ class Watch:
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
         if self.expected is not None:
-            self.alerts += [a for a in self.expected.alerts(rows) if not self._beginning.explains(a)]
+            causes = self._beginning, self._stepping
+            self.alerts += [a for a in self.expected.alerts(rows) if not any(cause.explains(a) for cause in causes)]
 
 
 def _check_unflattened(model: nn.Module) -> None:
