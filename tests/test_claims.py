@@ -288,6 +288,8 @@ def test_results_of_two_settings_do_not_share_a_directory(kept: str, change: dic
     first, other = FigureConfig(size="smoke"), FigureConfig(**{"size": "smoke", **change})
     assert clash(other, tmp_path, patterns) is None  # nothing is there
     (tmp_path / kept).touch()
+    assert clash(first, tmp_path, patterns) is None  # not made by nfd: the check of what may be replaced speaks
+    (tmp_path / "config.toml").write_text("steps = 3\n")
     assert "another setting" in (clash(first, tmp_path, patterns) or "")
     (tmp_path / "config.toml").write_text(first.toml())
     assert clash(FigureConfig(size="smoke", data="digits"), tmp_path, patterns) is None

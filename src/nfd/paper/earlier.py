@@ -18,10 +18,11 @@ def clash(config: FigureConfig, directory: Path, kept: Sequence[str]) -> str | N
     Args:
         kept: patterns of the files that stay in the directory.
     """
-    if not any(path for pattern in kept for path in directory.glob(pattern)):
+    place = directory / "config.toml"
+    if not place.exists() or not any(path for pattern in kept for path in directory.glob(pattern)):
         return None
     try:
-        earlier = FigureConfig.load(directory / "config.toml")
+        earlier = FigureConfig.load(place)
     except ValueError:
         held = "another setting"
     else:
