@@ -107,3 +107,4 @@ charts = {name: points(own, styled(own, axes), axes) for name, own in panels.ite
 out = prepare_directory(OUT)
 write_csv(out / "transfer.csv", rows)
 print(write_bytes(out / "transfer.png", beside(charts)[1]))
+charts[NAMES["complete-p"]]

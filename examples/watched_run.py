@@ -127,7 +127,7 @@ def shell(command: str) -> dict[str, Any]:
 def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
     """What is typed before the larger run, by name."""
     about = "watched_run:make_model --batches watched_run:batches --schedule watched_run:schedule --optimizer adamw"
-    rates, seeds, at = ("0.004 0.008", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
+    rates, seeds, at = ("0.004 0.008 0.016", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
     tuned = f"--rule complete-p --lr {lr}"
     return {
         "transfer": f"nfd transfer {about} --eval-batches watched_run:eval_batches --rules complete-p --widths 64 128 "

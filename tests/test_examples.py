@@ -174,7 +174,7 @@ def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "checks.md").write_text("the page as git has it")
     runpy.run_path(str(EXAMPLES / "checks.py"), run_name="__main__")
     page = (tmp_path / "checks.md").read_text()
-    assert page.count("Rule '") == page.count("\n## ") == 8
+    assert page.count("\nRule '") == page.count("\n## ") == 8
     assert page.count("inner_update") >= 8
 
 

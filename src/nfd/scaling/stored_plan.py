@@ -34,6 +34,7 @@ def restored(stored: Any) -> Plan:
         raise InputError(f"This is not a plan of format {FORMAT}; got {got!r}. Plan the model again.")
     try:
         plan = _adapter().validate_json(json.dumps(dict(stored), allow_nan=False), strict=True)
+        json.dumps(plain(plan), allow_nan=False)  # a whole number of 400 digits was read as infinity
         law_of(plan.optimizer)
         for name in plan.entries:
             _check_numbers(plan, name)
