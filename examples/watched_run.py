@@ -31,6 +31,7 @@ from nfd.core.files import prepare_directory, write_json, write_text
 
 OUT = "out/watched"
 STEPS, EVERY, WARM_UP = 40, 4, 4
+READ = 8  # the step at which somebody reads the alerts
 WIDTH, DEPTH = 256, 4
 
 Pair = tuple[Tensor, Tensor]
@@ -69,12 +70,12 @@ def train(
         check: the folder of the check that says what to expect.
         page: of the run.
         wrong: whether the loop gives one rate to all groups.
-        mend: whether it stops doing so at the first alert.
+        mend: whether it stops doing so when the alerts are read.
         begin: the batch to begin with.
 
     Returns:
-        Losses of training, the loss on text that was held out, alerts, what the watch printed at the first one, and
-        warnings.
+        Losses of training, the loss on text that was held out, alerts, what the watch printed when they were read,
+        and warnings.
     """
     model = plan.apply_(make_model(WIDTH, DEPTH), seed=0)
     optimizer = plan.make_optimizer(model, lr=lr)
@@ -94,7 +95,7 @@ def train(
             losses.append(float(loss.detach()))
             if watch.step():
                 print(watch.line, flush=True)
-            if watch.alerts and not table:
+            if watch.alerts and not table and step + 1 >= READ:
                 table, wrong = str(watch), wrong and not mend
     return {
         "losses": [round(loss, 4) for loss in losses],
@@ -160,13 +161,13 @@ def main(out: Path, *, small: bool = False) -> None:
     ask("sound", lambda: run(out / "sound.html"))
     wrong = ask("wrong", lambda: run(out / "wrong.html", wrong=True))
     ask("mended", lambda: run(out / "mended.html", wrong=True, mend=True))
-    begin = wrong["alerts"][0]["step"] if wrong["alerts"] else 0
+    begin = READ if wrong["alerts"] else 0
     ask("saved", lambda: run(out / "saved.html", begin=begin))
     model = make_model(WIDTH, DEPTH)
     query = model.get_parameter("blocks.0.query.weight")
     groups = plan.param_groups(model, lr=lr)
     factor = next(group["lr_scale"] for group in groups if any(p is query for p in group["params"]))
-    setting = {"width": WIDTH, "depth": DEPTH, "every": EVERY, "out": str(out), "factor": factor}
+    setting = {"read": READ, "width": WIDTH, "depth": DEPTH, "every": EVERY, "out": str(out), "factor": factor}
     ask("setting", lambda: setting)
     write_text(out / "watched-run.md", watched_run_page.page(known))
 

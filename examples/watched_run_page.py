@@ -12,8 +12,8 @@ Known = Mapping[str, Any]
 RUNS = {
     "sound": "as planned",
     "wrong": "one rate for all groups",
-    "mended": "the same, with the right rates from the alert on",
-    "saved": "the same, begun again at the alert",
+    "mended": "the same, with the right rates once the alert is read",
+    "saved": "the same, begun again once the alert is read",
 }
 
 SHOWN = {"transfer": "\nReport: ", "check": "\n  ", "plan": "\nPlan: "}  # until where; the check without its table
@@ -93,7 +93,7 @@ Nothing breaks, and the loss falls. The optimizer of the plan warns at its first
 
 ## The run that is saved
 
-Two ways lead on from the alert. Both end with the same batch as the first two runs, so that all have cost the same.
+Two ways lead on from step {read}. Both end with the same batch as the first two runs, so that all have cost the same.
 One loop takes `group["lr_scale"]` again and continues with its present weights. The other starts again, with the
 weights of `plan.apply_` and the batches that are left.
 
@@ -117,7 +117,7 @@ def page(known: Known) -> str:
         sound_alerts=f"{len(sound['alerts'])} alerts",
         sound_line=filled(sound["line"]),
         warnings=quoted(wrong["warnings"][:1]),
-        alert=alert(wrong["alerts"]),
+        alert=alert(wrong["alerts"], known["setting"]["read"]),
         table=wrong["table"],
         losses=losses(known),
         verdict=verdict({name: known[name]["held_out"] for name in RUNS}),
@@ -137,13 +137,13 @@ def verdicts(rows: Sequence[Known]) -> str:
     return filled(f"Its table has {len(rows)} verdicts: {told}. {against} ([What a table looks like](../checks.md).)")
 
 
-def alert(alerts: Sequence[Known]) -> str:
-    """The first alert, and what leads over to the table of the watch."""
+def alert(alerts: Sequence[Known], read: int) -> str:
+    """The first alert, and what leads over to the table of the watch when it is read."""
     if not alerts:
         return "The watch raises no alert here. `print(watch)` at the end:"
     step, text = alerts[0]["step"], quoted([alerts[0]["text"]])
     return (
-        f"Where nobody reads warnings, the watch raises an alert at step {step}:\n\n{text}\n\n"
+        f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it before step {read}. "
         "`print(watch)` at that step:"
     )
 

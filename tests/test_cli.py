@@ -97,7 +97,7 @@ def test_options_complete_a_configuration_file(tmp_path: Path) -> None:
         ("--steps 1", "How does it train"),
         ("--eta-c 0", "not resolved|no exponent"),
         ("--eta-c 1e6 --steps 6", "Training diverged"),
-        ("--horizon 1e300", "lower the horizon"),
+        ("--horizon 999 --depths 128 256", "lower the horizon"),
         ("--activation identity --batch 1", "How does it train"),
     ],
 )

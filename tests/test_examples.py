@@ -183,7 +183,8 @@ def test_the_watched_run_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch)
     folder = EXAMPLES.parent / "docs/howto"
     known = json.loads((folder / "watched-run.json").read_text())
     assert importlib.import_module("watched_run_page").page(known) == (folder / "watched-run.md").read_text()
-    begin = known["wrong"]["alerts"][0]["step"]
+    begin = known["setting"]["read"]
+    assert known["wrong"]["alerts"][0]["step"] <= begin
     assert not known["sound"]["alerts"]
     assert not known["saved"]["alerts"]
     assert known["wrong"]["losses"][:begin] == known["mended"]["losses"][:begin]
@@ -195,12 +196,12 @@ def test_the_watched_run_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch)
 def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     example = importlib.import_module("watched_run")
-    for name, size in {"STEPS": 4, "EVERY": 2, "WIDTH": 128, "DEPTH": 4}.items():
+    for name, size in {"STEPS": 4, "EVERY": 2, "READ": 2, "WIDTH": 128, "DEPTH": 4}.items():
         monkeypatch.setattr(example, name, size)
     example.main(tmp_path, small=True)
     page = (tmp_path / "watched-run.md").read_text()
     assert page.count("```bash") == 4
-    assert "| the same, begun again at the alert |" in page
+    assert "| the same, begun again once the alert is read |" in page
     assert all((tmp_path / f"{name}.html").exists() for name in ("sound", "wrong", "mended", "saved"))
 
 

@@ -79,7 +79,7 @@ def test_the_module_that_pickles_reads_and_writes_no_file() -> None:
     """It has bytes from its callers alone, and those are the ends of pipes."""
     code = (SOURCE / WIRE).read_text(encoding="utf-8")
     assert imports(code) == {
-        "__future__", "collections.abc", "io", "typing", "cloudpickle", "torch", "nfd.core.errors",
+        "__future__", "collections.abc", "io", "typing", "cloudpickle", "sys", "nfd.core.errors",
         "nfd.runs.executors.executor",
     }  # fmt: skip
     assert "open(" not in code

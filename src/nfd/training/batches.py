@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nfd.core.ambient import plain
 from nfd.core.errors import InputError, check_several
 from nfd.scaling.calls import batch_size, check_sample, mapped, on_device
 
@@ -69,7 +70,9 @@ def placed(pairs: Sequence[tuple[Any, Any]], place: torch.device | None) -> list
 
 
 def _as_tensor(part: Any) -> Any:
-    return torch.from_numpy(part) if isinstance(part, np.ndarray) else part
+    if isinstance(part, np.ndarray):
+        return torch.from_numpy(part)
+    return plain(part) if isinstance(part, Tensor) else part
 
 
 def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """The rates by which a model is stepped, compared with those of its plan.
 
 PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show themselves at their
-first step, whatever wraps them. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one, every
+first step, wrapped or not. With ``scale`` the rate of a tensor by the plan, as a multiple of the tuned one, every
 
     rate / scale
 
