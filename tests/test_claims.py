@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,6 +276,9 @@ def test_the_committed_table_is_of_these_claims() -> None:
         verdict = table[claim.id][5].removesuffix(" |")
         assert verdict in VERDICTS
         assert verdict != "does not hold" or "Tried:" in details[claim.id], claim.id
+    count = Counter(line[5].removesuffix(" |") for line in table.values())
+    told = f"Of {len(CLAIMS)} statements {count['holds']} hold on CIFAR-10, {count['holds with a condition']} hold with"
+    assert told in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
