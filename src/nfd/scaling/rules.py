@@ -171,7 +171,7 @@ def check_block(rule: str, block: str) -> None:
 def check_wide_limit(rule: str) -> Rule:
     """The rule of this name; ValueError where infinitely wide networks do not train under it in the feature regime."""
     fitting = [name for name, other in RULES.items() if other.scales_width]
-    if rule in RULES and rule not in fitting:
+    if isinstance(rule, str) and rule in RULES and rule not in fitting:
         raise InputError(
             f"rule={rule!r} has no limit of large width: its rates do not grow with the width, so infinitely wide "
             f"networks do not train in the feature regime. Choose one of {', '.join(map(repr, fitting))}."
