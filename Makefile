@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
-  wrong-edits release-check browser clean
+  release-check browser clean
 
 demo: .venv/installed
 	$(BIN)/nfd study
@@ -55,10 +55,6 @@ bench-baseline: .venv/installed
 # How often every kind of interval contains the truth: docs/coverage.md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed
 	$(BIN)/python -m benchmarks.coverage $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
-
-# Wrong edits, each in a copy, and the tests that notice; WORKERS at a time. What has not changed is not run again.
-wrong-edits: .venv/installed
-	$(BIN)/python -m tests.wrong_edits --page --workers $(or $(WORKERS),1)
 
 # An opponent of the kernels that needs an old JAX, and so an environment of its own.
 # The wheel as users get it: away from the repository, with each extra. VERSIONS=oldest or newest tries others.

@@ -297,18 +297,6 @@ def test_the_files_that_the_architecture_names_are_there() -> None:
     assert packages <= set(re.findall(r"`([a-z]+)`", page))
 
 
-def test_the_diffs_that_the_architecture_shows_apply_to_this_code() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    diffs = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(diffs) == 5
-    checked = subprocess.run(
-        ["git", "apply", "--check", "-"], input="".join(diffs), cwd=ROOT, capture_output=True, text=True
-    )
-    assert checked.returncode == 0, checked.stderr
-    changed = [line for diff in diffs for line in diff.splitlines() if line.startswith("+++ b/")]
-    assert len(changed) == 9
-
-
 # ---- images --------------------------------------------------------------------------------------------------
 
 CHARTS = tomllib.loads((ROOT / "docs/images/charts.toml").read_text())

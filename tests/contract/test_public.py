@@ -1,0 +1,30 @@
+"""Contract tests see what users see: the package, and no module inside of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ALLOWED = {"nfd", "nfd.integrations"}
+
+
+def imported(source: str) -> set[str]:
+    """The modules of the library that a source imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module or ""}
+    return {name for name in names if name.split(".")[0] == "nfd"}
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_contract_tests_import_public_names_alone(path: Path) -> None:
+    assert imported(path.read_text()) <= ALLOWED
+
+
+def test_an_inner_module_would_be_noticed() -> None:
+    assert imported("from nfd.core.errors import InputError\nimport nfd") == {"nfd.core.errors", "nfd"}
