@@ -30,16 +30,6 @@ class Bar:
             if work:  # a first sample: what is left is estimated as soon as there is a second
                 self._progress.advance(self._task, 0)
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether it has a screen."""
-        return self._progress is not None
-
-    def expect(self, seconds: float) -> None:
-        """Count down from here: so much time is predicted to be left."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, ends=self._progress.get_time() + seconds)
-
     def advance(self, work: float) -> None:
         """Count work as done."""
         if self._progress is not None and self._task is not None:
@@ -76,14 +66,17 @@ def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
         yield Lines(label) if enabled else Bar()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
 
-    from nfd.core.countdown import Countdown
-
     whole = Column(no_wrap=True, min_width=len("0:00:00"))  # a long description is cut before the times
-    times = (TimeElapsedColumn(whole), TextColumn("gone,"), Countdown(table_column=whole.copy()), TextColumn("left"))
+    times = (
+        TimeElapsedColumn(whole),
+        TextColumn("gone,"),
+        TimeRemainingColumn(table_column=whole.copy()),
+        TextColumn("left"),
+    )
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), *times)
     # One step of a sweep can take hours, and rich forgets what is older than 30 seconds.
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1e9) as progress:
-        yield Bar(progress, progress.add_task(label, total=None, ends=None))
+        yield Bar(progress, progress.add_task(label, total=None))

@@ -1,90 +1,251 @@
-"""``Family``: a network at every width and depth, and how its tensors are scaled on the way."""
+"""``Family``: a network at every width and depth, with the rule by which its training is scaled."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
+from torch import nn
 
-from nfd.core.errors import check_choice
+from nfd.core.defaults import BASE, OPTIMIZER, RESOLUTION, RULE
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_choice,
+    check_count,
+    check_patterns,
+    check_seed,
+)
 from nfd.core.names import NetworkWeights, RuleName
+from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
-from nfd.scaling.laws import law_of
+from nfd.families.paper import member_of
+from nfd.nets.defer import defer
+from nfd.nets.meta import meta_matrices
+from nfd.scaling.blocks import blocks_named
+from nfd.scaling.calls import on_device
+from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
+from nfd.scaling.plan import Plan
+from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
+from nfd.scaling.sizes import MakeModel, check_constructor, instance
+from nfd.training.optimizers import TABLE
 
 
-class Family(ABC):
-    """A model at every width and depth; ``nfd.check``, ``nfd.transfer`` and others accept one.
+@dataclass(frozen=True)
+class Family:
+    """A model at every width and depth, and the rule that scales its training from a base.
 
-    You rarely need it: wherever a family is accepted, a function ``make_model(width, depth)`` is too. Subclass it for
-    networks with a scaling, a decoupled twin or a stack of their own. A family is a frozen dataclass; all its networks
-    share a rule and an optimizer.
+    ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a plain function
+    ``make_model(width, depth)``, for which they make one whose base is the smallest network they train.
+
+    Args:
+        make_model: ``make_model(width, depth)``; it returns a new module.
+        base: the width and depth at which rates are tuned.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``.
+        name: what stores and charts call it; by default the name of the function.
+        version: of your code. Change it when the code changes, so that stored trainings are not taken for new ones.
+        sample: an input, to trace the model with; the verbs take it from the task.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Example::
+
+        family = nfd.Family(make_model, base=(16, 2), sample=x)
+        model = family.build(width=64, depth=4, seed=0)  # with the initial weights of its plan
+        optimizer = family.plan(64, 4).make_optimizer(model, lr=3e-3)
     """
 
-    rule: RuleName
-    optimizer: str
-    base: tuple[int, int]
-    """Width and depth of the network whose rates are tuned."""
+    make_model: MakeModel
+    base: tuple[int, int] = BASE
+    rule: RuleName = RULE
+    optimizer: str = OPTIMIZER
+    blocks: str | Sequence[str] | None = None
+    roles: Mapping[str, str] | None = None
+    name: str = ""
+    version: str | None = None
+    sample: Any = field(default=None, repr=False)
+    _plans: dict[tuple[int, int, bool], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_callable("make_model", self.make_model, "a function of (width, depth)")
+        if not isinstance(self.base, tuple) or len(self.base) != 2:
+            raise InputTypeError(f"base must be a pair (width, depth); got {self.base!r}.")
+        for size, most in zip(self.base, (WIDEST, MOST), strict=True):
+            check_count("base", size, maximum=most)
+        check_choice("rule", self.rule, RULES)
+        check_patterns("blocks", self.blocks)
+        checked_roles(self.roles)
+        for argument in ("name", "version"):
+            given = getattr(self, argument)
+            if given is not None and not isinstance(given, str):
+                raise InputTypeError(f"{argument} must be a text; got {given!r} of {type(given).__name__}.")
+        made = self.make_model
+        object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
+        object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An optimizer that the user registered goes to other processes with the family that it trains."""
+        return {**self.__dict__, "_law": None if self.law in TABLE else self.law}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        law = state.pop("_law")
+        if law is not None:
+            register_optimizer(law, replace=True)
+        self.__dict__.update(state)
 
     @property
-    @abstractmethod
-    def name(self) -> str:
-        """Its name in messages and charts."""
+    def law(self) -> OptimizerLaw:
+        """How rates under its optimizer follow the sizes of tensors."""
+        return law_of(self.optimizer)
 
     @property
-    def rate_name(self) -> str:
-        """The name of its learning rate: ``"eta_c"`` if the base has width 1 and depth 1, otherwise ``"lr"``."""
-        return "eta_c"
-
-    @property
-    @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that identifies the family in a store: families with different results must differ in it.
+        """Plain data that names it in a store."""
+        return {
+            "family": self.name,
+            "version": self.version,
+            "base": list(self.base),
+            "rule": self.rule,
+            "optimizer": self.optimizer,
+            "blocks": self.blocks if isinstance(self.blocks, str) or self.blocks is None else list(self.blocks),
+            "roles": None if self.roles is None else dict(self.roles),
+        }
+
+    @property
+    def resolution(self) -> float | None:
+        """The resolution of its structured layers; None where these drop nothing."""
+        return RESOLUTION if self.law.is_linear else None
+
+    def along_one_path(self, depth: int) -> Self:
+        """The same family, its networks of every depth on one Brownian path where it has such: less noise in depth."""
+        return self
+
+    def under(self, rule: str | None = None, optimizer: str | OptimizerLaw | None = None, sample: Any = None) -> Self:
+        """The same family with another rule, another optimizer, or a sample where it has none."""
+        changes = {"rule": rule, "optimizer": None if optimizer is None else law_of(optimizer).name}
+        changes |= {"sample": sample if self.sample is None else None}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, **changes) if changes else self  # type: ignore[arg-type]
+
+    def plan(self, width: int, depth: int) -> Plan:
+        """The plan of the network of a size: initial scale, rate, decay and epsilon of every tensor.
 
         Raises:
-            ValueError: if changes of the user's code cannot be detected and the family has no ``version``.
+            ValueError: as ``nfd.plan`` does.
         """
+        return self.member(width, depth).plan
 
-    @abstractmethod
-    def build(
-        self,
-        width: int,
-        depth: int,
-        seed: int,
-        weights: NetworkWeights = "dense",
-        device: torch.device | str | None = None,
-        resolution: float | None = None,
-    ) -> Member:
-        """Build the untrained network of a size. PyTorch's global random streams do not move.
+    def build(self, width: int, depth: int, seed: int = 0, weights: NetworkWeights = "dense") -> nn.Module:
+        """The untrained network of a size, with the initial weights of its plan.
+
+        PyTorch's global random streams do not move.
 
         Args:
-            width, depth: its size, as ``make_model`` or the network's class counts it.
-            seed: of the initial weights. Networks of two sizes with equal seeds are independent, unless their layers
-                are coupled.
+            width, depth: its size, as ``make_model`` counts it.
+            seed: of the initial weights. Networks of two sizes with equal seeds are independent.
             weights: ``"dense"``, ``"deferred"`` or ``"structured"``.
-            device: of the parameters; by default that on which the family builds them.
-            resolution: of layers without stored weights; None for their own default.
 
         Raises:
             ValueError: if the family has no network of this size or with these weights.
         """
+        return self.member(width, depth, seed, weights).module
 
-    def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:  # noqa: B027
+    def member(
+        self,
+        width: int,
+        depth: int,
+        seed: int = 0,
+        weights: NetworkWeights = "dense",
+        device: torch.device | str | None = None,
+        resolution: float | None = None,
+    ) -> Member:
+        """The network of a size under its plan, on a device; ``resolution``: of layers without stored weights."""
+        width, depth = check_count("width", width, maximum=WIDEST), check_count("depth", depth, maximum=MOST)
+        seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
+        if weights != "dense":
+            module, planned = self.outline(width, depth, seed)
+            deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
+            return Member(deferred.to(device or "cpu"), planned, width, depth)
+        module = instance(self.make_model, width, depth, seed)
+        if device is not None:
+            module.to(device)
+        member = member_of(module, self._planned(module, width, depth, device), width, depth)
+        member.begin_(seed)
+        return member
+
+    def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
+        """A module of a size and its plan. The module is on the meta device, where it takes no memory, unless a plan
+        could not restore all of its tensors."""
+        module = shapes_of(self.make_model, width, depth, seed)
+        if module is not None:
+            planned = self._planned(module, width, depth, "cpu")
+            if not any(entry.start.kept for entry in planned.entries.values()):
+                return module, planned
+        module = instance(self.make_model, width, depth, seed)
+        return module, self._planned(module, width, depth, "cpu")
+
+    def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
         """ValueError if networks of these sizes differ in more than width and depth, such as the size of a head."""
+        check_constructor(self.make_model, widths, depths)
+        if self.blocks is not None:
+            blocks_named(instance(self.make_model, *self.base), self.blocks)
 
-    def under(self, rule: str | None = None, optimizer: str | None = None) -> Self:
-        """The same family with another rule, another optimizer, or both; None keeps the present one."""
-        changes = {"rule": rule, "optimizer": optimizer}
-        return replace(self, **{k: v for k, v in changes.items() if v is not None})  # type: ignore[type-var]
+    def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
+        """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
+        size = width, depth, any(p.is_meta for p in module.parameters())
+        if size not in self._plans:
+            self._plans[size] = self._plan(module, device)
+        return self._plans[size]
 
-    def __post_init__(self) -> None:
-        """Check the rule and the optimizer, and replace a law by its name.
+    def _plan(self, module: nn.Module, device: torch.device | str | None) -> Plan:
+        place = None if device is None else torch.device(device)
+        with global_streams(0, [place] if place is not None and place.type != "cpu" else []):
+            return plan(
+                module,
+                rule=self.rule,
+                make_model=self.make_model,
+                base_width=self.base[0],
+                base_depth=self.base[1],
+                optimizer=self.optimizer,
+                blocks=self.blocks,
+                roles=self.roles,
+                sample=on_device(self.sample, place),
+            )
 
-        Raises:
-            ValueError: naming an unknown rule or optimizer.
-        """
-        check_choice("rule", self.rule, RULES)
-        object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
+
+def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> nn.Module | None:
+    """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
+    for place in (torch.device("meta"), meta_matrices()):
+        try:
+            with place:
+                module = instance(make_model, width, depth, seed)
+        except Exception:  # what is wrong with numbers too is raised where it is made with numbers
+            continue
+        frozen = [p for p in module.parameters() if not p.requires_grad]
+        if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
+            return module
+    return None
+
+
+def as_family(
+    family: Family | MakeModel,
+    base: tuple[int, int],
+    rule: str | None = None,
+    optimizer: str | OptimizerLaw | None = None,
+    sample: Any = None,
+) -> Family:
+    """The family that a verb was given, or that of a plain function, whose base is then the smallest network.
+
+    ``rule`` and ``optimizer`` replace those of the family where they are given.
+    """
+    if not isinstance(family, Family):
+        check_callable("family", family, "a function of (width, depth), or an nfd.Family")
+        family = Family(family, base)
+    return family.under(rule, optimizer, sample)

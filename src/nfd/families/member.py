@@ -101,9 +101,19 @@ class Member:
     # ---- how it is scaled ------------------------------------------------------------------------------------
 
     @property
+    def optimizer(self) -> str:
+        """The name of the optimizer that trains it."""
+        return self.plan.optimizer
+
+    @property
     def roles(self) -> dict[str, Role]:
         """The role of every tensor, by name."""
         return self.plan.roles
+
+    @property
+    def hidden(self) -> list[str]:
+        """The names of the matrices inside of blocks."""
+        return [name for name, role in self.roles.items() if role in ("hidden", "inner", "outer")]
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -196,17 +206,6 @@ class Member:
         )
 
     # ---- its relatives ---------------------------------------------------------------------------------------
-
-    def twin(self) -> Member:
-        """The decoupled network with the same weights: gradients pass through independent ones (Corollary 1).
-
-        Raises:
-            ValueError: if the family has no decoupled networks.
-        """
-        raise InputError(
-            f"{type(self.module).__name__} has no decoupled twin: only networks of nfd.nets with feedback='shared' "
-            "and stored weights have one. Leave out gia=True."
-        )
 
     def reserve(self, samples: int) -> None:
         """Reserve memory for a training of this many samples; only layers without stored weights need it."""

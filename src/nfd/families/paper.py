@@ -1,32 +1,28 @@
-"""The paper's networks as a family: they have their scales in their forward pass, and streams that can be read."""
+"""A network of ``nfd.nets`` under its plan: it has its scales in its forward pass, and streams that can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import signature
 from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
 
-from nfd.core.errors import InputError, InputTypeError
-from nfd.core.names import NetworkWeights, RuleName
-from nfd.families.family import Family
-from nfd.families.fingerprint import check_version, fingerprint
+from nfd.core.errors import InputError
+from nfd.core.names import RuleName
 from nfd.families.member import Member, StackedMembers, StreamEnds
+from nfd.nets.dense import factor_gradients_
 from nfd.nets.factored import FactoredLinear
-from nfd.nets.mlp import MLP
 from nfd.nets.network import Network
-from nfd.nets.resnet import ResNet
+from nfd.nets.recorded import record_updates_
 from nfd.nets.stack import Stack
 from nfd.nets.stacked_optimizers import by_name
 from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
+from nfd.scaling.self_scaled import self_scaled_of
 
 
 class PaperMember(Member):
@@ -35,19 +31,30 @@ class PaperMember(Member):
     Args:
         module: the network, or what PyTorch wrapped it in. net: the network itself.
         rule, optimizer: which it is trained by. planned: its plan, where it is made already.
+        records: whether structured weights keep their update under SGD sample by sample, so that nothing is dropped.
     """
 
     def __init__(
-        self, module: nn.Module, net: Network, rule: RuleName, optimizer: str, planned: Plan | None = None
+        self,
+        module: nn.Module,
+        net: Network,
+        rule: RuleName,
+        optimizer: str,
+        planned: Plan | None = None,
+        records: bool = False,
     ) -> None:
-        self.module, self.net, self.rule, self.optimizer = module, net, rule, optimizer
-        self.width, self.depth = net.width, net.depth
+        self.module, self.net, self.rule, self._optimizer = module, net, rule, optimizer
+        self.width, self.depth, self.records = net.width, net.depth, records
         if planned is not None:
             self.plan = planned
 
     @cached_property
     def plan(self) -> Plan:  # type: ignore[override]
         return plan(self.module, rule=self.rule, optimizer=self.optimizer)
+
+    @property
+    def optimizer(self) -> str:
+        return self._optimizer
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -114,13 +121,11 @@ class PaperMember(Member):
     def network(self) -> Network:
         return self.net
 
-    def twin(self) -> Member:
-        if self.net.feedback != "shared" or self.net.weights != "dense":
-            return super().twin()
-        twin = self.net.decoupled()
-        return PaperMember(twin, twin, self.rule, self.optimizer)
-
     def reserve(self, samples: int) -> None:
+        if self.optimizer == "sgd":
+            if self.records and self.net.weights == "structured":
+                record_updates_(self.net, samples)
+            factor_gradients_(self.net)
         self.net.reserve(samples)
 
     @classmethod
@@ -139,83 +144,9 @@ class _PaperStack(StackedMembers):
         return self.stack.folded(settings, self.members[0].optimizer)
 
 
-@dataclass(frozen=True)
-class PaperFamily(Family):
-    """The paper's networks as a family: one class of ``nfd.nets``, or a subclass with the same arguments.
-
-    Args:
-        kind: ``nfd.ResNet``, ``nfd.MLP`` or a subclass.
-        in_features, out_features: d and C.
-        rule: also decides the residual multiplier and the regime, unless ``settings`` do.
-        optimizer: the name of a law that takes every tensor, such as ``"sgd"`` or ``"adam"``.
-        settings: further arguments of the class, such as ``{"horizon": 2.0, "activation": "tanh"}``.
-        version: of the code of a subclass, in place of a fingerprint.
-
-    Example::
-
-        family = nfd.PaperFamily(nfd.ResNet, 64, 10, settings={"activation": "tanh"})
-        member = family.build(width=64, depth=4, seed=0)
-    """
-
-    kind: type[Network]
-    in_features: int
-    out_features: int
-    rule: RuleName = "depth-mup"
-    optimizer: str = "sgd"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    version: str | None = None
-    base: tuple[int, int] = field(default=(1, 1), init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (isinstance(self.kind, type) and issubclass(self.kind, Network)):
-            raise InputTypeError(f"kind must be nfd.ResNet, nfd.MLP or a subclass; got {self.kind!r}.")
-        if not isinstance(self.settings, Mapping) or not self.settings.keys() <= signature(self.kind).parameters.keys():
-            raise InputTypeError(f"settings must be a dict of arguments of {self.name}; got {self.settings!r}.")
-        check_version(self.version)
-
-    @property
-    def name(self) -> str:
-        return f"nfd.{self.kind.__name__}" if self._is_ours else self.kind.__qualname__
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        about = {
-            "family": self.name,
-            "in_features": self.in_features,
-            "out_features": self.out_features,
-            "rule": self.rule,
-            "optimizer": self.optimizer,
-            "settings": dict(sorted(self.settings.items())),
-        }
-        return about if self._is_ours else about | {"code": self._code}
-
-    def build(
-        self,
-        width: int,
-        depth: int,
-        seed: int,
-        weights: NetworkWeights = "dense",
-        device: torch.device | str | None = None,
-        resolution: float | None = None,
-    ) -> PaperMember:
-        own = self if resolution is None else replace(self, settings={**self.settings, "resolution": resolution})
-        net = own._network(width, depth, seed, weights, device or "cpu")
-        return PaperMember(net, net, self.rule, self.optimizer)
-
-    def _network(self, width: int, depth: int, seed: int, weights: str, device: torch.device | str) -> Network:
-        settings = self.kind.settings_of(self.rule) | dict(self.settings)
-        make = cast(Callable[..., Network], self.kind)
-        sizes = (self.in_features, self.out_features, width, depth)
-        return make(*sizes, **settings, weights=weights, seed=seed, device=device)
-
-    @property
-    def _is_ours(self) -> bool:
-        return self.kind in (ResNet, MLP)
-
-    @cached_property
-    def _code(self) -> str:
-        sample = torch.linspace(-1, 1, 3 * self.in_features).view(3, self.in_features)
-        return self.version or fingerprint(
-            self.name, lambda width, depth: self._network(width, depth, 0, "dense", "cpu"), (4, 2), sample
-        )
+def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
+    """The member that a planned module is: the one place that looks at which kind it is."""
+    net = self_scaled_of(module)
+    if isinstance(net, Network):
+        return PaperMember(module, net, planned.rule, planned.optimizer, planned)
+    return Member(module, planned, width, depth)

@@ -11,15 +11,13 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval, rms
 from nfd.core.tables import as_text, table_of
-from nfd.limits.cost import Storage
 from nfd.limits.loss import LimitLosses
-from nfd.limits.weighing import Weighing
 
 _WIDTH = 150  # of the printed table, at most
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LossPrediction:
+class Prediction:
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
     The bias from the finite width of the trained networks is estimated and subtracted. The 95 % intervals include the
@@ -38,8 +36,8 @@ class LossPrediction:
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
             Subtract those of two predictions with the same seed, sizes and replicates to get an interval for the
             difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution.
-        resolution: of structured weights, 0 where nothing is dropped; None for others.
-        weighing: with ``resolution="auto"``, the predicted costs of exact layers and of a resolution; else None.
+        outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their standard errors, where
+            they were asked for; else None.
         eval_loss, eval_loss_stderr, eval_loss_low, eval_loss_high, eval_loss_bias, eval_loss_bias_stderr,
             eval_loss_resolution_bias, eval_loss_resolution_bias_stderr, eval_loss_sampling_error,
             eval_loss_depth_error, eval_loss_replicates: the same of the mean evaluation loss after the last step; None
@@ -48,21 +46,18 @@ class LossPrediction:
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
         extrapolated: whether they were; otherwise all numbers are those of the last of ``depths``.
         width, replicates: of the wide networks. narrow_width: of the networks that estimate the bias.
-        rtol: the relative error that was asked for.
-        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated outputs (losses, for
-            your own model) by less than ``rtol``, and noise is small enough to see it. At a finite depth it is True
+        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated losses by less than
+            ``rtol``, and noise is small enough to see it. At a finite depth it is True
             unless training diverged. It says nothing of the convergence in width, which the intervals include.
         growth: exponent g of the change from depth L to 2L, ``~ L**g`` (-1 expected), from the first and the last
             doubling; None before there are two.
         weights: "structured", "deferred" or "dense".
-        ways: the predicted bytes and seconds of a network of ``width`` and the last of ``depths``, for each kind of
-            weights.
         seconds: time of the prediction.
         note: limitations of the answer, in words; empty if there are none.
 
     Example::
 
-        p = nfd.predict(batches=batches, make_model=make_model, depth=2, lr=0.1, base_width=16, width=32, replicates=2)
+        p = nfd.predict(nfd.resnets(8, 10), batches, lr=0.3, depth=2, width=32, replicates=2)
         for row in p.table:
             print(row["step"], row["value"], row["low"], row["high"])
     """
@@ -95,15 +90,13 @@ class LossPrediction:
     width: int
     narrow_width: int
     replicates: int
-    rtol: float
     converged: bool
     growth: float | None
     weights: str
-    resolution: float | None
-    weighing: Weighing | None
-    ways: tuple[Storage, ...]
     seconds: float
     note: str
+    outputs: Tensor | None = None
+    outputs_stderr: Tensor | None = None
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -132,12 +125,11 @@ class LossPrediction:
             table.add_row(*row)
         made = (
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and {self.replicates} of "
-            f"width {self.narrow_width:,}, {self.seconds:.1f} s{self._remark()}."
+            f"width {self.narrow_width:,}, {self.seconds:.1f} s."
         )
-        shorter = self._of_resolution() if self.resolution else ""
+        shorter = self._of_resolution() if bool((self.loss_resolution_bias > 0).any()) else ""
         reached = self._reached() if self.extrapolated and self.converged else ""
-        weighed = "" if self.weighing is None else str(self.weighing)
-        parts = (as_text(table, _WIDTH), self._parts(), made, shorter, weighed, reached, self.note)
+        parts = (as_text(table, _WIDTH), self._parts(), made, shorter, reached, self.note)
         lines = (f"Infinitely wide network, {depth}, {self.about}", *parts)
         return "\n".join(line for line in lines if line)
 
@@ -157,7 +149,7 @@ class LossPrediction:
     def _reached(self) -> str:
         """That depth converged, and within which error."""
         return (
-            f"The limit in depth was reached within rtol={self.rtol:g}: the last doubling of the depth moved the "
+            f"The limit in depth was reached: the last doubling of the depth moved the "
             f"extrapolated losses by {rms(self.loss_depth_error):.1e} (RMS)."
         )
 
@@ -165,7 +157,7 @@ class LossPrediction:
         """What the resolution adds, and its error."""
         added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
         return (
-            f"Resolution {self.resolution:g} adds at most {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
+            f"The resolution of structured layers adds at most {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
             "estimated from narrower networks at half of it). The intervals include this."
         )
 
@@ -177,52 +169,6 @@ class LossPrediction:
         if self.eval_interval is not None and self.eval_loss_bias is not None:
             added = _added(self.eval_loss_bias, self.eval_loss_bias_stderr or math.nan)
             yield "evaluation, after the last step", _shown_loss(self.eval_interval), added
-
-    def _remark(self) -> str:
-        """What the kinds of weights were predicted to cost, from which the kind was chosen."""
-        costs = [f"{way.weights} {way.seconds:.2g} s and {way.bytes / 2**20:,.0f} MiB" for way in self.ways]
-        return f"; predicted for each of width {self.width:,}: {', '.join(costs)}"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Prediction(LossPrediction):
-    """The result of ``nfd.predict`` for the paper's networks: losses, and outputs.
-
-    The losses are those of the infinitely wide network. Outputs are means over networks of the finite ``width``, and
-    ``bias`` estimates their distance from the limit.
-
-    Attributes:
-        outputs, outputs_stderr: [steps, batch, C], before the update of each step. The standard error is that of the
-            noise alone.
-        eval_outputs, eval_stderr: [n_eval, C] after the last step, or None.
-        bias, bias_stderr: the RMS over outputs of the O(1/n) error that noise does not explain, and the noise of this
-            estimate, in units of the outputs.
-
-    The other attributes are those of ``nfd.LossPrediction``.
-
-    Example::
-
-        p = nfd.predict(inputs, targets, depth=2, eta_c=0.3, width=32, replicates=2)
-        p.loss[-1], p.loss_low[-1], p.loss_high[-1]  # of the last step
-        p.outputs.shape  # [2, 8, 10]
-    """
-
-    outputs: Tensor
-    outputs_stderr: Tensor
-    eval_outputs: Tensor | None
-    eval_stderr: Tensor | None
-    bias: float
-    bias_stderr: float
-
-    def _remark(self) -> str:
-        return f"{super()._remark()}. {self._bias()}"
-
-    def _bias(self) -> str:
-        if math.isnan(self.bias):
-            return "Their bias of width is not known"
-        if not self.bias > 0:
-            return f"Their outputs have no significant bias of width (noise {self.bias_stderr:.1e})"
-        return f"The bias of width in their outputs is {self.bias:.1e} (RMS; noise {self.bias_stderr:.1e})"
 
 
 def _shown_loss(loss: Interval) -> str:

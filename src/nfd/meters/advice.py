@@ -118,14 +118,6 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     ("loss", "depth", "GROWS"): Advice("the same rate does worse the deeper the network: it does not transfer"),
     ("loss", "width", "COLLAPSES"): Advice("the loss falls with width: more width pays"),
     ("loss", "width", "GROWS"): Advice("the same rate does worse the wider the network: it does not transfer"),
-    ("gia_gap", "depth", "COLLAPSES"): Advice("decoupled training comes closer to standard training with depth"),
-    ("gia_gap", "depth", "STABLE"): Advice(
-        "reused backward weights matter at every depth: gradient independence is not restored (contrary to Corollary 1)"
-    ),
-    ("gia_gap", "depth", "GROWS"): Advice(
-        "reused backward weights matter more the deeper the network: gradient independence is not restored "
-        "(contrary to Corollary 1)"
-    ),
 }
 _BY_TRAINING: dict[tuple[str, Axis, Verdict], Advice] = {
     ("activation", "depth", "GROWS"): Advice(

@@ -1,118 +1,62 @@
-"""One network of a check: built by its family, trained by the one loop, and measured on the way."""
+"""``Meters``: what a check reads of a network while it is trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nfd.core.tables import Row
+from nfd.core.random import global_state
 from nfd.families.member import Member, StreamEnds
 from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_event
-from nfd.meters.noise import GradientNoise
 from nfd.meters.readings import readings
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
+from nfd.runs.trial import Observation, Observer
 from nfd.scaling.calls import outputs_of
-from nfd.training.loop import Around, Step
-from nfd.training.recipe import Recipe
-from nfd.training.task import Pair
+from nfd.training.loop import Step
+from nfd.training.task import Task
 
 _ROSE = 2.0  # times the first loss: no rate that is meant does this
 
 
 @dataclass(frozen=True)
-class Built:
-    """A network that is ready to be trained, and its decoupled twin where one was asked for."""
+class Meters(Observer):
+    """The meters of a check, read after the last step, or after each of ``at``.
 
-    member: Member
-    seed: int
-    twin: Member | None
+    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, those of the ``start`` and
+    of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that is looked at,
+    ``readings``, the same with those of its blocks, as (step, *``nfd.meters.readings.Reading``), ``noise``, that of its
+    gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a hash of its initial weights.
+    """
 
-
-@dataclass(frozen=True)
-class Job:
-    """What every network is built, trained and measured by."""
-
-    recipe: Recipe
-    lr: float
-    weight_decay: float
-    gia: bool
-    device: torch.device | None
-    rates: tuple[float, ...] | None = None
     at: tuple[int, ...] | None = None
-    adamw_lr: float | None = None
     noise: bool = False
 
     @property
-    def batches(self) -> Sequence[Pair]:
-        """What every network is trained on, where it is trained."""
-        return self.recipe.task.batches
+    def settings(self) -> Mapping[str, Any]:
+        return {"at": None if self.at is None else list(self.at), "noise": self.noise}
 
-    @property
-    def looks(self) -> tuple[int, ...]:
-        """The steps after which networks are measured: those that were asked for, or the last."""
-        return self.at or (len(self.batches),)
-
-    @property
-    def devices(self) -> list[torch.device]:
-        """Beside the CPU, where random numbers are drawn."""
-        return [self.device] if self.device is not None and self.device.type != "cpu" else []
-
-    def built(self, width: int, depth: int, seed: int) -> Built:
-        """A network before training, and its decoupled twin if asked for; moves no random stream."""
-        member = self.recipe.family.build(width, depth, seed, device=self.device)
-        member.module.train()
-        return Built(member, seed, member.twin() if self.gia else None)
-
-    def run(self, built: Built) -> Row:
-        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``start`` and
-        of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that
-        is looked at, ``readings``, the same with those of its blocks, as (step,
-        *``nfd.meters.readings.Reading``), and ``noise``, that of its gradients, if asked for."""
-        trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
-        losses = trial.trained()
-        if math.isfinite(losses[-1]) and trial.stays_finite():
-            twin = built.twin
-            gap = {} if twin is None else {"gia_gap": self._gap(built.member, twin, losses[0])}
-            trial.meters = trial.measure(len(losses), **gap)
-            if self.noise:
-                noises = noise_of(built.member.module, built.member, self.recipe.task.value, self.batches)
-        size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
-        first = {"start": trial.start.stream()} | ({} if trial.first is None else {"first": trial.first})
-        rows = [size | row for row in trial.rows]
-        read = {"rows": rows, "readings": trial.readings, "noise": noise_rows(size, noises)}
-        return size | {"events": trial.events, "unread": trial.unread} | read | first | trial.meters
-
-    def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
-        """Train a member: one row per step."""
-        return self.recipe.rows(
-            member, self.lr, self.weight_decay, self.batches, self.rates, around, adamw_lr=self.adamw_lr
-        )
-
-    def _gap(self, member: Member, twin: Member, start: float) -> float:
-        """How far apart standard and decoupled training end on the first batch, over the standard one's progress."""
-        for _ in self.rows(twin):
-            pass
-        x, y = self.batches[0]
-        with torch.no_grad():
-            standard, decoupled = (float(self.recipe.task.value(net(x), y)) for net in (member, twin))
-        return abs(standard - decoupled) / (start - standard) if start > standard else math.nan
+    def begin(self, member: Member, task: Task) -> Observation:
+        return _Measurement(self, member, task)
 
 
-class _Measurement:
+class _Measurement(Observation):
     """The training of one member, and what was read of it so far."""
 
-    def __init__(self, job: Job, member: Member) -> None:
-        self.job, self.member = job, member
-        self.start = Baseline(member, job.batches[0][0])
+    def __init__(self, asked: Meters, member: Member, task: Task) -> None:
+        self.asked, self.member, self.task = asked, member, task
+        self.looks = asked.at or (task.steps,)
+        self.print = print_of(member.module)
+        self.start = Baseline(member, task.sample)
         self.unread = dict(self.start.unread)
         self.events: list[Event] = []
         self.meters: dict[str, float] = {}
@@ -120,22 +64,33 @@ class _Measurement:
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
+        self.losses: list[float] = []
+        self.streams = global_state()
 
-    def trained(self) -> list[float]:
-        """Train it on every batch; returns the losses."""
-        losses: list[float] = []
-        for row in self.job.rows(self.member, self._around):
-            losses.append(row.loss)
-            self.meters["loss"] = row.loss
-            self._look(row)
+    def after(self, row: Step) -> None:
+        self.losses.append(row.loss)
+        self.meters["loss"] = row.loss
+        self._look(row)
+
+    def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
+        """Measure what the last step left."""
+        losses, noises = self.losses, {}
         if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
             self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
-        return losses
+        if math.isfinite(losses[-1]) and self.stays_finite():
+            self.meters = self.measure(len(losses))
+            if self.asked.noise:
+                noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
+        read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
+        first = {"start": self.start.stream()} | ({} if self.first is None else {"first": self.first})
+        told = {"events": [asdict(event) for event in self.events], "unread": self.unread}
+        told |= {"draws": global_state() != self.streams, "print": self.print}
+        return {}, {}, told | read | first | self.meters
 
-    def measure(self, step: int, **more: float) -> dict[str, float]:
+    def measure(self, step: int) -> dict[str, float]:
         """Read the network, and every matrix of it, after so many updates; returns the network's meters."""
         look = self.start.look(self.previous)
-        network = self.meters | look.network | more
+        network = self.meters | look.network
         self.rows.append({"step": step, "matrix": "", "role": ""} | network)
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
         for name, meters in look.matrices.items():
@@ -144,8 +99,8 @@ class _Measurement:
 
     def stays_finite(self) -> bool:
         """Whether the last update left a network that still answers."""
-        steps = len(self.job.batches)
-        x = self.job.batches[-1][0]
+        steps = self.task.steps
+        x = self.task.batches[-1][0]
         with torch.no_grad():
             finite = bool(outputs_of(self.member(x)).isfinite().all())
         if not finite:
@@ -154,13 +109,13 @@ class _Measurement:
 
     def _look(self, row: Step) -> None:
         """Read the network after a step, or name the layer that broke it."""
-        steps, x = len(self.job.batches), self.job.batches[row.step][0]
+        steps, x = self.task.steps, self.task.batches[row.step][0]
         if not math.isfinite(row.loss):
             self._break(row.step, x)
             return
         if row.step == 0 and steps > 1:
             self.first = self.start.updates()
-        if row.step + 1 in self.job.looks and row.step + 1 < steps:
+        if row.step + 1 in self.looks and row.step + 1 < steps:
             self.measure(row.step + 1)
         if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
             dead = dead_units(self.member.module, partial(self.member, x), row.step + 1)
@@ -172,11 +127,11 @@ class _Measurement:
         self.events.append(Event(EventKind.NOT_FINITE, step, layer))
 
     @contextmanager
-    def _around(self, step: int) -> Iterator[None]:
+    def around(self, step: int) -> Iterator[None]:
         """Reads the gradient of the stream at the start, or before every look that was asked for, and then keeps the
         matrices that the update will change."""
-        asked = self.job.at is not None
-        if step + 1 not in self.job.looks if asked else step > 0:
+        asked = self.asked.at is not None
+        if step + 1 not in self.looks if asked else step > 0:
             yield
             return
         with self.member.stream() as ends:
@@ -196,3 +151,11 @@ class _Measurement:
             self.unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
         else:
             self.unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+
+
+def print_of(model: nn.Module) -> int:
+    """A hash of the numbers of all parameters, to tell seeds that give the same network."""
+    found = 0
+    for parameter in model.parameters():
+        found = zlib.crc32(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), found)
+    return found

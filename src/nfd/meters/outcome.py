@@ -32,7 +32,6 @@ MEANINGS = {
     "gradient": "RMS of the gradient entering the first block over that leaving the last, at the start, or where the "
     "check looks at several steps before each of their updates",
     "loss": "loss of the last batch before its update",
-    "gia_gap": "difference of the final losses of standard and decoupled training, over the progress of the former",
 }
 
 _NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
@@ -58,8 +57,7 @@ class Check:
         runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
             (``first``), and why others could not be read (``unread``).
         failures: what went wrong, once per kind, with the first step, layer and network.
-        rule, optimizer, lr, at, seeds: the settings, and the steps after which meters were read. rate_name: the name of
-            ``lr``, which is ``eta_c`` for the paper's networks.
+        rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
             high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
@@ -69,7 +67,7 @@ class Check:
 
     Example::
 
-        check = nfd.check(make_model, [16, 32], [2], batches, rule="complete-p", optimizer="adamw", lr=3e-3)
+        check = nfd.check(make_model, batches, [16, 32], [2], lr=3e-3)
         for row in check.table:
             print(row["meter"], row["axis"], row["slope"], row["verdict"])
         check.ok  # False where a meter collapses or grows, or a training broke
@@ -80,11 +78,11 @@ class Check:
     failures: list[Failure]
     rule: str
     optimizer: str
-    rate_name: str
     lr: float
     at: tuple[int, ...]
     seeds: int
     about: str
+    base: tuple[int, int]
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False
@@ -118,11 +116,9 @@ class Check:
         (``base``), and the ``networks``: width, depth and ``readings``, each (step, meter, layer, depth of the layer,
         value).
         """
-        own = self.rate_name == "eta_c"  # networks of nfd.nets
-        base = [1, 1] if own else [min(run[axis] for run in self.runs) for axis in ("width", "depth")]
         networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
         names = {"rule": self.rule, "optimizer": self.optimizer}
-        return {**names, "ok": self.ok, "base": base, "networks": networks}
+        return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
         """Write ``ladder`` as JSON, for ``nfd.Watch(..., expected=path)``."""
@@ -146,11 +142,6 @@ class Check:
         cure = None if self.failures else cure_of_all(faults, self.rule)
         remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
         return f"{count} fault{'s' if count > 1 else ''}.{remedy}"
-
-    @property
-    def eta_c(self) -> float:
-        """``lr``, by the paper's name."""
-        return self.lr
 
     @property
     def notes(self) -> list[str]:
@@ -182,7 +173,7 @@ class Check:
             table.add_row(row["meter"], row["axis"], *step, slope_of(row), row["verdict"], meaning_of(row))
         for row in self.growth:
             table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
-        rate = f"{self.optimizer_class or self.optimizer}, {self.rate_name} = {self.lr:g}"
+        rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]
         noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
@@ -205,7 +196,7 @@ def failures_of(runs: Sequence[Row]) -> list[Failure]:
 
 def is_fault(row: Mapping[str, Any]) -> bool:
     """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
-    if row["meter"] == "gia_gap" or (row["meter"], row["verdict"]) == ("loss", "COLLAPSES"):
+    if (row["meter"], row["verdict"]) == ("loss", "COLLAPSES"):
         return False
     return row["verdict"] in ("COLLAPSES", "GROWS")
 

@@ -18,8 +18,8 @@ from nfd.meters.trend import Trend, trend
 from nfd.meters.updates import ALIGNMENT, UPDATES
 from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict
 
-METERS = (*UPDATES, ALIGNMENT, "gradient", "loss", "gia_gap")
-_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "gia_gap": "depth", ALIGNMENT: "width"}
+METERS = (*UPDATES, ALIGNMENT, "gradient", "loss")
+_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", ALIGNMENT: "width"}
 _MOST = 20.0  # |log| of a factor that is worth a number
 _FEW = 10  # steps after which a and b below are of one size
 _MOVING = "inner_update", "activation_update", "stream_update", "function_update"

@@ -1,4 +1,4 @@
-"""A sweep: what is missing is trained, group by group, and stored as it comes; a sweep can stop at any time.
+"""``Sweep``: what is missing is trained, group by group, and stored as it comes; a sweep can stop at any time.
 
 The driver is the only writer of its store. A group is committed whole, so that a sweep that was stopped, by any
 cause, and started again holds what an uninterrupted one holds.
@@ -6,24 +6,22 @@ cause, and started again holds what an uninterrupted one holds.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, StateError, check_device, check_several, described
+from nfd.core.errors import InputError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
+from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Executor, Inline, Outcome
-from nfd.runs.forecast import Forecast, Rehearsal, Stage
-from nfd.runs.records import runs_of
-from nfd.runs.run import Group, Run, groups
-from nfd.runs.settings import RunConfig
-from nfd.runs.trackers import Tracker
+from nfd.runs.trial import Group, Trial, groups
 from nfd.store.rows import Record
 from nfd.store.store import Store
 
@@ -31,129 +29,138 @@ K = TypeVar("K")
 
 
 class Sweep:
-    """Train runs and store them in a directory, so that a stopped sweep can continue. Use it as a context manager.
+    """Where trials are trained and kept. All verbs take one, and share what it holds.
 
     Args:
-        directory: for ``runs.sqlite``; made if missing. None keeps the runs in memory while the sweep is open.
-        executor: where runs are trained; by default this process. It does not change any number.
-        device: where the executor's workers compute. Another device changes numbers by rounding, and deferred weights
-            are other draws of the same law.
-        trackers: log every stored run. If one fails, you get a warning, and the next start logs what it missed.
-        progress: show a bar when stderr is a terminal, with the time left: predicted before training begins, from the
-            first steps of some networks, and corrected by the networks that were trained since.
+        out: directory for ``runs.sqlite``, made if missing; the same call continues there after a stop. None keeps the
+            trials in memory while the sweep is open.
+        workers: number of processes; by default trials are trained in this one.
+        executor: ``"processes"``, ``"ray"``, ``"inline"`` or an executor; it changes no number.
+        device: where trials are trained; by default where the first batch lies.
+        progress: show a bar when stderr is a terminal.
 
     Raises:
-        BlockingIOError: when another process drives a sweep in this directory.
-        ValueError: when the directory cannot be written or its store cannot be read.
+        ValueError, TypeError: naming the argument.
+        BlockingIOError: when it is opened while another process drives a sweep in this directory.
 
     Example::
 
-        with nfd.Sweep(None) as sweep:
-            for record in sweep.run(nfd.grid(width=[8, 16], depth=2, steps=2, batch=4)):
-                print(record.config["width"], record.metrics["test_loss"])
+        with nfd.Sweep("out/mine") as sweep:
+            check = nfd.check(make_model, batches, [16, 32], [2], lr=3e-3, sweep=sweep)
     """
 
     def __init__(
         self,
-        directory: str | Path | None,
-        executor: Executor | None = None,
-        *,
-        device: str = "cpu",
-        trackers: Sequence[Tracker] = (),
-        progress: bool = False,
+        out: str | Path | None = None,
+        workers: int | None = None,
+        executor: str | Executor | None = None,
+        device: torch.device | str | None = None,
+        progress: bool = True,
     ) -> None:
-        watching = check_several("trackers", trackers, "trackers")
-        self.device = str(check_device(device))
-        self.store = Store.in_memory() if directory is None else Store.open(directory)
-        self.directory = None if directory is None else self.store.path.parent
+        self.out = out
+        if isinstance(executor, str) or workers is not None:
+            count = None if workers is None else check_count("workers", workers)
+            executor = executor_named(executor if isinstance(executor, str) else "processes", workers=count)
         self.executor: Executor = Inline() if executor is None else executor
-        self.trackers, self.progress = watching, progress
-        self.forecast = Forecast()
-        self.again = self.store.keys(status="failed")  # what failed before is tried again, once, when it is asked for
+        self.device = None if device is None else str(check_device(device))
+        self.progress = check_flag("progress", progress)
+        self._open = 0
+        self._store: Store | None = None
+
+    # ---- open and closed -----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.executor.__enter__()
+        """Open it; a sweep that is open already stays so until its first ``with`` ends."""
+        if not self._open:
+            with ExitStack() as stack:
+                self._store = Store.in_memory() if self.out is None else Store.open(self.out)
+                stack.callback(self._store.close)
+                self.executor.__enter__()
+                self.again = self._store.keys(status="failed")  # what failed before is tried again, once
+                stack.pop_all()
+        self._open += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.executor.__exit__(kind, error, trace)
-        self.store.close()
-        self._each_tracker(lambda tracker: tracker.close())
+        self._open -= 1
+        if not self._open:
+            self.executor.__exit__(kind, error, trace)
+            self.store.close()
+            self._store = None
+
+    @property
+    def store(self) -> Store:
+        """What was trained."""
+        if self._store is None:
+            raise StateError("the sweep is closed. Use it in a with statement: with nfd.Sweep(...) as sweep.")
+        return self._store
+
+    # ---- trials --------------------------------------------------------------------------------------------------
 
     @undisturbed()
-    def run(self, runs: Iterable[RunConfig | Run], label: str = "sweep") -> list[Record]:
-        """Train the runs that are not yet stored, and return the records of all, in order, without curves.
-
-        Args:
-            runs: such as ``nfd.grid`` returns. label: of the progress bar.
-
-        Raises:
-            RuntimeError: as ``run_all``.
-        """
-        wanted = list(runs_of(runs, progress=self.progress))
-        keys = {run.key for run in wanted}
-        if self.trackers:
-            self._each_tracker(lambda tracker: self._catch_up(tracker, keys))
-        missing = groups(wanted, self._trained)
+    def run(self, trials: Sequence[Trial], label: str = "sweep") -> list[Record]:
+        """Train the trials that are not yet stored, and return the records of all, in order, without curves."""
+        keys = {trial.key for trial in trials}
+        missing = groups(trials, self._trained)
         if missing:
             with bar(label, enabled=self.progress) as shown:
-                _Training(self, missing, len(keys), label, shown).finish()
+                self._train(missing, len(keys), label, shown)
         records = {key: self.store.record(key) for key in keys}
-        return [records[run.key] for run in wanted]
+        return [records[trial.key] for trial in trials]
 
-    def run_all(self, plans: Mapping[K, Sequence[RunConfig | Run]], label: str = "sweep") -> dict[K, list[Record]]:
-        """As ``run``, for several lists of runs at once, so that all cores have work to the end.
+    def run_all(self, plans: Mapping[K, Sequence[Trial]], label: str = "sweep") -> dict[K, list[Record]]:
+        """As ``run``, for several lists of trials at once, so that all cores have work to the end.
 
         Raises:
-            RuntimeError: if a run could not be trained (a run that diverges is trained). Errors of this library come
+            RuntimeError: if a trial could not be trained (one that diverges is trained). Errors of this library come
                 first in the message; without any it is a ``StateError``.
         """
-        records = self.run([run for runs in plans.values() for run in runs], label)
-        if broken := [record for record in records if record.status == "failed"]:
-            raise failure(broken, f"{len(broken)} of {len(records)} runs could not be trained")
+        records = self.run([trial for trials in plans.values() for trial in trials], label)
         in_order = iter(records)
-        return {name: [next(in_order) for _ in runs] for name, runs in plans.items()}
+        return {name: [next(in_order) for _ in trials] for name, trials in plans.items()}
 
-    def missing(self, runs: Iterable[RunConfig | Run]) -> int:
-        """The number of these runs that are not yet stored."""
-        return len({run.key for run in runs_of(runs)} - self._trained)
+    def missing(self, trials: Iterable[Trial]) -> int:
+        """The number of these trials that are not yet stored."""
+        return len({trial.key for trial in trials} - self._trained)
+
+    def curves(self, trial: Trial) -> dict[str, Tensor]:
+        """All curves of a trial, by name."""
+        return self.store.curves(trial.key)
 
     @property
     def _trained(self) -> set[str]:
         return self.store.keys() - self.again
 
-    def keep(self, records: Sequence[Record]) -> None:
-        """Store a group of records, in place of earlier ones that failed, and pass them to the trackers."""
-        keys = {record.key for record in records}
+    def _train(self, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
+        done = total - sum(len(group.keys) for group in missing)
+        diverged = 0
+        shown.plan(sum(group.cost for group in missing), f"{label}: {done} of {total} runs")
+        work = partial(_trained_on, self.device)
+        with closing(self.executor.run(work, missing)) as outcomes:
+            for outcome in outcomes:
+                group = missing[outcome.index]
+                records = self._kept(group, outcome)
+                done += len(records)
+                diverged += sum(record.status == "diverged" for record in records)
+                also = f", {diverged} diverged" if diverged else ""
+                shown.plan(0.0, f"{label}: {done} of {total} runs{also}")
+                shown.advance(group.cost)
+
+    def _kept(self, group: Group, outcome: Outcome[Any]) -> list[Record]:
+        """Store the records of a group; RuntimeError where a trial could not be trained, as the others would fail
+        alike."""
+        records = group.failed(outcome.error or "no result") if outcome.value is None else outcome.value
+        if tuple(record.key for record in records) != group.keys:
+            raise InputError("The task of these trials changed while they were trained. Start the sweep again.")
+        keys = set(group.keys)
         self.store.forget(keys & self.again)
         self.again -= keys
         self.store.add(records)
-        self._each_tracker(lambda tracker: _tell(tracker, records))
-
-    def _catch_up(self, tracker: Tracker, keys: Set[str]) -> None:
-        """Tell a tracker of stored runs that it has not heard of: it is new, failed, or an interruption came first."""
-        unheard = (self.store.keys() & keys) - tracker.known()
-        _tell(tracker, (replace(self.store.record(key), curves={**self.store.curves(key)}) for key in unheard))
-
-    def _each_tracker(self, tell: Callable[[Tracker], object]) -> None:
-        for tracker in list(self.trackers):
-            try:
-                tell(tracker)
-            except Exception as error:
-                self.trackers.remove(tracker)
-                warnings.warn(
-                    f"{tracker} failed ({described(error)}). The sweep continues without it; start it again with this "
-                    "tracker, and it logs what it missed.",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-
-
-def _tell(tracker: Tracker, records: Iterable[Record]) -> None:
-    for record in records:
-        tracker.log(record)
+        if broken := [record for record in records if record.status == "failed"]:
+            raise failure(broken, "A run could not be trained, so the sweep ended")
+        return list(records)
 
 
 def failure(broken: Sequence[Record], outcome: str) -> RuntimeError:
@@ -173,70 +180,6 @@ def upset_in(record: Record) -> bool:
     return record.status == "diverged" or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
 
 
-def _trained_on(device: str, task: Group | Rehearsal) -> list[Record] | float:
-    """What a worker does: one function for both, since workers of another function are not used again."""
-    return task.train(device)
-
-
-class _Training:
-    """The training of some groups, as it is shown: before it begins a few are rehearsed, which tells the time left."""
-
-    def __init__(self, sweep: Sweep, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
-        self.sweep, self.groups, self.label, self.shown = sweep, missing, label, shown
-        self.total = total
-        self.work = partial(_trained_on, sweep.device)
-        self.stage = Stage(missing, sweep.forecast)
-        self.done = total - sum(len(group.keys) for group in missing)
-        self.diverged = self.failed = 0
-        shown.plan(sum(group.cost for group in missing), self._status())
-
-    def finish(self) -> None:
-        if self.shown.is_shown:
-            self._rehearse()
-        with closing(self.sweep.executor.run(self.work, self.groups, self._started)) as outcomes:
-            for outcome in outcomes:
-                self._keep(cast("Outcome[list[Record]]", outcome))
-
-    def _rehearse(self) -> None:
-        """Time the first steps of some groups; what goes wrong there shows when they are trained."""
-        for wave in self.stage.waves(self.sweep.executor.slots):
-            for outcome in self.sweep.executor.run(self.work, wave):
-                if outcome.value is not None:
-                    self.sweep.forecast.rehearsed(wave[outcome.index].group, cast("float", outcome.value))
-        self._show()
-
-    def _started(self, index: int) -> None:
-        self.stage.started(index)
-        self._show()
-
-    def _show(self) -> None:
-        if self.shown.is_shown:
-            self.shown.expect(self.stage.remaining(self.sweep.executor.slots))
-        self.shown.plan(0.0, self._status())
-
-    def _keep(self, outcome: Outcome[list[Record]]) -> None:
-        group = self.groups[outcome.index]
-        records = group.failed(outcome.error or "no result") if outcome.value is None else outcome.value
-        if tuple(record.key for record in records) != group.keys:
-            raise InputError(
-                "The data of these runs changed while the sweep was running. What was stored before is of the old "
-                "data; start the sweep again for the new."
-            )
-        self.sweep.keep(records)
-        broken = [record for record in records if record.status == "failed"]
-        if broken and group.runs[0].ends_the_sweep:
-            raise failure(broken, "A run could not be trained, so the sweep ended")
-        whole = any(record.status == "done" for record in records)  # those that diverged may have ended early
-        self.stage.ended(outcome.index, sum(record.seconds for record in records) if whole else None)
-        self.done += len(records)
-        self.diverged += sum(record.status == "diverged" for record in records)
-        self.failed += len(broken)
-        self.shown.advance(group.cost)
-        self._show()
-
-    def _status(self) -> str:
-        running = sum(len(self.groups[index].keys) for index in self.stage.running)
-        parts = [f"{self.label}: {self.done} of {self.total} runs", f"{running} running"]
-        parts += [f"{self.diverged} diverged"] if self.diverged else []
-        parts += [f"{self.failed} failed"] if self.failed else []
-        return ", ".join(parts)
+def _trained_on(device: str | None, group: Group) -> list[Record]:
+    """What a worker does: one function for all, since workers of another function are not used again."""
+    return group.train(device or str(group.trials[0].task.device))

@@ -14,7 +14,7 @@ from nfd.core.files import write_bytes
 from nfd.core.ownership import STORE_ID
 
 FILE = "runs.sqlite"  # in the directory of a sweep
-VERSION = 1
+VERSION = 2
 
 _WAIT = 10.0  # seconds for a reader that meets a checkpoint, or for another program that looks into the file
 _MOVE = "It was not changed. Move it away or choose another directory."
@@ -29,7 +29,7 @@ _FAULTS = {
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _SCHEMA = f"""
 CREATE TABLE runs (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, group_key TEXT NOT NULL, status TEXT NOT NULL,
-    config TEXT NOT NULL, metrics TEXT NOT NULL, error TEXT NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL,
+    config TEXT NOT NULL, metrics TEXT NOT NULL, observed TEXT NOT NULL, error TEXT NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL,
     created TEXT NOT NULL);
 CREATE TABLE curves (run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, content BLOB NOT NULL,
     UNIQUE (run, name));

@@ -16,7 +16,7 @@ from nfd.core.errors import InputError, nearest
 
 Status = Literal["done", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
-COLUMNS = "key, group_key, status, config, metrics, error, seconds, checksum"  # in this order in a row
+COLUMNS = "key, group_key, status, config, metrics, observed, error, seconds, checksum"  # in this order in a row
 _JSON = TypeAdapter(dict[str, JsonValue])
 
 
@@ -40,7 +40,7 @@ class Record:
 
     ``config`` is plain JSON data, ``metrics`` are any floats (a diverged run has inf and nan), ``curves`` are vectors
     of float32 or float64 by name. A record that was listed has no curves; two records are compared without them.
-    ``error`` says why a run failed, and ``trace`` where, if that was a mistake of ours.
+    ``observed`` is what observers returned beside numbers, as plain data. ``error`` says why a run failed, and ``trace`` where, if that was a mistake of ours.
     """
 
     key: Name
@@ -52,6 +52,7 @@ class Record:
     error: str | None = None
     seconds: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     trace: str | None = None
+    observed: list[Any] = field(default_factory=list, compare=False, repr=False)
 
 
 _RECORD = TypeAdapter(Record)
@@ -70,7 +71,7 @@ def encode(record: Record) -> tuple[Any, ...]:
     # JSON has no infinities: they are texts
     metrics = {name: float(x) if math.isfinite(x) else repr(float(x)) for name, x in record.metrics.items()}
     failure = record.error if record.trace is None else [record.error, record.trace]
-    texts = (json.dumps(record.config), json.dumps(metrics), json.dumps(failure))
+    texts = (json.dumps(record.config), json.dumps(metrics), json.dumps(record.observed), json.dumps(failure))
     row = (record.key, record.group, record.status, *texts, record.seconds)
     return (*row, _checksum(row))
 
@@ -82,11 +83,11 @@ def decode(row: Sequence[Any], file: Path) -> Record:
             f"Run {row[0]!r} in {file} is damaged: its row does not match its checksum. Restore the file from a copy, "
             "or choose another directory and train again."
         )
-    key, group, status, config, metrics, error, seconds, _ = row
+    key, group, status, config, metrics, observed, error, seconds, _ = row
     numbers = {name: float(x) for name, x in json.loads(metrics).items()}
     failure = json.loads(error)
     reason, trace = failure if isinstance(failure, list) else (failure, None)
-    return Record(key, group, status, json.loads(config), numbers, {}, reason, seconds, trace)
+    return Record(key, group, status, json.loads(config), numbers, {}, reason, seconds, trace, json.loads(observed))
 
 
 def _checksum(row: Sequence[Any]) -> int:

@@ -91,7 +91,7 @@ class Store:
             OSError: the disk is full or failed; earlier groups are safe and the sweep can be resumed.
         """
         group, database, created = list(records), self._writer("add"), timestamp()
-        insert = f"INSERT INTO runs ({COLUMNS}, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        insert = f"INSERT INTO runs ({COLUMNS}, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         with translated(self.path), transaction(database):
             for record in group:
                 try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,8 +11,6 @@ from torch import Tensor
 
 Rates = Sequence[float] | Callable[[int], float | Tensor]
 Around = Callable[[int], AbstractContextManager[object]]
-
-_trainings: ContextVar[list[list[float]]] = ContextVar("trainings")
 
 
 class Optimizer(Protocol):
@@ -74,7 +70,7 @@ def train(
         updates: how many batches are followed by an update, if not all: the last is of no use where only rows are read.
     """
     with _scheduled(optimizer, rates) as set_rates:
-        for step, (inputs, targets) in enumerate(_noting(batches)):
+        for step, (inputs, targets) in enumerate(batches):
             set_rates(step)
             optimizer.zero_grad()
             with around(step) if around else nullcontext():
@@ -90,29 +86,6 @@ def train(
             yield row
             if row.diverged:
                 return
-
-
-@contextmanager
-def noted_moments() -> Iterator[list[list[float]]]:
-    """For every training in the block the moments, in seconds, at which it asks for a batch; the last is its end.
-
-    One that diverged has none for its end.
-    """
-    trainings = list[list[float]]()
-    token = _trainings.set(trainings)
-    try:
-        yield trainings
-    finally:
-        _trainings.reset(token)
-
-
-def _noting(batches: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    moments = list[float]()
-    _trainings.get([]).append(moments)
-    for batch in batches:
-        moments.append(time.perf_counter())
-        yield batch
-    moments.append(time.perf_counter())
 
 
 @contextmanager

@@ -1,25 +1,32 @@
-"""``Task``: the batches that a network is trained on, and its losses."""
+"""``Task``: what networks are trained on, and how but for their learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, check_callable
+from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
 from nfd.scaling.calls import batch_size, device_of, tensors_in
+from nfd.scaling.rules import MAX_RATE
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
 from nfd.training.losses import MODELS_OWN, loss_named, loss_of
+from nfd.training.schedule import Schedule, factors_of, warmed
 
 Pair = tuple[Any, Any]
 Batch = Pair | Mapping[str, Any]  # as users give them
+MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 _DEFAULT = "cross-entropy"
+FROM_GROUPS = (
+    "It is a function from the parameter groups of a plan to an optimizer, such as lambda groups: "
+    "torch.optim.AdamW(groups). The groups have the rates of the rule that is tested."
+)
 COPIES = (
     "Note: targets equal inputs: the model is trained to copy its input. Shift them, or pass the batch as a dict so "
     "that the model shifts."
@@ -28,40 +35,70 @@ COPIES = (
 
 @dataclass(frozen=True)
 class Task:
-    """Batches, one update for each in this order, a loss, and batches that a trained network is judged by.
+    """What networks are trained on, and how: batches, loss, schedule and optimizer.
 
-    Attributes:
-        batches, eval_batches: pairs (inputs, targets), the latter empty where there are none. Inputs: a tensor, a tuple
-            of arguments or a dict of keyword arguments. Targets are None where the model computes its own loss.
-        loss: ``"cross-entropy"``, ``"mse"`` (the mean of ``(f - y)**2 / 2`` over batch and outputs), ``MODELS_OWN``, or
-            a function of what a network returns and the targets, to a batch mean.
+    Args:
+        batches: (inputs, targets), one update for each in this order: a list or a loader, of tensors or arrays. Inputs
+            are a tensor, a tuple of arguments or a dict of keyword arguments. A batch that is a dict alone is passed to
+            the model by keyword, and the model returns its loss.
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the
+            batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets, to a
+            batch mean.
+        eval_batches: batches whose mean loss judges a trained network; by default the mean training loss over the last
+            tenth of the steps.
+        schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
+            has a second argument ``steps``, that is the number of steps.
+        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
+        weight_decay: of the base.
+        adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
+        warmup: share of the steps over which rates rise linearly, on top of the schedule.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Example::
+
+        task = nfd.Task(batches, weight_decay=0.1, schedule=lambda step, steps: 1 - step / steps)
+        print(nfd.check(make_model, task, [16, 32], [2], lr=3e-3))
     """
 
     batches: Sequence[Pair] = field(repr=False)
-    loss: str | Callable[[Any, Any], Tensor] = "cross-entropy"
+    loss: str | Callable[[Any, Any], Tensor] = _DEFAULT
     eval_batches: Sequence[Pair] = field(default=(), repr=False)
+    schedule: Schedule | None = None
+    make_optimizer: MakeOptimizer | None = None
+    weight_decay: float = 0.0
+    adamw_lr: float | None = None
+    warmup: float = 0.0
 
-    @classmethod
-    def of(
-        cls,
-        batches: Iterable[Batch],
-        loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
-        eval_batches: Iterable[Batch] | None = None,
-    ) -> Self:
-        """The task of batches as users give them: lists or loaders, of tensors or arrays of NumPy.
-
-        Where no batch has targets, the default loss is the one that the model returns.
-
-        Raises:
-            ValueError, TypeError: naming the argument.
-        """
-        if isinstance(loss, str):
-            loss_named(loss)
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str):
+            loss_named(self.loss) if self.loss != MODELS_OWN else None
         else:
-            check_callable("loss", loss, "a name or a function of what the model returns and the targets")
-        judged = [] if eval_batches is None else pairs_of(eval_batches, "eval_batches")
-        pairs = pairs_of(batches)
-        return cls(pairs, _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss, judged)
+            check_callable("loss", self.loss, "a name or a function of what the model returns and the targets")
+        judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
+        pairs = pairs_of(self.batches)
+        loss = _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
+        if self.make_optimizer is not None:
+            check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
+            try:
+                check_takes("make_optimizer", self.make_optimizer, "groups")
+            except InputTypeError as error:
+                raise InputTypeError(f"{error} {FROM_GROUPS}") from None
+        if self.schedule is not None:
+            check_callable("schedule", self.schedule, "a function of the step, or from an optimizer to a scheduler")
+        checked = {
+            "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
+            "warmup": check_real("warmup", self.warmup, least=0.0, below=1.0),
+        }
+        self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
+        warmed(None, self.steps, self.warmup)
+
+    def having(self, **changes: Any) -> Self:
+        """The same with other values of some fields, which are not checked again."""
+        other = object.__new__(type(self))
+        other.__dict__.update({f.name: self.__dict__[f.name] for f in fields(self)} | changes)
+        return other
 
     @property
     def steps(self) -> int:
@@ -77,6 +114,11 @@ class Task:
     def eval_targets(self) -> int:
         """The same of the batches that a trained network is judged by."""
         return _targets(self.eval_batches)
+
+    @property
+    def score(self) -> str:
+        """The metric by which trained networks are compared."""
+        return "test_loss" if self.eval_batches else "train_loss"
 
     @property
     def about(self) -> str:
@@ -96,6 +138,11 @@ class Task:
         )
 
     @property
+    def sample(self) -> Any:
+        """The inputs of the first batch."""
+        return self.batches[0][0]
+
+    @property
     def device(self) -> torch.device:
         """Where its first tensor lies."""
         return device_of(self.batches[0])
@@ -105,31 +152,51 @@ class Task:
         """The loss, from what a network returns and the targets to a batch mean."""
         return loss_of(self.loss)
 
-    def first(self, steps: int) -> Task:
-        """The same with its first batches alone."""
-        return replace(self, batches=self.batches[:steps])
+    def factors(self, lr: float) -> tuple[float, ...] | None:
+        """The schedule and the warm-up as factors on the rates, one per step; None where there is neither."""
+        scheduled = None if self.schedule is None else factors_of(self.schedule, self.steps, lr)
+        return warmed(scheduled, self.steps, self.warmup)
 
-    def in_batches(self, size: int) -> Task:
+    def first(self, steps: int) -> Self:
+        """The same with its first batches alone."""
+        return self.having(batches=self.batches[:steps])
+
+    def in_batches(self, size: int) -> Self:
         """The same samples in the same order, in batches of another size.
 
         Raises:
             ValueError: where the size does not divide the samples, or a tensor has no row for every sample.
         """
-        return replace(self, batches=cut(self.batches, size))
+        return self.having(batches=cut(self.batches, size))
 
-    def on(self, device: torch.device) -> Task:
+    def on(self, device: torch.device) -> Self:
         """The same with its tensors on a device."""
-        return Task(placed(self.batches, device), self.loss, placed(self.eval_batches, device))
+        return self.having(batches=placed(self.batches, device), eval_batches=placed(self.eval_batches, device))
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Plain data that names it in a store, but for its schedule, which a rate completes.
+
+        A loss and an optimizer of the user's are known as that alone: ``version`` of the family tells their versions.
+        """
+        own = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
+        own |= {"loss": self.loss if isinstance(self.loss, str) else "custom"}
+        return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of every number in it, the same wherever the tensors lie; a loss that is a function is not in it."""
-        digest = blake2b(repr(self.loss if isinstance(self.loss, str) else None).encode(), digest_size=10)
+        """A hash of every number in its batches, the same wherever the tensors lie."""
+        digest = blake2b(digest_size=10)
         for pairs in (self.batches, self.eval_batches):
             digest.update(f"{len(pairs)} batches".encode())
             for pair in pairs:
                 _add(digest, pair)
         return digest.hexdigest()
+
+
+def as_task(task: Task | Iterable[Batch]) -> Task:
+    """The task that a verb was given, or that of plain batches."""
+    return task if isinstance(task, Task) else Task(cast("Sequence[Pair]", task))
 
 
 def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:

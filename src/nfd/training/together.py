@@ -18,11 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 from nfd.core.errors import InputError, first_line
 from nfd.core.random import global_state, global_streams
+from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import law_of
-from nfd.training.recipe import Recipe
-from nfd.training.task import Pair, Task
+from nfd.training import driver
+from nfd.training.task import Task
 
 _TOGETHER = 16  # most networks
 _WIDEST = 256  # wider ones are not even built to be asked
@@ -31,6 +32,7 @@ _WORK_OF_MUON = 5e6  # whose own products are smaller
 _STEPS = 2
 _ROUNDING = 1e-5  # of a loss
 _ROUNDING_OF_MUON = 1e-3  # whose products are in 16 bits
+_DECIDED: dict[tuple[str, str, int, int], "Together"] = {}  # by family, task and size: it takes two small trainings
 
 
 class Alone(Enum):
@@ -75,33 +77,33 @@ class Together:
         return f"networks are trained one after another: {self.reason.value}" + (self.detail and f" ({self.detail})")
 
 
-def together(recipe: Recipe, width: int, depth: int) -> Together:
-    """How many networks of a size are trained as one, at most, and why they are not.
+def together(family: Family, task: Task, width: int, depth: int) -> Together:
+    """How many networks of a family and size are trained as one, at most, and why they are not.
 
     They are few operations and no more than rounding changes their numbers: two of them are trained for two steps and
     judged, alone and together. A model that refuses, draws random numbers, changes its buffers, hooks into gradients or
     holds fewer bits than 32 is trained alone.
     """
-    if (width, depth) not in recipe.together:
-        recipe.together[width, depth] = _decided(recipe, width, depth)
-    return recipe.together[width, depth]
+    name = str(family.identity), str(task.identity), width, depth
+    if name not in _DECIDED:
+        _DECIDED[name] = _decided(family, task.on(torch.device("cpu")), width, depth)
+    return _DECIDED[name]
 
 
-def _decided(recipe: Recipe, width: int, depth: int) -> Together:
+def _decided(family: Family, task: Task, width: int, depth: int) -> Together:
     if width > _WIDEST:
         return Together(1, Alone.WIDTH)
-    law = law_of(recipe.family.optimizer)
+    law = family.law
     if law.make_stacked is None:
         return Together(1, Alone.OPTIMIZER)
-    task = recipe.task.on(torch.device("cpu"))
     try:
         with warnings.catch_warnings(), global_streams(0):
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
-            members = [recipe.family.build(width, depth, seed, device="cpu") for seed in (0, 1)]
+            members = [family.member(width, depth, seed, device="cpu") for seed in (0, 1)]
             _check_members(members, task, _WORK if law.rest is None else _WORK_OF_MUON)
-            _check_optimizer(recipe, members)
-            _check_losses(recipe, members, task)
+            _check_optimizer(task, members)
+            _check_losses(members, task)
     except AloneError as error:
         return Together(1, error.reason)
     except Exception as error:  # trained alone it says what is wrong
@@ -120,13 +122,15 @@ def _check_members(members: list[Member], task: Task, most_work: float) -> None:
         raise AloneError(Alone.PRECISION)
 
 
-def _check_optimizer(recipe: Recipe, members: list[Member]) -> None:
+def _check_optimizer(task: Task, members: list[Member]) -> None:
     """Raise AloneError where the optimizer is one of the user's that a stack does not have."""
-    if recipe.make_optimizer is None:
+    if task.make_optimizer is None:
         return
-    rate = law_of(recipe.family.optimizer).check_rate
+    name = members[0].optimizer
+    rate = law_of(name).check_rate
     try:
-        recipe.options_together([recipe.optimizer(member.groups(rate)) for member in members])
+        made = [driver.optimizer_of(task, name, member.groups(rate)) for member in members]
+        driver.options_together(name, made)
     except InputError:
         raise AloneError(Alone.OPTIMIZER) from None
 
@@ -156,9 +160,9 @@ def work(member: Member, task: Task) -> float:
     return member.operations(inputs) * batch_size(inputs) / (3 * max(matrices, 1))
 
 
-def _check_losses(recipe: Recipe, members: list[Member], task: Task) -> None:
+def _check_losses(members: list[Member], task: Task) -> None:
     """Raise AloneError unless two networks that differ lose together what they lose alone, and change only weights."""
-    law, pairs = law_of(recipe.family.optimizer), task.batches[:_STEPS]
+    law, task = law_of(members[0].optimizer), task.first(_STEPS)
     stack = type(members[0]).stacked(members)
     if stack is None:
         raise AloneError(Alone.REFUSED)
@@ -167,10 +171,10 @@ def _check_losses(recipe: Recipe, members: list[Member], task: Task) -> None:
     groups = [member.groups(law.check_rate) for member in members]
     with _RefusingHooks():
         with _changing_only_weights(members):
-            alone = [_losses(recipe, member, pairs, task) for member in members]
+            alone = [_losses(member, task) for member in members]
         with _changing_only_weights(members):
-            losses = [row.losses for row in recipe.rows_together(stack, groups, pairs, None)]
-            losses.append(torch.tensor(recipe.judged_together(stack, task)))
+            losses = [row.losses for row in driver.rows_together(stack, law.name, task, groups, None)]
+            losses.append(torch.tensor(driver.judged_together(stack, task)))
     if torch.equal(*alone):
         raise AloneError(Alone.EQUAL)
     rounding = _ROUNDING if law.rest is None else _ROUNDING_OF_MUON
@@ -189,8 +193,7 @@ def _changing_only_weights(members: Sequence[Member]) -> Iterator[None]:
         raise AloneError(Alone.BUFFERS)
 
 
-def _losses(recipe: Recipe, member: Member, pairs: Sequence[Pair], task: Task) -> Tensor:
+def _losses(member: Member, task: Task) -> Tensor:
     """Of a network that is trained and judged alone."""
-    rate = law_of(recipe.family.optimizer).check_rate
-    losses = [row.losses for row in recipe.rows(member, rate, 0.0, pairs, None)]
-    return torch.stack([*losses, torch.tensor(recipe.judged(member, task))])
+    losses = [row.losses for row in driver.rows(member, task, law_of(member.optimizer).check_rate)]
+    return torch.stack([*losses, torch.tensor(driver.judged(member, task))])
