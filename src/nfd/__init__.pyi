@@ -1,12 +1,10 @@
 from . import integrations as integrations
-from .families.constructed import ConstructedFamily as ConstructedFamily
 from .families.family import Family as Family
-from .families.member import Member as Member
-from .families.paper import PaperFamily as PaperFamily
+from .families.resnets import resnets as resnets
 from .limits.kernel import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
-from .limits.prediction import LossPrediction as LossPrediction
+from .limits.predict import predict as predict
 from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import check as check
@@ -27,13 +25,14 @@ from .nets.structured import StructuredLinear as StructuredLinear
 from .questions.capacity import Capacity as Capacity
 from .questions.capacity_logs import fit_capacity as fit_capacity
 from .questions.capacity_model import capacity as capacity
-from .questions.predict import predict as predict
 from .questions.transfer import Transfer as Transfer
 from .questions.transfer_logs import fit_transfer as fit_transfer
 from .questions.transfer_model import transfer as transfer
 from .report.run import run_page as run_page
-from .runs.grid import grid as grid
 from .runs.sweep import Sweep as Sweep
+from .runs.trial import Observation as Observation
+from .runs.trial import Observer as Observer
+from .runs.trial import Trial as Trial
 from .scaling.laws import OptimizerLaw as OptimizerLaw
 from .scaling.laws import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
@@ -41,6 +40,7 @@ from .scaling.planning import plan as plan
 from .scaling.rate_schedule import RateSchedule as RateSchedule
 from .scaling.run_scaling import RunScaling as RunScaling
 from .scaling.scaled import Scaled as Scaled
+from .training.task import Task as Task
 from .watch.watch import Watch as Watch
 
 __version__: str

@@ -1,4 +1,6 @@
 from .activations import activation as activation
+from .errors import InputError as InputError
+from .errors import nearest as nearest
 from .files import staged as staged
 from .names import Activation as Activation
 from .names import Data as Data

@@ -1,1 +1,2 @@
-from .start import at_start as at_start
+from .updates import UPDATES as UPDATES
+from .updates import Baseline as Baseline

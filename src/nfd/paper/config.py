@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from nfd.core import Data
-from nfd.runs import DataConfig
+from nfd.paper.settings import DataConfig
 
 Preset = Literal["smoke", "cpu", "paper"]
 

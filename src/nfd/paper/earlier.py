@@ -9,7 +9,7 @@ from typing import Any
 
 from nfd.paper.claims.page import are_claims
 from nfd.paper.config import FigureConfig
-from nfd.questions import data_settings
+from nfd.paper.runs import data_settings
 
 
 def clash(config: FigureConfig, directory: Path, kept: Sequence[str]) -> str | None:

@@ -9,6 +9,3 @@ from .findings.finding import power as power
 from .findings.finding import slope_row as slope_row
 from .optimum import Scores as Scores
 from .rule_transfer import drift as drift
-from .sweep_settings import data_settings as data_settings
-from .sweep_settings import initial_seed as initial_seed
-from .sweep_settings import steps_of as steps_of

@@ -1,1 +1,2 @@
+from .loop import Step as Step
 from .loop import train as train

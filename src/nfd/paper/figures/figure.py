@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nfd import grid
 from nfd.data import Dataset
 from nfd.paper.config import Preset
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Finding, initial_seed, steps_of
-from nfd.runs import RunConfig
+from nfd.paper.runs import RunConfig, grid, initial_seed, steps_of
+from nfd.questions import Finding
 
 Settings = Mapping[str, Any]
 Parts = Mapping[str, Settings]
@@ -23,7 +22,7 @@ class Figure:
 
     Attributes:
         name: such as "figure-1". title: what it asks.
-        parts: for each size, the grids of ``nfd.grid`` by name, where a list is an axis. ``epochs`` stands for the
+        parts: for each size, the grids by name, where a list is an axis. ``epochs`` stands for the
             steps that make so many passes over the training part, ``seeds`` for a list of that many seeds, ``apart``
             for seeds that no other part has, ``looks`` for so many looks at the test part.
         reduce: runs by part, and what they were trained on, to one finding per panel.

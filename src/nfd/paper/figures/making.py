@@ -10,8 +10,8 @@ from nfd.data import Dataset
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures.figure import Figure
 from nfd.paper.figures.selection import DataSummary, Runs
-from nfd.questions import Finding, data_settings
-from nfd.runs import RunConfig, dataset_of
+from nfd.paper.runs import RunConfig, data_settings, dataset_of, run_all, trial_of
+from nfd.questions import Finding
 
 
 def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
@@ -21,7 +21,7 @@ def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
 
 def is_trained(figure: Figure, config: FigureConfig, sweep: Sweep) -> bool:
     """Whether every run of a figure is stored."""
-    return not sweep.missing([run for grid in _grids(figure, config, sweep).values() for run in grid])
+    return not sweep.missing([trial_of(run) for grid in _grids(figure, config, sweep).values() for run in grid])
 
 
 def trained(
@@ -38,10 +38,9 @@ def trained(
     """
     grids = {n: grid for n, grid in _grids(figure, config, sweep).items() if parts is None or n in parts}
     wanted = [c for configs in grids.values() for c in configs]
-    if missing := sweep.missing(wanted):
+    if missing := sweep.missing([trial_of(run) for run in wanted]):
         say(f"{figure.name}: {missing} of {len(wanted)} networks to train on {dataset_for(config).title}")
-    records = sweep.run_all(grids, figure.name)
-    return {name: Runs.of(sweep.store, [record.key for record in own]) for name, own in records.items()}
+    return {name: Runs(records) for name, records in run_all(sweep, grids, figure.name).items()}
 
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:

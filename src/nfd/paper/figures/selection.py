@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nfd.runs import RunConfig
-from nfd.store import Record, Store
+from nfd.paper.runs import RunConfig
+from nfd.store import Record
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,6 @@ class Runs:
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = list(records)
-
-    @classmethod
-    def of(cls, store: Store, keys: Sequence[str]) -> Runs:
-        """The runs with these names, with their curves."""
-        return cls([replace(store.record(key), curves={**store.curves(key)}) for key in keys])
 
     def __len__(self) -> int:
         return len(self.records)

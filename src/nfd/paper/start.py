@@ -18,11 +18,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.statistics import rms
-from nfd.core.variances import stream_variances
-from nfd.meters.spectra import first_gradient
-from nfd.nets.network import Network
-from nfd.nets.resnet import ResNet
+from nfd import ResNet
+from nfd.core import rms, stream_variances
+from nfd.paper.spectra import first_gradient
+from nfd.nets import Network
 
 
 def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from nfd.core.errors import InputError
 from nfd.core.files import expanded
 from nfd.core.progress import bar
-from nfd.data.cache import Cache
+from nfd.paper.data.cache import Cache
 from nfd.data.dataset import Dataset, Images
 
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")

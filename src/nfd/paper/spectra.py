@@ -12,14 +12,16 @@ diagonal.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nfd.nets.network import Network
-from nfd.nets.streams import Streams
+from nfd.nets import Network, Streams
 
 
 @dataclass
@@ -30,41 +32,37 @@ class Seen:
     g: Tensor
 
 
-class WatchedNetwork(nn.Module):
-    """A network that keeps what its last pass showed; trained like the network itself."""
-
-    def __init__(self, net: Network) -> None:
-        super().__init__()
-        self.net = net
-        self.seen: Seen | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[b, d]`` to ``[b, C]``."""
-        streams = self.net.streams(x)
-        self.seen = Seen(streams, first_gradient(self.net, streams.layers, streams.outputs))
-        for h in streams.layers:
-            h.grad = None  # of the first output; what is kept there is the loss's
-        return streams.outputs
-
-
-def first_gradient(net: Network, layers: Sequence[Tensor], outputs: Tensor) -> Tensor:
-    """g of Eq. 3 for the first output, ``sqrt(n) / alpha df_1 / dh_l``, ``[L+1, b, n]``."""
-    gradients = torch.autograd.grad(outputs[:, 0].sum(), list(layers), retain_graph=True)
-    return math.sqrt(net.width) / net.alpha * torch.stack(gradients)
-
-
 class Spectra:
     """Gathers the streams of every step, and gives the smallest eigenvalues ``[L]`` of what it has."""
 
     def __init__(self, net: Network) -> None:
         self.net = net
+        self.seen: Seen | None = None
         self._kept: dict[str, list[Tensor]] = {"sigma": [], "theta": [], "delta": []}
 
-    def gather(self, seen: Seen) -> None:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep what the passes within show."""
+        net, passes = self.net, list[tuple[list[Tensor], list[Tensor]]]()
+
+        def look(_module: nn.Module, _args: Any, outputs: Tensor) -> None:
+            layers, inner = passes[-1]
+            for h in layers:
+                h.retain_grad()
+            streams = Streams(outputs, math.sqrt(net.width) / net.alpha, layers, inner)
+            self.seen = Seen(streams, first_gradient(net, layers, outputs))
+            for h in layers:
+                h.grad = None  # of the first output; what is kept there is the loss's
+
+        with net.watched(lambda *vectors: passes.append(vectors)), net.register_forward_hook(look):
+            yield
+
+    def gather(self) -> None:
         """Keep ``phi(h_0) .. phi(h_{L-1})``, ``g_1 .. g_L``, ``delta_1 .. delta_L`` of a step, after its backward."""
-        self._kept["sigma"].append(self.net.activation.phi(seen.streams.h[:-1, 0]))
-        self._kept["theta"].append(seen.g[1:, 0])
-        self._kept["delta"].append(seen.streams.delta[1:, 0])
+        assert self.seen is not None
+        self._kept["sigma"].append(self.net.activation.phi(self.seen.streams.h[:-1, 0]))
+        self._kept["theta"].append(self.seen.g[1:, 0])
+        self._kept["delta"].append(self.seen.streams.delta[1:, 0])
 
     def smallest(self) -> dict[str, Tensor]:
         """``sigma``, ``theta`` and ``delta``, ``[L]`` each; with ``_relative`` those of their correlations.
@@ -83,6 +81,12 @@ class Spectra:
             smallest[name] = _lowest(gram)
             smallest[f"{name}_relative"] = _lowest(scale[:, :, None] * gram * scale[:, None, :])
         return smallest
+
+
+def first_gradient(net: Network, layers: Sequence[Tensor], outputs: Tensor) -> Tensor:
+    """g of Eq. 3 for the first output, ``sqrt(n) / alpha df_1 / dh_l``, ``[L+1, b, n]``."""
+    gradients = torch.autograd.grad(outputs[:, 0].sum(), list(layers), retain_graph=True)
+    return math.sqrt(net.width) / net.alpha * torch.stack(gradients)
 
 
 def _lowest(matrices: Tensor) -> Tensor:

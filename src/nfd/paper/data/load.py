@@ -8,10 +8,10 @@ from typing import get_args
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Data
-from nfd.data.cifar10 import cifar10
+from nfd.paper.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
-from nfd.data.images import image_folders
+from nfd.paper.data.images import image_folders
 
 NAMES: tuple[Data, ...] = get_args(Data)
 

@@ -1,0 +1,2 @@
+from .member import Member as Member
+from .resnets import networks as networks
