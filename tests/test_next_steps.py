@@ -96,8 +96,9 @@ def transfer_with(regret: float, *, noise: float = 0.01, at: float = 0.0) -> Tra
         return Scores(rates, losses, torch.zeros(3, 7, dtype=torch.bool), math.log(10))
 
     small, large = cell(-7.0), cell(-7.0 + at)
-    drawn = noise * torch.randn(2, 6, generator=stream)
-    cost = Regret(2.0**-7, 2.0 ** (-7 + at), 1 + regret + drawn[0], 1 + drawn[1], large)
+    drawn = 1 + torch.tensor([regret, 0.0]) + noise * torch.randn(6, 2, generator=stream)
+    new = Scores(torch.tensor([-7.0, -7.0 + at]), drawn, torch.zeros(6, 2, dtype=torch.bool), large.guess)
+    cost = Regret(2.0**-7, 2.0 ** (-7 + at), new, large)
     return Transfer((RuleTransfer("complete-p", {(8, 2): small, (16, 4): large}, cost, "lr"),), "", "loss")
 
 
