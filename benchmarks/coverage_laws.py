@@ -235,9 +235,10 @@ def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[
     foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
     pair = np.log2([foreign_eta, own_eta])
     new = Seeds.drawn(random, 2 * len(large.losses))
-    foreign, own = torch.tensor(np.minimum(curve.losses(pair[None], random, new), GUESS)).unbind(1)
+    drawn = torch.tensor(curve.losses(pair[None], random, new))
+    scores = Scores(torch.tensor(pair), drawn, ~drawn.isfinite(), GUESS)
     truth = np.interp(pair, _FINE, _means(curve))
-    return Regret(foreign_eta, own_eta, foreign, own, large).loss, float(truth[0] - truth[1])
+    return Regret(foreign_eta, own_eta, scores, large).loss, float(truth[0] - truth[1])
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ def test_every_tensor_has_the_factors_of_its_kind(name: str) -> None:
                 assert adamw.std(tensor) == pytest.approx(start.std * expected.start[k]), tensor
             assert adamw.rate(tensor) == pytest.approx(expected.adamw[k]), tensor
             assert sgd.rate(tensor) == pytest.approx(expected.sgd[k]), tensor
-            if muon.is_muon(muon.entries[tensor]):
+            if muon.is_muon(tensor):
                 assert kind in ("writing matrix", "inner matrix", "hidden")
                 assert muon.rate(tensor) == pytest.approx(4 * expected.adamw[k]), tensor
             else:

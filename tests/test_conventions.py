@@ -149,7 +149,7 @@ def test_updates_are_as_large_as_the_rule_says(convention: str, m: int) -> None:
         ratios = plan.entries[name].ratios
         fan_in = 1.0 if plan.entries[name].is_vector else ratios.fan_in
         assert norm / base[name] == pytest.approx((ratios.fan_out / fan_in) ** 0.5, rel=ROUNDING), name
-    taken = {name for name in plan.entries if plan.is_muon(plan.entries[name])}
+    taken = {name for name in plan.entries if plan.is_muon(name)}
     assert taken == ({n for n in large if n.endswith(("up.weight", "down.weight"))} if convention in FOUND else set())
 
 
@@ -286,7 +286,7 @@ def test_what_is_no_growing_matrix_goes_to_adamw(rule: str, width: int, depth: i
     model, sample = Experts(width, depth), torch.randn(2, 6, 5)
     made = {"make_model": Experts, "base_width": 8, "base_depth": 1, "blocks": "blocks.*", "sample": sample}
     plan = nfd.plan(model, rule=rule, optimizer="muon", **made)  # type: ignore[arg-type]
-    taken = {name.split(".", 2)[2] for name in plan.entries if plan.is_muon(plan.entries[name])}
+    taken = {name.split(".", 2)[2] for name in plan.entries if plan.is_muon(name)}
     assert taken == {"qkv.weight", "out.weight"}
     optimizer = plan.make_optimizer(model, lr=0.01, adamw_lr=1e-3, weight_decay=0.1)
     plan.apply_(model)

@@ -160,7 +160,7 @@ def test_a_rate_that_may_gain_much_and_costs_little_transfers() -> None:
 def test_two_seeds_give_no_verdict_and_the_answer_says_so() -> None:
     (known,) = transfer_of_sweep(config(), cast(Sweep, Known(0.0, 0.0, start=-1.0)))
     assert known.regret is not None
-    grid = replace(known.regret.grid, losses=known.regret.grid.losses[:2])
+    grid = known.regret.grid.of(torch.arange(2))
     few = replace(known, regret=replace(known.regret, grid=grid))
     assert few.verdict == "UNCERTAIN"
     for answer, says in ((few, True), (known, False)):
@@ -193,8 +193,12 @@ def regret_of(foreign: list[float], lost: tuple[int, ...], own_eta: float = 0.5)
     for place, count in enumerate(lost):
         grid[:count, place] = math.inf
     scores = Scores(torch.arange(-2.0, 3.0), grid, grid > GUESS, GUESS)
-    new = torch.tensor(foreign, dtype=torch.float64).clamp(max=GUESS)
-    return Regret(1.0, own_eta, new, torch.linspace(0.49, 0.51, len(new)).double(), scores)
+    new = torch.stack([torch.tensor(foreign), torch.linspace(0.49, 0.51, len(foreign))], 1).double()
+    return Regret(1.0, own_eta, at_rates(1.0, own_eta, new), scores)
+
+
+def at_rates(foreign_eta: float, own_eta: float, losses: torch.Tensor) -> Scores:
+    return Scores(torch.tensor([foreign_eta, own_eta]).log2(), losses, ~losses.isfinite(), GUESS)
 
 
 def test_the_regret_knows_of_divergence_that_no_start_happened_to_show() -> None:
@@ -218,7 +222,7 @@ def test_the_regret_of_networks_that_diverge_is_what_they_lose() -> None:
     none = regret_of([math.inf] * 16, (0, 0, 8, 8, 8)).loss
     assert none.value == pytest.approx(lost, rel=0.05)
     assert none.low > 0.8 * lost
-    blind = replace(regret_of([0.5] * 16, (0, 0, 0, 0, 8)), own=torch.full((16,), GUESS))
+    blind = replace(regret_of([0.5] * 16, (0, 0, 0, 0, 8)), new=at_rates(1.0, 0.5, torch.tensor([[0.5, GUESS]] * 16)))
     assert math.isnan(blind.loss.value)
 
 

@@ -40,8 +40,9 @@ def is_linear(t: TensorInfo, z: Tensor) -> bool:
 
 
 def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
-    """What a module would add to its output if its weights were larger by ``weight``."""
-    attribute = t.name.rpartition(".")[2]
+    """What a module would add to its output if its weights were larger by ``weight``, in the precision of the weights:
+    autocast inside of a model gives inputs of 16 bits."""
+    attribute, z = t.name.rpartition(".")[2], z.to(weight.dtype)
     if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
         return nn.functional.linear(z, weight)
     swapped = {attribute: weight}

@@ -16,6 +16,7 @@ Source: McCandlish et al. 2018, An Empirical Model of Large-Batch Training, sect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -111,11 +112,13 @@ class GradientNoise:
         return mean(torch.tensor(self.variances, dtype=torch.float64)) if self.variances else UNKNOWN
 
     def _close(self) -> None:
-        """Turn the sums of a complete group into its two estimates."""
+        """Turn the sums of a complete group into its two estimates. A group that is not finite, as with a step that a
+        gradient scaler skips, gives none."""
         m, sums = self.group, self._open
         whole = inner(sums.gradients, sums.images or sums.gradients)
-        self.signals.append((whole - sums.squares) / (m * (m - 1)))
-        self.variances.append(self.samples * (sums.squares - whole / m) / (m - 1))
+        if math.isfinite(whole) and math.isfinite(sums.squares):
+            self.signals.append((whole - sums.squares) / (m * (m - 1)))
+            self.variances.append(self.samples * (sums.squares - whole / m) / (m - 1))
         self._open = _Sums()
 
 

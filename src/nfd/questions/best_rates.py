@@ -151,8 +151,7 @@ class _Question:
         regrets = {}
         for rule, records in self.sweep.run_all(plans, "regrets").items():
             pair = rates[rule]
-            foreign, own = self._scores(pair, records).scores.unbind(1)
-            regrets[rule] = Regret(pair[0], pair[1], foreign, own, cells[Place(rule, large)])
+            regrets[rule] = Regret(pair[0], pair[1], self._scores(pair, records), cells[Place(rule, large)])
         return regrets
 
     def _scored(self, rates: Mapping[Place, Sequence[float]]) -> dict[Place, Scores]:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nfd.core.statistics import Interval
 from nfd.questions.optimum import rate_of
-from nfd.questions.rule_transfer import RuleTransfer, Size, in_words, rate_in_words
+from nfd.questions.rule_transfer import GUESS, RuleTransfer, Size, in_words, rate_in_words
 
-RecommendationKind = Literal["use", "more seeds", "tune large", "other rates", "one size"]
+RecommendationKind = Literal["use", "more seeds", "tune large", "other rates", "one size", "no guess"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Recommendation:
     Attributes:
         kind: ``"use"`` a rule that transfers; take ``"more seeds"`` where the seeds leave that open; ``"tune large"``
             where every rule costs; ``"other rates"`` or more steps where no best rate is known; ``"one size"`` was
-            tuned, so that nothing is known of another.
+            tuned, so that nothing is known of another; ``"no guess"`` was given to measure progress from.
         rule: the one of the lowest loss at the largest size, of those that the advice is about; None for other rates.
         rate: the best one, at the smallest size for ``"use"``, else at the largest.
         small, large: sizes that were tuned and trained.
@@ -51,7 +51,15 @@ class Recommendation:
                 f"At {large} the loss is lowest under {self.rule}, at {self.name} = {rate}. Give two sizes or more to "
                 "see whether that transfers."
             )
-        cost = f"{_percent(self.share.value)} % [{_percent(self.share.low)}, {_percent(self.share.high)}]"
+        if self.kind == "no guess":
+            return (
+                f"At {large} the loss is lowest under {self.rule}, at {self.name} = {rate}. To tell what tuning a "
+                f"smaller network costs, give {GUESS}."
+            )
+        cost = "an unknown part"
+        if math.isfinite(self.share.value):
+            value, low, high = (round(100 * share) for share in (self.share.value, self.share.low, self.share.high))
+            cost = f"{value} % [{low}, {high}]"
         nats = f" of {self.progress:.2g} nats" if math.isfinite(self.progress) else ""
         if self.kind == "use":
             return (
@@ -95,8 +103,6 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     if transferring:
         return of("use", {rule: regret.foreign for rule, regret in regrets.items()}, small, transferring)
     own = {rule: regret.own for rule, regret in regrets.items()}
+    if not all(regret.counts_progress for regret in regrets.values()):
+        return of("no guess", own, large, known)
     return of("more seeds", own, large, uncertain) if uncertain else of("tune large", own, large, known)
-
-
-def _percent(share: float) -> str:
-    return f"{round(100 * share)}" if math.isfinite(share) else "?"

@@ -2,7 +2,8 @@
 
 Of the networks that do not diverge the loss is a mean over starts. Whether one diverges is a matter of few cases: where
 none of eight did, one of ten may. So every start is taken to have an edge of stability, normally distributed over log
-eta_c. Its distribution is fitted to the new runs and to the largest network's whole grid; with
+eta_c. Its distribution is fitted to the new runs and to the largest network's whole grid. A calm run that learns
+nothing at a rate below the best lies not beyond its edge: the rate was too small. With
 
     ``q`` the chance at the smallest one's rate less that at its own,
     ``A`` the mean loss paid by starts that train at both rates, ``D`` what a start loses that trains at its own only,
@@ -21,27 +22,38 @@ from torch import Tensor
 from nfd.core.statistics import UNKNOWN, Interval, combined, standard_errors
 from nfd.questions.optimum import Scores
 
-_MIDDLES, _WIDTHS = 161, 40  # places of the fit
+_STEP, _WIDTHS = 0.05, 40  # of the fit: doublings between middles of the distribution, and how many widths it may have
 _NARROWEST, _WIDEST = 0.05, 3.0  # doublings, of the normal distribution
 _BEYOND = 3.0  # doublings beyond the rates
 _SURE = 1e-9  # the least chance
+_SAME = 1e-6  # doublings, by which the logarithm of a rate may differ from itself
 
 
 @dataclass(frozen=True)
 class Regret:
-    """Scores of the largest network at the smallest one's best rate and at its own, ``[S]`` each, trained for this
-    from starts of their own.
+    """Scores of the largest network at the smallest one's best rate and at its own, trained for this from starts of
+    their own.
 
-    ``grid`` are the scores by which its own best rate was chosen. ``counts_progress``: whether its ``guess`` is one
-    from which progress counts, and no more than a loss for divergence.
+    ``new`` has one column for each of the two rates, in this order; ``grid`` are the scores by which its own best rate
+    was chosen. ``counts_progress``: whether its ``guess`` is one from which progress counts, and no more than a loss
+    for divergence.
     """
 
     foreign_eta: float
     own_eta: float
-    foreign: Tensor
-    own: Tensor
+    new: Scores
     grid: Scores
     counts_progress: bool = True
+
+    @property
+    def foreign(self) -> Tensor:
+        """Scores ``[S]`` at the smallest network's best rate."""
+        return self.new.scores[:, 0]
+
+    @property
+    def own(self) -> Tensor:
+        """Scores ``[S]`` at its own best rate."""
+        return self.new.scores[:, 1]
 
     @property
     def guess(self) -> float:
@@ -57,33 +69,33 @@ class Regret:
     @property
     def diverges(self) -> tuple[float, float, float]:
         """The chance to diverge at the smallest network's rate less that at its own: most likely, and 95 % limits."""
-        rates = torch.tensor([self.foreign_eta, self.own_eta], dtype=torch.float64).log2()
-        grid, order = self.grid.log2_eta.double(), rates.argsort()
-        reach = min(float(grid[0]), float(rates.min())) - _BEYOND, max(float(grid[-1]), float(rates.max())) + _BEYOND
-        middle = torch.linspace(*reach, _MIDDLES, dtype=torch.float64).repeat_interleave(_WIDTHS)
+        rates, grid = self.new.log2_eta.double(), self.grid.log2_eta.double()
+        order, lost, new = rates.argsort(), self._lost(self.grid), self._lost(self.new)
+        diverging = torch.cat([rates, grid[lost.any(0)]])  # calm rates below all of these say nothing of the edge
+        low, high = float(diverging.min()) - _BEYOND, max(float(grid[-1]), float(rates.max())) + _BEYOND
+        middle = torch.arange(low, high, _STEP, dtype=torch.float64)
         width = torch.logspace(math.log2(_NARROWEST), math.log2(_WIDEST), _WIDTHS, 2, dtype=torch.float64)
-        edges = middle, width.repeat(_MIDDLES)
-        new = torch.stack([self.foreign, self.own], 1)[:, order]
-        likely = _likely(grid, self.grid.scores >= self.guess, *edges)
-        likely += _likely(rates[order], new >= self.guess, *edges)
+        edges = middle.repeat_interleave(_WIDTHS), width.repeat(len(middle))
+        likely = _likely(grid, lost, *edges) + _likely(rates[order], new[:, order], *edges)
         chance = _chance(rates, *edges)
         apart = chance[:, 0] - chance[:, 1]
-        starts = len(self.grid.scores) + len(new)
+        starts = len(lost) + len(new)
         within = apart[likely > likely.max() - standard_errors(starts - 2) ** 2 / 2]
         return float(apart[likely.argmax()]), float(within.min()), float(within.max())
 
     @property
     def loss(self) -> Interval:
         """The loss paid, in nats."""
-        trains = self.own < self.guess
-        both = trains & (self.foreign < self.guess)
+        lost = self._lost(self.new)
+        trains = ~lost[:, 1]
+        both = trains & ~lost[:, 0]
         if int(trains.sum()) < 2:
             return UNKNOWN
         q, low, high = self.diverges
-        lost = self.guess - self.own[trains]
+        known = self.guess - self.own[trains]
         paid = (self.foreign - self.own)[both] if int(both.sum()) > 1 else torch.zeros(2)  # q is near 1
-        A, D = float(paid.mean()), float(lost.mean())
-        parts = [(float((w * v).var()) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, lost))]
+        A, D = float(paid.mean()), float(known.mean())
+        parts = [(float((w * v).var()) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
         calm = combined(A + q * (D - A), parts)
         down, up = (calm.value - calm.low, (D - A) * (q - low)), (calm.high - calm.value, (D - A) * (high - q))
         error = math.hypot(calm.stderr, (D - A) * (high - low) / (2 * standard_errors(math.inf)))
@@ -93,6 +105,11 @@ class Regret:
     def share(self) -> Interval:
         """The loss paid over the progress."""
         return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
+
+    def _lost(self, scores: Scores) -> Tensor:
+        """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
+        too_small = scores.log2_eta.double() < math.log2(self.own_eta) - _SAME
+        return (scores.losses >= self.guess) & ~(too_small & ~scores.upset)
 
 
 def _chance(log2_eta: Tensor, middle: Tensor, width: Tensor) -> Tensor:

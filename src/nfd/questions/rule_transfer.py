@@ -27,6 +27,7 @@ TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
 FEWEST_SEEDS = 3  # for a verdict
+GUESS = "guess= (in the shell --guess), the loss of a network that knows nothing, such as log C of C classes"
 
 Size = tuple[int, int]
 
@@ -110,9 +111,8 @@ class RuleTransfer:
 
     def __str__(self) -> str:
         verdict = "" if self.regret is None else f": {self.verdict}"
-        if self.has_few_seeds:
-            verdict += f", as a verdict needs {FEWEST_SEEDS} seeds"
-        return f"{self.rule}{verdict}\n{rows_as_text(self.table)}"
+        why = f", as {self.lacks}" if self.lacks else ""
+        return f"{self.rule}{verdict}{why}\n{rows_as_text(self.table)}"
 
     @property
     def doubt(self) -> Doubt:
@@ -121,9 +121,15 @@ class RuleTransfer:
         return Doubt(unlearnt, {size: cell.edge for size, cell in self.cells.items() if cell.edge})
 
     @property
-    def has_few_seeds(self) -> bool:
-        """Whether there is a regret, from fewer starts than a verdict needs."""
-        return self.regret is not None and len(self.regret.grid.losses) < FEWEST_SEEDS
+    def lacks(self) -> str:
+        """What a verdict on the regret needs and is not there, whatever the regret is; else empty."""
+        if self.regret is None:
+            return ""
+        if not self.regret.counts_progress:
+            return f"a verdict needs {GUESS}"
+        if math.isnan(self.regret.share.value):
+            return "a verdict needs two starts or more of the largest network that learn at its own best rate"
+        return f"a verdict needs {FEWEST_SEEDS} seeds" if len(self.regret.grid.losses) < FEWEST_SEEDS else ""
 
     @property
     def verdict(self) -> TransferVerdict:
@@ -131,7 +137,7 @@ class RuleTransfer:
 
         A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs nothing.
         """
-        if self.doubt or self.regret is None or self.has_few_seeds:
+        if self.doubt or self.regret is None or self.lacks:
             return "UNCERTAIN"
         share = self.regret.share
         if share.high < TOLERANCE:

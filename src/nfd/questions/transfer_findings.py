@@ -12,7 +12,7 @@ from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
-from nfd.questions.rule_transfer import FEWEST_SEEDS, RuleTransfer, TransferVerdict, in_words, rate_in_words, signed
+from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict, in_words, rate_in_words, signed
 from nfd.questions.transfer import Transfer
 
 _MEANINGS: dict[TransferVerdict, str] = {
@@ -42,13 +42,9 @@ def sentence(answer: RuleTransfer) -> str:
         return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
     loss, share = answer.regret.loss, answer.regret.share
     reading += f"; the smallest network's best rate costs the largest {loss} nats"
-    if not answer.regret.counts_progress:
-        return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
-    meaning = f"a verdict needs {FEWEST_SEEDS} seeds" if answer.has_few_seeds else _MEANINGS[answer.verdict]
-    return (
-        f"{reading}, {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress: "
-        f"{answer.doubt or meaning}."
-    )
+    if math.isfinite(share.value):
+        reading += f", {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress"
+    return f"{reading}: {answer.doubt or answer.lacks or _MEANINGS[answer.verdict]}."
 
 
 def table(answers: Sequence[RuleTransfer]) -> list[dict[str, str]]:

@@ -127,10 +127,10 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is
     seeds = sorted(losses[foreign].keys() & losses[own].keys())
     if len(seeds) < _FEWEST_STARTS:
         return None
-    at = torch.tensor([[losses[rate][seed] for seed in seeds] for rate in (foreign, own)], dtype=torch.float64)
+    at = torch.tensor([[losses[rate][seed] for rate in (foreign, own)] for seed in seeds], dtype=torch.float64)
     grid = large if guess_is_given else replace(large, guess=_beyond(at, large.losses))
-    scores = at.clamp(max=grid.guess)
-    return Regret(foreign, own, scores[0], scores[1], grid, guess_is_given)
+    rates = torch.tensor([foreign, own], dtype=torch.float64).log2()
+    return Regret(foreign, own, Scores(rates, at, ~at.isfinite(), grid.guess), grid, guess_is_given)
 
 
 def _beyond(*losses: Tensor) -> float:

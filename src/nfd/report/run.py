@@ -18,7 +18,7 @@ from nfd.report.templates import templates
 from nfd.watch.ladder import Series
 from nfd.watch.rows import WatchRow
 from nfd.watch.series import at_steps, in_series, steps_of
-from nfd.watch.summary import name_of, outside, remarks_on_expected
+from nfd.watch.summary import name_of, not_judged, outside, remarks_of
 from nfd.watch.watch import Watch
 
 MARK = '<meta name="generator" content="nfd run page">'
@@ -91,7 +91,8 @@ def page_of(watch: Watch, title: str, now: float, pause: float) -> str:
         written=now,
         pause=pause,
         judged=watch.expected is not None,
-        remarks=remarks_on_expected(watch),
+        not_judged=not_judged(watch),
+        remarks=remarks_of(watch),
         alerts=[str(alert) for alert in watch.alerts],
         network=[_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None],
         layers=list(_layers(watch, series, shown)),

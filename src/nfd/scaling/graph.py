@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 _PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
+_NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")  # of data: the size of a vector normalises nothing
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
 _LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
 
@@ -47,7 +48,7 @@ class Operation:
     @property
     def is_norm(self) -> bool:
         """Whether it normalises."""
-        return "Norm" in self.name
+        return _NORM.fullmatch(self.name) is not None
 
     @property
     def is_lookup(self) -> bool:
@@ -63,6 +64,12 @@ class Operation:
     def data(self) -> tuple[Operation, ...]:
         """The operands that data decide."""
         return tuple(i for i in self.operands if not i.of_parameters)
+
+    @property
+    def factors(self) -> tuple[Operation, ...]:
+        """The operands of a product, a norm or a factor that its result is proportional to: all but the bias."""
+        bias = 0 if self.name.startswith(("Add", "Badd")) else 2
+        return tuple(i for k, i in enumerate(self.inputs) if i is not None and k != bias)
 
     @property
     def weights(self) -> tuple[Operation, ...]:
@@ -104,7 +111,7 @@ def _operation(node: Node, inputs: tuple[Operation | None, ...], own: set[int], 
         parameter = tensor if id(tensor) in own else None
         return Operation(name, inputs, parameter, False, parameter is not None, order, -1, node)
     sources = [i for i in inputs if i is not None]
-    acts_on_data = bool(_PRODUCT.fullmatch(name)) or "Norm" in name or name in _LOOKUPS
+    acts_on_data = any(kind.fullmatch(name) for kind in (_PRODUCT, _NORM)) or name in _LOOKUPS
     of_parameters = bool(sources) and all(i.of_parameters for i in sources) and not acts_on_data
     linear = name in _LINEAR or not _keeps_values(node)
     return Operation(name, inputs, None, linear, of_parameters, order, node._sequence_nr(), node)

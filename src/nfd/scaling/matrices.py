@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nfd.scaling.blocks import in_any_block
+from nfd.scaling.blocks import block_of, in_any_block
 from nfd.scaling.entry import Entry, Layout
 from nfd.scaling.roles import Anatomy, Scaling
 from nfd.scaling.rules import is_spectral
@@ -34,16 +34,23 @@ def with_layouts(entries: Mapping[str, Entry], structure: Anatomy, scaling: Scal
     }
 
 
+def acts_inside(name: str, entry: Entry, blocks: Sequence[str]) -> bool:
+    """Whether a tensor acts in the blocks of a model: not at its ends, nor on what conditions the blocks from outside,
+    such as the time of a diffusion model. A model without blocks is one."""
+    return is_spectral(entry.role) and (entry.role != "hidden" or not blocks or block_of(name, blocks) is not None)
+
+
 def notes_on_matrices(entries: Mapping[str, Entry], blocks: Sequence[str], rest: str) -> list[str]:
     """What the reader should know of an optimizer that normalises matrices in blocks and leaves others to ``rest``."""
     inside = {name: entry for name, entry in entries.items() if len(entry.shape) > 1 and is_spectral(entry.role)}
-    left = _generic((name for name, entry in inside.items() if entry.matrix is None), blocks)
-    taken = {name: entry for name, entry in inside.items() if entry.matrix is not None}
+    taken = {name: e for name, e in inside.items() if e.matrix is not None and acts_inside(name, e, blocks)}
+    left = _generic((name for name in inside if name not in taken), blocks)
     fused = _generic((name for name, entry in taken.items() if _is_fused(name, entry)), blocks)
     together = "Each matrix is orthogonalised as a whole, the heads of one projection together"
     notes = [f"{together}; so are the several maps in {', '.join(fused)}." if fused else f"{together}."]
     if left:
-        notes.append(f"Convolutions, stacks and matrices with a fixed side go to {rest}: {', '.join(left)}.")
+        kinds = "Convolutions, stacks, and matrices with a fixed side or outside of blocks"
+        notes.append(f"{kinds} go to {rest}: {', '.join(left)}.")
     return notes
 
 

@@ -21,7 +21,8 @@ from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialising import initialise, insert_multiplier
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, is_spectral, rule_named
+from nfd.scaling.matrices import acts_inside
+from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
 from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule
 from nfd.scaling.shards import materialise
 from nfd.scaling.sizes import Positive
@@ -82,7 +83,7 @@ class Plan:
     def law_for(self, name: str) -> OptimizerLaw:
         """The law of the optimizer that trains a tensor; under Muon some tensors have AdamW's."""
         law = law_of(self.optimizer)
-        return law if law.rest is None or self.is_muon(self.entries[name]) else law_of(law.rest)
+        return law if law.rest is None or self.is_muon(name) else law_of(law.rest)
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
@@ -119,9 +120,12 @@ class Plan:
         ``decay="independent"`` is not included."""
         return 1.0 if self.decay == "raw" else 1 / self.rate(name)
 
-    def is_muon(self, entry: Entry) -> bool:
-        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor."""
-        return law_of(self.optimizer).rest is not None and entry.matrix is not None and is_spectral(entry.role)
+    def is_muon(self, name: str) -> bool:
+        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
+
+        In a model without blocks these are the matrices between two sizes that grow."""
+        entry, law = self.entries[name], law_of(self.optimizer)
+        return law.rest is not None and entry.matrix is not None and acts_inside(name, entry, self.blocks)
 
     # ---- using it --------------------------------------------------------------------------------------------
 

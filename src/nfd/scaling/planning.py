@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -35,7 +36,7 @@ from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.self_scaled import check_nothing_said, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
-from nfd.scaling.tensors import check_stored, tensors
+from nfd.scaling.tensors import check_not_parametrized, check_stored, parametrized, tensors
 from nfd.scaling.unbuilt import anatomy_by_base
 
 _CLIP = (
@@ -141,6 +142,8 @@ def plan(
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_stored(model)
     chosen, law = rule_named(rule), law_of(optimizer)
+    if chosen.scales_width:
+        check_not_parametrized(model)
     decay = check_choice("decay", decay, DECAYS)
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
@@ -204,6 +207,7 @@ def _parts_of_any(
     settled = settled_roles(structure, chosen, rule, model)
     if not chosen.scales_width:  # the model's own start is that of the rule
         entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
+        entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return Parts(entries, 1.0, 1.0, structure.blocks)
     notes = []
     if base is not None:

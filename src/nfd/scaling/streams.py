@@ -118,12 +118,18 @@ def _passed_on(operation: Operation) -> tuple[Operation, ...]:
     """The data that an operation is linear in, each for itself; none where it applies weights, which end a branch."""
     if _applies_weights(operation) or not (_is_bilinear(operation) or operation.is_linear):
         return ()
-    return operation.data[:1] if operation.name == "Div" else operation.data
+    numerator = tuple(i for i in operation.inputs[:1] if i in operation.data)
+    return numerator if operation.name == "Div" else operation.data
 
 
 def _applies_weights(operation: Operation) -> bool:
+    """Whether it multiplies data by weights; a bias alone scales nothing, as behind a matrix that is normalised."""
     acts = operation.is_product or operation.is_norm
-    return acts and bool(operation.data) and bool(operation.weights)
+    return acts and bool(operation.data) and _has_gain(operation)
+
+
+def _has_gain(operation: Operation) -> bool:
+    return any(weight in operation.factors for weight in operation.weights)
 
 
 def _is_bilinear(operation: Operation) -> bool:
@@ -142,7 +148,8 @@ def _written_by(operation: Operation, written: Mapping[Operation, Parameters | O
     if _is_bilinear(operation):
         if len(scaled) == 1:  # a factor, or LayerScale, of what is scaled
             return scaled[0]
-        return own if not scaled and weights and can_scale else operation  # a gain behind a norm
+        is_gain = operation.name != "Div" and _has_gain(operation) and can_scale  # behind a norm
+        return own if not scaled and is_gain else operation
     if not operation.is_linear or len(scaled) < len(parts) or not (parts or weights):
         return next((part for part in parts if isinstance(part, Operation)), operation)
     return own.union(*scaled)

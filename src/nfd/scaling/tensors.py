@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from nfd.core.errors import InputError
-from nfd.scaling.names import listed
+from nfd.scaling.names import listed, numberless
 
 _WRAPPED = {  # classes that put another name between a model and its parameters
     "OptimizedModule": "_orig_mod",
@@ -57,6 +60,41 @@ def check_stored(model: nn.Module) -> None:
             f"A plan is for stored weights; these layers are deferred: {listed(deferred)}. "
             "Plan or check the same model with stored weights, at any width on the meta device, and let "
             "nfd.defer(model, plan) replace them. Networks of nfd have their own net.param_groups, for nfd.SGD."
+        )
+
+
+def parametrized(model: nn.Module) -> dict[str, str]:
+    """Which tensor each parameter stands for, and by which function, that ``torch.nn.utils`` computes a tensor from:
+    of ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other parametrization. A mask of pruning is none.
+    """
+    computed: dict[str, str] = {}
+    for place, module in modules(model).items():
+        if isinstance(module, ParametrizationList):
+            owner, _, key = place.rpartition("parametrizations.")
+            how = f"{owner}{key} by {type(module[0]).__name__.lstrip('_')}"
+            computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm | SpectralNorm):
+                full = f"{place}.{hook.name}".lstrip(".")
+                parts = [f"{full}_{part}" for part in ("g", "v", "orig") if f"{hook.name}_{part}" in module._parameters]
+                computed |= dict.fromkeys(parts, f"{full} by {type(hook).__name__}")
+    return computed
+
+
+def check_not_parametrized(model: nn.Module) -> None:
+    """ValueError when matrices that train are computed from other parameters: a factor of those is none of theirs."""
+    computed, own = parametrized(model), tensors(model)
+    found = dict.fromkeys(
+        numberless(computed[name])
+        for name, t in own.items()
+        if name in computed and t.parameter.requires_grad and not t.is_vector
+    )
+    if found:
+        raise InputError(
+            f"A plan scales the start and the rate of matrices; these are computed from other parameters: "
+            f"{', '.join(found)}. Remove this before planning and training (torch.nn.utils.parametrize."
+            "remove_parametrizations; remove_weight_norm or remove_spectral_norm where that made it), or freeze them. "
+            "rule='standard' leaves them as they are."
         )
 
 

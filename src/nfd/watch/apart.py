@@ -15,8 +15,8 @@ from nfd.scaling.calls import as_written, attention_by_parts
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
-    """Within it a model runs outside of autocast, as it was written where it is compiled, attention by its parts, from
-    random streams of its own; afterwards its buffers and the global streams are what they were."""
+    """Within it a model runs outside of a trainer's autocast, as it was written where it is compiled, attention by its
+    parts, from random streams of its own; afterwards its buffers and the global streams are what they were."""
     places = {p.device for p in model.parameters() if p.device.type != "cpu"}
     with ExitStack() as stack:
         stack.enter_context(gradients())
@@ -25,6 +25,7 @@ def apart(model: nn.Module) -> Iterator[None]:
         stack.enter_context(attention_by_parts())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_same_buffers(model))
+        stack.enter_context(_own_forward(model))
         yield
 
 
@@ -44,3 +45,18 @@ def _same_buffers(model: nn.Module) -> Iterator[None]:
             if buffer._version != version:
                 buffer.copy_(values)
             held[name] = buffer
+
+
+@contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """The model's own ``forward``, where Accelerate put one of 16 bits over it and left it beside. The start of a
+    training was read before that, and differences of numbers of 16 bits are noise where the updates are small."""
+    wrapped = model.__dict__.get("forward")
+    if wrapped is None or "_original_forward" not in model.__dict__:
+        yield
+        return
+    model.forward = model.__dict__["_original_forward"]
+    try:
+        yield
+    finally:
+        model.forward = wrapped

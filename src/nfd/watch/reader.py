@@ -64,16 +64,19 @@ class Reader:
 
     def before_step(self, *, looked_at: bool) -> None:
         """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""
-        self._previous = self.baseline.weights() if looked_at else None
+        self._previous = None  # before new ones are made
+        if looked_at:
+            self._previous = self.baseline.weights()
 
     def rows(self, step: int) -> list[WatchRow]:
         """Look at the model after so many steps."""
         module = self.member.module
+        previous, self._previous = self._previous, None  # of this step alone, also where the look fails
         with apart(module):
             ratios = gradient_ratios(tensors(module), self.member.blocks)
             with activity(module) as active:
                 seen = self.baseline.seen()
-            look = self.baseline.look(self._previous, seen)
+            look = self.baseline.look(previous, seen)
         if ratios:
             self._unread.pop(RATIO, None)
         else:

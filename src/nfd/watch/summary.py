@@ -29,9 +29,10 @@ def table_of_watch(watch: Watch) -> str:
     """A row for every meter of the network and of every kind of layers, under what the watch says against the run."""
     left_out = [f"{part.meter} is left out: {part.reason}" for part in watch.left_out]
     alerts = [f"! {alert}" for alert in watch.alerts]
-    remarks = remarks_on_expected(watch)
+    remarks = remarks_of(watch)
     if not watch.rows:
-        return "\n".join([f"No look yet: the first one follows step {watch.every}.", *alerts, *remarks, *left_out])
+        none = f"No look yet: the first one follows step {watch.every}." if watch.steps < watch.every else "No look."
+        return "\n".join([none, *alerts, *remarks, *left_out])
     steps = steps_of(watch.rows)
     looks = f"{len(steps)} look{'s' if len(steps) > 1 else ''}, one every {watch.every} steps"
     table = table_of(*(Column(name, no_wrap=name != "expected") for name in _COLUMNS))
@@ -45,22 +46,33 @@ def table_of_watch(watch: Watch) -> str:
     return "\n".join([head, *alerts, *remarks, as_text(table, 150), *notes, *left_out])
 
 
-def remarks_on_expected(watch: Watch) -> list[str]:
-    """Why the bands tell less than they seem to: the check ended before the latest look, or found faults."""
-    last = watch.unjudged_since
-    ended = [f"Nothing is judged after step {last}: the check ends there. Check for more steps."]
-    return ([] if last is None else ended) + ([_FAULTS] if watch.expects_faults else [])
+def remarks_of(watch: Watch) -> list[str]:
+    """Why the watch tells less than it seems to: it failed, the check in ``expected`` ended before the latest look, or
+    that check found faults."""
+    last: int | None = getattr(watch.expected, "last_step", None)
+    ended = last is not None and watch.unjudged_since is not None and watch.steps > last
+    remarks = [] if watch.failed is None else [watch.failed]
+    remarks += [f"Nothing is judged after step {last}: the check ends there. Check for more steps."] if ended else []
+    return remarks + ([_FAULTS] if watch.expects_faults else [])
+
+
+def not_judged(watch: Watch) -> str | None:
+    """``not judged since step 6``, where the latest look was not compared with ``expected``; None where it was, or
+    nothing is expected."""
+    since = watch.unjudged_since
+    return None if since is None else f"not judged since step {since}" if since else "not judged yet"
 
 
 def line_of_watch(watch: Watch) -> str:
     """The meters of the whole network at the latest look, those outside of their bands marked, and the alerts."""
     if not watch.rows:
-        return f"step {watch.steps}: no look yet"
+        return f"step {watch.steps}: {watch.failed or 'no look yet'}"
     step = watch.rows[-1].step
     network = [row for row in at_steps(watch.rows, [step]) if row.layer is None]
     meters = [f"{row.meter} {row.value:.3g}{'!' if outside(watch, row) else ''}" for row in network]
     alerts = [f"alerts {len(watch.alerts)}"] if watch.expected is not None or watch.alerts else []
-    return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts])
+    unjudged = [text] if (text := not_judged(watch)) else []
+    return ", ".join([f"step {step}: {meters[0]}", *meters[1:], *alerts, *unjudged])
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -71,6 +72,8 @@ class Watch:
         rows: every number so far (``nfd.watch.WatchRow``).
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
             (``nfd.watch.Alert``). The first step warns of the former.
+        failed: what went wrong when a look, or a listener, last raised an error, in words; None if none did. The first
+            error warns; no error ends the training, and the next look is tried as usual.
         listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page, path="run.html")``.
         steps: how often ``step()`` was called, once for every step of the optimizer. Bands are wrong if you call it
             more rarely; ``every`` sets how often it looks.
@@ -118,7 +121,9 @@ class Watch:
         self.listeners: list[Callable[[Watch], object]] = []
         self.steps = 0
         self.noise = None if samples is None else GradientNoise(samples)
-        self._lacks_gradients = False
+        self.failed: str | None = None
+        self._told = self._lacks_gradients = False
+        self._judged_last = 0
         self._reader = Reader(model, plan, sample, check_seed(seed))
         begun = Beginning.seen(plan, self._reader.starts)
         self.expected = None if expected is None else expectation(expected, plan, self._reader.layers)
@@ -132,24 +137,31 @@ class Watch:
         Call it after ``optimizer.step()`` and before ``optimizer.zero_grad()``.
 
         Returns:
-            The new rows; empty between looks.
+            The new rows; empty between looks, and where a look failed.
         """
-        begun = [] if self.steps else self._beginning.alerts
+        alerts: list[Any] = [] if self.steps else [*self._beginning.alerts]
         self.steps += 1
-        stepped = self._stepping.judged(self.steps)
-        self.alerts += stepped
-        for alert in (*begun, *stepped):
+        known, due = len(self.rows), self.steps % self.every == 0
+        with self._going_on():
+            stepped = self._stepping.judged(self.steps)
+            self.alerts += stepped
+            alerts += stepped
+            self._add_gradients()
+        if due:
+            with self._going_on():
+                self._add([*self._reader.rows(self.steps), *self._noise_rows()])
+            for listener in self.listeners:
+                with self._going_on():
+                    listener(self)
+        with self._going_on():
+            self._prepare()
+        if self.failed is not None and not self._told:
+            self._told = True
+            warnings.warn(f"{self.failed} The training goes on.", RuntimeWarning, stacklevel=2)
+        for alert in alerts:
             if alert.cause is not Cause.RATE:  # of which the optimizer itself warns
                 warnings.warn(str(alert), RuntimeWarning, stacklevel=2)
-        self._add_gradients()
-        rows: list[WatchRow] = []
-        if self.steps % self.every == 0:
-            rows = [*self._reader.rows(self.steps), *self._noise_rows()]
-            self._add(rows)
-            for listener in self.listeners:
-                listener(self)
-        self._prepare()
-        return rows
+        return self.rows[known:]
 
     def state_dict(self, *, start: bool = True) -> dict[str, Any]:
         """The state for a checkpoint: steps, rows, and tensors of the start.
@@ -189,7 +201,7 @@ class Watch:
                 f"state must be what state_dict() of a watch of this model returned; got {type(state).__name__} "
                 f"({type(error).__name__}: {error})."
             ) from error
-        self.steps, self.rows = steps, []
+        self.steps, self.rows, self._judged_last = steps, [], 0
         self._begin(beginning)
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
@@ -215,9 +227,11 @@ class Watch:
 
     @property
     def unjudged_since(self) -> int | None:
-        """The last step of ``expected``, after which looks are not compared; None if there was no later look."""
-        last: int | None = getattr(self.expected, "last_step", None)
-        return last if last is not None and self.rows and self.rows[-1].step > last else None
+        """The last step at which a look was compared with ``expected``, where a later look was not: the check ended, or
+        a look failed. 0 if none was compared yet, None if the latest one was or there is no ``expected``."""
+        latest = self.steps - self.steps % self.every
+        is_judged = self.expected is None or (0 < self._judged_last == latest)
+        return None if is_judged else self._judged_last
 
     @property
     def expects_faults(self) -> bool:
@@ -264,6 +278,23 @@ class Watch:
         if self.expected is not None:
             causes = self._beginning, self._stepping
             self.alerts += [a for a in self.expected.alerts(rows) if not any(cause.explains(a) for cause in causes)]
+            if any(map(self._is_judged, rows)):
+                self._judged_last = rows[0].step
+
+    def _is_judged(self, row: WatchRow) -> bool:
+        """Whether ``expected`` knows what a row should be; one without bands is taken to know it of all rows."""
+        last = getattr(self.expected, "last_step", None)
+        has_bands = getattr(self.expected, "band", None) is not None
+        return (last is None or row.step <= last) and (not has_bands or self.band(row) is not None)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Within it an error is noted, whatever it is: no training ends for what watches it."""
+        try:
+            yield
+        except Exception as error:
+            message = (str(error).splitlines() or [""])[0][:300]
+            self.failed = f"The watch failed after step {self.steps} ({type(error).__name__}: {message})."
 
 
 def _check_unflattened(model: nn.Module) -> None:

@@ -1,0 +1,266 @@
+"""A watch in other people's trainings: in 16 bits, where a look fails, and where nothing is judged any more."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from copy import deepcopy
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import ResidualMLP, batches
+from torch import Tensor, nn
+
+import nfd
+
+BATCHES = batches(12)
+SAMPLE = BATCHES[0][0]
+
+
+@pytest.fixture
+def planned() -> tuple[ResidualMLP, nfd.Plan]:
+    torch.manual_seed(0)
+    model = ResidualMLP(32, 2)
+    plan = nfd.plan(model, rule="complete-p", make_model=ResidualMLP, base_width=16, base_depth=2, sample=SAMPLE)
+    plan.apply_(model)
+    return model, plan
+
+
+def train(model: nn.Module, plan: nfd.Plan, watch: nfd.Watch | None, steps: int, lr: float = 3e-3) -> None:
+    optimizer = plan.make_optimizer(model, lr=lr)
+    for x, y in BATCHES[:steps]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if watch is not None:
+            watch.step()
+
+
+# ---- a look that fails -----------------------------------------------------------------------------------------------
+
+
+class Fragile(ResidualMLP):
+    """Fails in eval mode where it is told to, as a model that has no memory left."""
+
+    broken = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.broken and not self.training:
+            raise RuntimeError("out of luck")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("part", ["the model", "a listener"])
+def test_what_fails_in_a_look_warns_once_and_the_training_goes_on(part: str) -> None:
+    torch.manual_seed(0)
+    model = Fragile(32, 2)
+    plan = nfd.plan(model, rule="mup", make_model=Fragile, base_width=16, base_depth=2, sample=SAMPLE)
+    plan.apply_(model)
+    alone = deepcopy(model)
+    train(alone, plan, None, 6)
+    watch = nfd.Watch(model, plan, SAMPLE, every=1)
+
+    def listener(seen: nfd.Watch) -> None:
+        model.broken = part == "the model" and seen.steps in (1, 2, 3)
+        if part == "a listener" and seen.steps < 5:
+            raise OSError("the disk is full")
+
+    watch.listeners.append(listener)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        train(model, plan, watch, 6)
+    said = [str(warning.message) for warning in warned]
+    assert len(said) == 1, said
+    reason = "RuntimeError: out of luck" if part == "the model" else "OSError: the disk is full"
+    assert reason in said[0]
+    assert reason in str(watch)
+    assert watch.failed is not None
+    assert {row.step for row in watch.rows} == ({1, 5, 6} if part == "the model" else set(range(1, 7)))
+    for (name, trained), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+        assert torch.equal(trained, other), name
+
+
+def test_a_watch_whose_looks_succeed_says_nothing_of_failure(planned: Any) -> None:
+    model, plan = planned
+    watch = nfd.Watch(model, plan, SAMPLE, every=1)
+    train(model, plan, watch, 2)  # warnings are errors
+    assert watch.failed is None
+    assert "failed" not in str(watch)
+
+
+# ---- 16 bits ---------------------------------------------------------------------------------------------------------
+
+
+class Halves(ResidualMLP):
+    """Has an autocast of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+def test_a_check_measures_a_model_with_an_autocast_of_its_own() -> None:
+    settings: dict[str, Any] = {"rule": "complete-p", "optimizer": "adamw", "lr": 3e-3, "seeds": 2}
+    full, half = (nfd.check(make, [16, 32], [2], BATCHES[:4], **settings) for make in (ResidualMLP, Halves))
+    assert len(half.table) == len(full.table)
+    for seen, wanted in zip(half.runs, full.runs, strict=True):
+        for meter in ("activation", "inner_update", "stream_update", "function_update", "update_to_weight"):
+            assert seen[meter] == pytest.approx(wanted[meter], rel=0.05), meter
+
+
+def gpt2(width: int, depth: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            n_embd=width, n_layer=depth, n_head=width // 8, n_positions=8, vocab_size=16, bos_token_id=0,
+            eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
+        )
+    )  # fmt: skip
+
+
+def planned_gpt2() -> tuple[Any, nfd.Plan, Tensor]:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 16, (8, 8))
+    model = gpt2(16, 2)
+    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base_width=8, base_depth=2)
+    plan.apply_(model)
+    return model, plan, tokens
+
+
+def trained_by_transformers(folder: Path, lr: float, *, bf16: bool) -> nfd.Watch:
+    transformers = pytest.importorskip("transformers")
+    model, plan, tokens = planned_gpt2()
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=3, per_device_train_batch_size=2, max_grad_norm=0.0, report_to=[], save_strategy="no",
+        logging_strategy="no", disable_tqdm=True, use_cpu=True, bf16=bf16,
+    )  # fmt: skip
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens]
+    optimizers = plan.make_optimizer(model, lr=lr), None
+    trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers)
+    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan, watch))
+    trainer.train()
+    return watch
+
+
+def trained_by_lightning(_: Path, lr: float, *, bf16: bool, kind: str = "bf16-mixed") -> nfd.Watch:
+    lightning = pytest.importorskip("lightning")
+    model, plan, tokens = planned_gpt2()
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            loss: Tensor = self.net(input_ids=batch, labels=batch).loss
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return plan.make_optimizer(model, lr=lr)
+
+    watch = nfd.Watch(model, plan, {"input_ids": tokens[:2]}, every=1)
+    trainer = lightning.Trainer(
+        max_steps=3, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu", precision=kind if bf16 else "32-true",
+        callbacks=[nfd.integrations.LightningCallback(plan, watch)],
+    )  # fmt: skip
+    trainer.fit(Module(), torch.utils.data.DataLoader(tokens, batch_size=2))
+    return watch
+
+
+@pytest.mark.filterwarnings("ignore")  # of the trainers' own
+@pytest.mark.parametrize("trained", [trained_by_transformers, trained_by_lightning])
+def test_trainers_in_16_bits_are_watched_in_32(trained: Any, tmp_path: Path) -> None:
+    full, half = (trained(tmp_path, 1e-2, bf16=bf16) for bf16 in (False, True))
+    assert half.failed is None
+    assert [(row.step, row.meter, row.layer) for row in half.rows] == [
+        (row.step, row.meter, row.layer) for row in full.rows
+    ]
+    of_network = [(a.value, b) for a, b in zip(full.rows, half.rows, strict=True) if b.layer is None]
+    for wanted, row in of_network:
+        assert row.value == pytest.approx(wanted, rel=0.1), row
+    still = trained(tmp_path, 0.0, bf16=True)  # in 16 bits the outputs would differ from those of the start
+    assert {row.value for row in still.rows if row.meter in ("function_update", "activation_update", "change")} == {0.0}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_lightning_casts_to_16_bits_is_watched(tmp_path: Path) -> None:
+    watch = trained_by_lightning(tmp_path, 1e-2, bf16=True, kind="bf16-true")
+    assert watch.failed is None
+    assert {row.step for row in watch.rows if row.meter == "alignment"} == {1, 2, 3}
+
+
+def test_the_noise_of_a_training_survives_steps_that_a_gradient_scaler_skips(planned: Any) -> None:
+    model, plan = planned
+    watch = nfd.Watch(model, plan, SAMPLE, every=8, samples=32)
+    optimizer, scaler = plan.make_optimizer(model, lr=1e-3), torch.amp.GradScaler("cpu", init_scale=1.0)
+    for step, (x, y) in enumerate(BATCHES * 2):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss * (float("inf") if step == 3 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        watch.step()
+    assert [row.step for row in watch.rows if row.meter == "noise_scale"] == [24]  # of two whole groups
+
+
+# ---- what the page of a run says -------------------------------------------------------------------------------------
+
+GREEN = 'label good">no alert'
+
+
+@cache
+def checked() -> nfd.Check:
+    """Small networks, looked at up to step 6."""
+    return nfd.check(
+        ResidualMLP, [16, 32], [2, 4], BATCHES[:6], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(2, 4, 6)
+    )
+
+
+def page_of(watch: nfd.Watch, folder: Path) -> str:
+    return html.unescape(nfd.run_page(watch, folder / "run.html").read_text())
+
+
+def test_a_page_is_green_while_looks_are_judged_and_grey_where_they_are_not(planned: Any, tmp_path: Path) -> None:
+    model, plan = planned
+    watch, said = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked()), dict[int, tuple[str, str]]()
+    assert GREEN not in page_of(watch, tmp_path)  # nothing was seen yet
+    watch.listeners.append(lambda seen: said.update({seen.steps: (page_of(seen, tmp_path), seen.line)}))
+
+    def spoil(seen: nfd.Watch) -> None:
+        if seen.steps == 7:
+            with torch.no_grad():
+                model.blocks[1][1].weight.mul_(6)  # type: ignore[index, union-attr]
+
+    watch.listeners.append(spoil)
+    train(model, plan, watch, 8)
+    assert watch.alerts == []
+    for step, (page, line) in said.items():
+        is_judged = 2 <= step <= 6
+        assert (GREEN in page) == is_judged, step
+        assert ("not judged" in page) == ("not judged" in line) != is_judged, step
+    for step in (7, 8):
+        assert all("not judged since step 6" in text for text in said[step])
+    assert "Check for more steps" in said[8][0]
+    assert watch.unjudged_since == 6
+
+
+def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, (_, plan) = Fragile(32, 2), planned
+    plan.apply_(model)
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
+    watch.listeners.append(partial(nfd.run_page, path=tmp_path / "run.html"))
+    train(model, plan, watch, 3)
+    assert GREEN in (tmp_path / "run.html").read_text()
+    model.broken = True
+    with pytest.warns(RuntimeWarning, match="out of luck"):
+        train(model, plan, watch, 1)
+    page = html.unescape((tmp_path / "run.html").read_text())
+    assert GREEN not in page
+    assert "not judged since step 3" in page
+    assert "RuntimeError: out of luck" in page
