@@ -1,95 +1,490 @@
-"""The commands by name, and the one that a line asks for."""
+"""The commands: sizes, seeds, rates and rules on the line; what the nouns hold in a Python file.
+
+Each is a dataclass whose fields are its options and whose ``run`` answers. What it needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
-import ast
 import importlib
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, cast, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
+import tyro
+from tyro.conf import Positional, arg
+
+from nfd.cli.setup import Setup, pairs
 from nfd.core.errors import UsageError, nearest
+from nfd.core.exits import VERDICT
+from nfd.core.files import prepare_directory
 
-if TYPE_CHECKING:  # each command is loaded when it is asked for, so that the answer to --help is quick
-    from nfd.cli.options import Options
+if TYPE_CHECKING:
+    from nfd.report.report import Report
+    from nfd.runs.sweep import Sweep
 
-COMMANDS = {
-    "study": "StudyCommand",
-    "predict": "PredictCommand",
-    "check": "CheckCommand",
-    "plan": "PlanCommand",
-    "transfer": "TransferCommand",
-    "capacity": "CapacityCommand",
-    "sweep": "SweepCommand",
-    "runs": "RunsCommand",
-    "figure": "FigureCommand",
-    "claims": "ClaimsCommand",
-    "kernel": "KernelCommand",
-    "report": "ReportCommand",
-    "explore": "ExploreCommand",
-    "data": "DataCommand",
-}
+PAGE = ("report.html", "result.json")
 
-_ABOUT = """usage: nfd COMMAND [options]; nfd COMMAND --help lists them
+_ABOUT = """usage: nfd COMMAND [SETUP.py] [options]; nfd COMMAND --help lists them
 
 Neural Feature Dynamics: deep networks at any width and depth, and their limits.
+SETUP.py is a Python file that defines make_model(width, depth) and batches.
 """
-
 _CODES = """
-Exit codes: 0 done; 1 a check failed, a law does not hold, or runs failed; 2 an error
-in your input; 70 a bug in nfd, whose traceback is kept in a file that the message names
+Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in your input
+or code; 70 a bug in nfd, whose traceback is kept in a file that the message names
 (--traceback prints it); 130 interrupted by Ctrl-C or SIGTERM."""
 
 
+def charts(*names: str) -> list[str]:
+    """The files of charts of these names."""
+    return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]
+
+
+@dataclass
+class Command:
+    """What the commands that train share."""
+
+    setup: Positional[str] = ""
+    """Python file with make_model(width, depth) and batches, or with family and task"""
+    rule: str | None = None
+    """scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner"""
+    optimizer: str | None = None
+    """adamw by default; sgd, adam, muon or another registered one"""
+    seed: int = 0
+    """of what the file draws while it is read, such as the order of a loader"""
+    out: str = ""
+    """directory for the results; by default out/ and the name of the command"""
+    workers: int | None = None
+    """number of processes; by default one for each core"""
+    executor: str = "processes"
+    """where networks are trained: processes, inline (this process) or ray (a cluster)"""
+    device: str | None = None
+    """where it computes: cpu, cuda; by default where the batches lie"""
+
+    @property
+    def name(self) -> str:
+        """The name of the command."""
+        return next(name for name, kind in COMMANDS.items() if type(self) is kind)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options as plain data, for ``result.json``."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def read(self) -> Setup:
+        """The file that was named."""
+        if not self.setup:
+            raise UsageError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
+        return Setup(self.setup, self.seed)
+
+    def directory(self, files: Sequence[str]) -> Path:
+        """OUT, ready to be written to."""
+        return prepare_directory(self.out or f"out/{self.name}", list(files))
+
+    def sweep(self, directory: Path | None) -> Sweep:
+        """Where networks are trained and kept."""
+        from nfd.runs.sweep import Sweep
+
+        return Sweep(directory, self.workers, self.executor, self.device)
+
+
+@dataclass
+class Sized(Command):
+    """What the commands over several sizes share."""
+
+    widths: tuple[int, ...] = (32, 64, 128)
+    """widths of the networks; the smallest is the base of a plain make_model"""
+    depths: tuple[int, ...] = (2, 4, 8)
+    """depths of the networks"""
+    seeds: int = 3
+    """initialisations of each network"""
+
+    @property
+    def base(self) -> tuple[int, int]:
+        """The smallest size."""
+        if not self.widths or not self.depths:
+            raise UsageError("--widths and --depths need one number or more each.")
+        return min(self.widths), min(self.depths)
+
+
+@dataclass
+class Check(Sized):
+    """Train small networks for a few steps over widths and depths, and say what scales wrongly.
+
+    Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3. Writes report.html, result.json, runs.csv,
+    meters.csv and charts to OUT. Exit code 0 if nothing collapses, grows or breaks, 1 if something does.
+    """
+
+    lr: float | None = None
+    """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
+    steps: int | None = None
+    """training steps, one per batch; by default the last of --at, or 10"""
+    at: tuple[int, ...] | None = None
+    """steps to look after, such as 1 10 100; by default the last step"""
+    noise: bool = False
+    """also estimate the noise scale of the gradients after the last step"""
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        from nfd.meters.check import check
+        from nfd.questions.check_findings import check_findings
+        from nfd.questions.late_findings import late_findings
+        from nfd.report.check import check_report
+
+        kinds = ("depth", "width", "late-depth", "late-width", "time", "alignment")
+        files = [*PAGE, "runs.csv", "meters.csv", "noise.csv", *charts(*kinds)]
+        setup, directory = self.read(), self.directory(files)
+        task = setup.task
+        task = task.first(self.steps or (max(self.at) if self.at else min(10, task.steps)))
+        family = setup.family(self.base, self.rule, self.optimizer)
+        with self.sweep(None) as sweep:
+            result = check(
+                family, task, self.widths, self.depths, self.lr, seeds=self.seeds, at=self.at, noise=self.noise,
+                sweep=sweep,
+            )  # fmt: skip
+        data = f"batches of {self.setup}"
+        found = [*check_findings(result, data), *late_findings(result, data)]
+        page = check_report(self.settings, family.name, result, found, command).write(directory, files)
+        print(result, f"Report: {page}", sep="\n")
+        return 0 if result.ok else VERDICT
+
+
+@dataclass
+class Logged(Sized):
+    """What the commands share that also answer from a table of runs."""
+
+    log: Annotated[str, arg(name="from")] = ""
+    """CSV of runs, of any framework, to answer from; nothing is trained"""
+    columns: tuple[str, ...] = ()
+    """with --from: which column holds what, such as lr=config/learning_rate; seed= ignores one"""
+
+    def named_columns(self) -> dict[str, str | None]:
+        """The columns by field."""
+        return {name: column or None for name, column in pairs("--columns", self.columns).items()}
+
+
+@dataclass
+class Transfer(Logged):
+    """Find the best learning rate at every width and depth under each rule, and what it costs to tune small.
+
+    Example: nfd transfer setup.py --widths 64 256 --depths 4 --rules standard complete-p. Writes report.html,
+    result.json, transfer.csv and charts to OUT, and every run to OUT/runs.sqlite; the same command continues after a
+    stop. With --from it answers from a table of runs.
+    """
+
+    lr: tuple[float, ...] | None = None
+    """rates of the base to begin with, in any order; extended where the best one lies at an end"""
+    rules: tuple[str, ...] | None = None
+    """rules to compare; by default that of the family"""
+    axes: tuple[str, ...] = ()
+    """settings against which to find the best rate too, such as batch_size=16,32,64; also steps, weight_decay, warmup"""
+    halving: bool = False
+    """choose rates by short trainings first"""
+    guess: float | None = None
+    """with --from: the loss that a run that diverged counts as, such as the logarithm of the vocabulary"""
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        files = [*PAGE, "transfer.csv", *charts("depth", "width", "rate-*", "loss-*")]
+        if self.log:
+            return self._from_log(command, files)
+        from nfd.questions.recommendation import recommended
+        from nfd.questions.transfer_findings import advice, sentence
+        from nfd.questions.transfer_model import transfer
+
+        setup, directory = self.read(), self.directory(files)
+        family = setup.family(self.base, self.rule, self.optimizer)
+        axes = {name: _numbers(name, values) for name, values in pairs("--axes", self.axes).items()}
+        with self.sweep(directory) as sweep:
+            answer = transfer(
+                family, setup.task, self.widths, self.depths, self.lr, rules=self.rules, seeds=self.seeds,
+                axes=axes or None, halving=self.halving, sweep=sweep,
+            )  # fmt: skip
+        advised = recommended(answer.rules)
+        more = {"recommendation": advice(advised)}
+        page = self._report(answer, command, [str(advised)], more).write(directory, files)
+        for rule in answer:
+            print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
+        print(*(f"{against}\n" for against in answer.along_settings), sep="", end="")
+        print(f"Report: {page}", advised, sep="\n")
+        return 0
+
+    def _report(self, answer: Any, command: str, more: Sequence[str], content: Mapping[str, Any]) -> Report:
+        from nfd.questions.transfer_findings import result, sentence, table, transfer_findings
+        from nfd.report.report import Report, made_by
+
+        lines = table(answer.rules)
+        return Report(
+            "Is the best learning rate of a small network that of a large one?",
+            command,
+            self.settings,
+            transfer_findings(answer),
+            [*map(sentence, answer), *answer.along_settings, *more],
+            lines,
+            closing=[made_by(command)],
+            content={"rules": result(answer.rules), **content},
+            tables={"transfer.csv": lines},
+        )
+
+    def _from_log(self, command: str, files: Sequence[str]) -> int:
+        from nfd.questions.transfer_findings import sentence
+        from nfd.questions.transfer_logs import fit_transfer
+
+        directory = self.directory(files)
+        answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
+        more = [answer.about, *answer.notes]
+        page = self._report(answer, command, more, {}).write(directory, files)
+        print(*map(sentence, answer), *more, f"Report: {page}", sep="\n")
+        return 0
+
+
+@dataclass
+class ScalingLaw(Logged):
+    """Fit the loss against width and depth, and say what growing a network buys and what the best size is.
+
+    Example: nfd scaling-law setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3 --best parameters=1M. Writes
+    report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same command continues after a
+    stop. With --from it answers from a table of runs.
+    """
+
+    seeds: int = 4
+    lr: float | None = None
+    """learning rate of the base"""
+    lengths: tuple[int, ...] | None = None
+    """numbers of steps over each of which every size is trained, for a law in tokens too"""
+    at: tuple[str, ...] = ()
+    """the network that is asked about, such as width=512 depth=16; by default the largest of the fit"""
+    best: tuple[str, ...] = ()
+    """budgets of which the best size is asked for, such as parameters=1M flops=1e15"""
+    rate: str | None = None
+    """with --from: the learning rate whose runs count, or best"""
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        from nfd.questions.capacity_answers import answers_of
+        from nfd.questions.capacity_findings import capacity_findings
+        from nfd.questions.capacity_logs import fit_scaling_law
+        from nfd.questions.capacity_model import scaling_law
+        from nfd.questions.costs import amount
+        from nfd.report.report import Report, made_by
+
+        files = [*PAGE, *charts("ceiling", "map")]
+        budgets = pairs("--best", self.best)
+        for resource, budget in budgets.items():
+            amount(resource, budget)  # can be read, before anything is trained
+        if self.log:
+            directory = self.directory(files)
+            law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
+        else:
+            setup, directory = self.read(), self.directory(files)
+            family = setup.family(self.base, self.rule, self.optimizer)
+            with self.sweep(directory) as sweep:
+                law = scaling_law(
+                    family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, lengths=self.lengths,
+                    sweep=sweep,
+                )  # fmt: skip
+        size = {name: int(value) for name, value in pairs("--at", self.at).items()}
+        answers = answers_of(law, size, budgets)
+        page = Report(
+            "How big should it be?",
+            command,
+            self.settings,
+            capacity_findings(answers),
+            [*answers.sentences, law.about, *law.notes],
+            closing=[made_by(command)],
+            content=answers.result,
+        ).write(directory, files)
+        print(*answers.sentences, law.about, *law.notes, f"Report: {page}", sep="\n")
+        return 0 if law.law.good else VERDICT
+
+
+@dataclass
+class Predict(Command):
+    """Predict the loss of the infinitely wide, and with --depth inf infinitely deep, network.
+
+    Example: nfd predict setup.py --lr 0.3 --depth 4 --width 512. Writes result.json and predict.csv to OUT, and every
+    network to OUT/runs.sqlite; the same command continues after a stop.
+    """
+
+    lr: float | None = None
+    """learning rate of the base"""
+    base: tuple[int, int] = (64, 4)
+    """width and depth of the base of a plain make_model"""
+    depth: float = math.inf
+    """number of blocks, or inf"""
+    width: int | None = None
+    """width of the networks that stand for the infinitely wide one; by default 1,024"""
+    replicates: int = 8
+    """how many of them are averaged"""
+    weights: str = "structured"
+    """structured, deferred or dense"""
+    rtol: float | None = None
+    """wanted standard error, relative to the losses; replicates are doubled until it is met"""
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        from nfd.core.files import staged, write_csv, write_json
+        from nfd.limits.predict import predict
+
+        files = ["predict.csv", "result.json"]
+        setup, directory = self.read(), self.directory(files)
+        family = setup.family(self.base, self.rule, self.optimizer)
+        depth = self.depth if self.depth == math.inf else int(self.depth)
+        with self.sweep(directory) as sweep:
+            answer = predict(
+                family, setup.task, self.lr, depth=depth, width=self.width, replicates=self.replicates,
+                weights=self.weights, rtol=self.rtol, sweep=sweep,
+            )  # type: ignore[arg-type]  # fmt: skip
+        with staged(directory) as folder:
+            write_csv(folder / "predict.csv", answer.table)
+            content = {"command": command, "config": self.settings, "rows": answer.table, "note": answer.note}
+            write_json(folder / "result.json", content)
+        print(answer, f"Result: {directory / 'result.json'}", sep="\n")
+        return 0
+
+
+@dataclass
+class Plan(Command):
+    """Plan the network of a size for training by the rates of a smaller one.
+
+    Example: nfd plan setup.py --width 1024 --depth 24 --base 64 4. Writes plan.json to OUT; nfd.Plan.load reads it.
+    With --fits it says whether a stored plan fits the network, and exits with 1 where it does not.
+    """
+
+    width: int = 256
+    """width of the network"""
+    depth: int = 4
+    """depth of the network"""
+    base: tuple[int, int] = (64, 4)
+    """width and depth that rates were tuned at"""
+    batch: tuple[float, float] | None = None
+    """of a step, in the small run and in this one: in tokens, or in samples"""
+    tokens: tuple[float, float] | None = None
+    """of the whole run, in the small run and in this one, in the unit of --batch"""
+    fits: str | None = None
+    """plan.json of an earlier plan, to compare with the network"""
+
+    def run(self, command: str) -> int:
+        """Answer; returns the exit code."""
+        from dataclasses import replace
+
+        from nfd.core.files import staged, write_json
+        from nfd.scaling.run_scaling import run_scaling
+
+        setup = self.read()
+        family = setup.family(self.base, self.rule, self.optimizer)
+        module, plan = family.outline(self.width, self.depth)
+        if self.fits:
+            return self._compare(module)
+        directory = self.directory(["plan.json", "result.json"])
+        if self.batch or self.tokens:
+            plan = replace(plan, run=run_scaling(family.law, self.batch, self.tokens, None, None, None, True))
+        with staged(directory) as folder:
+            plan.save(folder / "plan.json")
+            content = {"command": command, "config": self.settings, "plan": plan.to_dict()}
+            write_json(folder / "result.json", content)
+        print(plan, f"Plan: {directory / 'plan.json'}", sep="\n")
+        return 0
+
+    def _compare(self, module: Any) -> int:
+        from nfd.scaling.held import differences, held_by
+        from nfd.scaling.plan import Plan as Stored
+
+        plan = Stored.load(str(self.fits))
+        size = f"{self.setup} of width {self.width} and depth {self.depth}"
+        if differing := differences(held_by(module), plan.entries):
+            print(f"{self.fits} does not fit {size}: {differing} Plan it again, or build the network that was planned.")
+            return VERDICT
+        print(f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes.")
+        return 0
+
+
+@dataclass
+class ReportOf:
+    """Make one page from the results in a directory: every result.json there and below, of any command.
+
+    Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
+    """
+
+    directory: Positional[str] = ""
+    """directory with results, such as out"""
+    out: str = "out/report"
+    """directory for the page"""
+
+    def run(self, command: str) -> int:
+        """Read, draw, write, print; returns the exit code."""
+        from nfd.core.files import expanded
+        from nfd.core.ownership import check_replaceable
+        from nfd.paper.claims.page import claims_sections
+        from nfd.paper.pages import warning_sections
+        from nfd.report.overview import write_report
+        from nfd.report.results import read_results, replaceable
+
+        if not self.directory:
+            raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
+        if not replaceable(expanded(self.out)):
+            kept = str(Path(self.out) / "result.json")
+            raise UsageError(f"the page would replace a result, {kept!r}. Choose another directory with --out DIR.")
+        check_replaceable(expanded(self.out), PAGE)
+        results, problems = read_results(expanded(self.directory))
+        for problem in problems:
+            print(f"nfd: {problem}", file=sys.stderr)
+        if not results:
+            raise UsageError(f"no result in {self.directory!r}: no readable result.json there or below.")
+        out, drawers = prepare_directory(self.out), [warning_sections, claims_sections]
+        path = write_report(results, problems, self.directory, out, command, drawers)
+        drawn = sum(len(result.findings) for result in results)
+        print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
+        print(f"Report: {path}")
+        return 0
+
+
+COMMANDS: dict[str, Any] = {
+    "check": Check,
+    "transfer": Transfer,
+    "scaling-law": ScalingLaw,
+    "predict": Predict,
+    "plan": Plan,
+    "report": ReportOf,
+}
+PAPER = {"study": "StudyCommand", "figure": "FigureCommand", "claims": "ClaimsCommand"}
+
+
+def parsed(given: Sequence[str]) -> Any:
+    """The command that a line asks for, with its options."""
+    name, *rest = given
+    if name == "paper":
+        return _of_the_paper(rest)
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}.{nearest(name, [*COMMANDS, 'paper'])} See nfd --help.")
+    return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=rest)
+
+
+def _of_the_paper(given: Sequence[str]) -> Any:
+    name, *rest = given or [""]
+    if name not in PAPER:
+        raise UsageError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
+    return getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name]).parsed(name, rest)
+
+
 def overview() -> str:
-    """What ``nfd --help`` prints: the commands and the first sentence on each, read from their files unloaded."""
+    """What ``nfd --help`` prints."""
     lines = [_ABOUT]
     for name, kind in COMMANDS.items():
-        tree = ast.parse((Path(__file__).parent / f"{name}.py").read_bytes())
-        (node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
-        summary = (ast.get_docstring(node) or "").partition("\n")[0]
-        lines.append(fill(summary, 84, initial_indent=f"  {name:10}", subsequent_indent=" " * 12))
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        lines.append(fill(summary, 84, initial_indent=f"  {name:12}", subsequent_indent=" " * 14))
+    lines.append("  paper       The paper's study, figures and claims: nfd paper study | figure | claims.")
     return "\n".join([*lines, _CODES])
 
 
-def parsed(given: list[str]) -> Options:
-    """The command that ``given`` asks for; its ``--config`` file stands for options that are not given."""
-    name, *rest = given
-    if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}.{nearest(name, COMMANDS)} See nfd --help.")
-    import tyro
-
-    kind = command(name).form(rest)
-    return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=separated(kind, rest))
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(int(part) if part.strip().isdecimal() else float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None
 
 
-def command(name: str) -> type[Options]:
-    """The class of a command."""
-    return cast("type[Options]", getattr(importlib.import_module(f"nfd.cli.{name}"), COMMANDS[name]))
-
-
-def separated(kind: type[Options], arguments: Sequence[str]) -> list[str]:
-    """``--widths 64,128,256`` as three numbers, ``--rules mup,depth-mup`` as two rules; elsewhere commas are text.
-
-    Values are separated where the setting is a list of numbers or of names; what a list of free texts holds
-    (``--where width=64,128``) stays whole.
-    """
-    lists = {f"--{name.replace('_', '-')}" for name, field in kind.model_fields.items() if _is_list(field.annotation)}
-    separate, open_list = list[str](), False
-    for argument in arguments:
-        option, sign, values = argument.partition("=")
-        if argument.startswith("--"):
-            open_list = option.replace("_", "-") in lists
-            separate += [option, *values.split(",")] if open_list and sign else [argument]
-        else:
-            separate += argument.split(",") if open_list and argument.strip(",") else [argument]
-    return separate
-
-
-def _is_list(annotation: Any) -> bool:
-    """Whether a setting is a tuple of numbers or of names to choose from."""
-    parts = getattr(annotation, "__args__", ())
-    if get_origin(annotation) is tuple:
-        return str not in parts
-    return any(_is_list(part) for part in parts)

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 from nfd import __version__
 from nfd.core.errors import LESS_MEMORY, UsageError, first_line, out_of_memory
+from nfd.core.exits import INPUT, INTERRUPTED, OURS
 from nfd.core.origin import in_users_code, is_ours, of_the_package
 from nfd.core.text import visible
-
-VERDICT, INPUT, OURS, INTERRUPTED = 1, 2, 70, 130  # 70 is EX_SOFTWARE of sysexits.h
 
 # What the system says of disks, directories and limits, whoever asked.
 _CIRCUMSTANCES = (

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from types import ModuleType, TracebackType
+from types import TracebackType
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OF_OTHERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -16,20 +14,9 @@ _TORCH = f"{os.sep}torch{os.sep}"
 _users: set[str] = set()  # files of the modules that the user named, and of what these imported
 
 
-def import_users(name: str) -> ModuleType:
-    """Import a module that the user named; its code, and what it imports from beside it, is the user's from here on."""
-    before, top = set(sys.modules), name.partition(".")[0]
-    try:
-        return importlib.import_module(name)
-    except BaseException as error:
-        _users.update(file for file in _files(error.__traceback__) if not _of_others(file))
-        raise
-    finally:
-        new = [m for m in [*sys.modules] if m not in before or m == name]
-        for module in new:
-            file = getattr(sys.modules[module], "__file__", None)
-            if file and (module.partition(".")[0] == top or not _of_others(file)) and not file.startswith(_OURS):
-                _users.add(file)
+def users_file(path: str) -> None:
+    """Know a file as the user's, wherever it lies."""
+    _users.add(path)
 
 
 def is_ours(error: BaseException) -> bool:

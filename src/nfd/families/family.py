@@ -13,7 +13,6 @@ from nfd.core.defaults import BASE, OPTIMIZER, RESOLUTION, RULE
 from nfd.core.errors import (
     MOST,
     WIDEST,
-    InputError,
     InputTypeError,
     check_callable,
     check_choice,

@@ -13,7 +13,6 @@ from torch import nn
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
-from nfd.families.member import Member
 from nfd.families.paper import PaperMember
 from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet

@@ -59,7 +59,7 @@ def write_figures(
     return Report(
         f"{_FIGURES}, on {data}",
         command,
-        config,
+        config.model_dump(),
         [],
         opening=[*_warning(config), *(section for _, section in drawn)],
         closing=[
@@ -67,6 +67,7 @@ def write_figures(
             made_by(command, "The same command draws again without training."),
         ],
         content={"findings": plain([finding for findings, _ in drawn for finding in findings])},
+        texts={"config.toml": config.toml()},
     ).write(directory)
 
 
@@ -94,12 +95,12 @@ def write_claims(
     return Report(
         _CLAIMS,
         command,
-        config,
+        config.model_dump(),
         [],
         opening=[*_warning(config), Section("How", [intro]), claims_section(rows)],
         closing=_beside(beside),
         content={"data": data, "rows": list(rows)},
-        texts={"claims.md": claims_page(config, rows, data, command)},
+        texts={"config.toml": config.toml(), "claims.md": claims_page(config, rows, data, command)},
     ).write(directory)
 
 

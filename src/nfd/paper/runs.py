@@ -151,7 +151,14 @@ def _family(config: RunConfig) -> Family:
 
 @lru_cache(maxsize=8)
 def _task(
-    name: str, directory: str | None, size: int | None, seed: int, batch: int, steps: int, metered: bool, momentum: float
+    name: str,
+    directory: str | None,
+    size: int | None,
+    seed: int,
+    batch: int,
+    steps: int,
+    metered: bool,
+    momentum: float,
 ) -> Task:
     dataset = dataset_named(name, directory, size, seed)
     tests = slice(TESTED if metered else None)

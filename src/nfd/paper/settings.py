@@ -207,7 +207,7 @@ class StudyConfig(TrainingConfig):
 
     depths: Annotated[Ascending, AfterValidator(doubling)] = (2, 4, 8, 16)
     """numbers of residual blocks L, ascending; infinite depth is extrapolated from the last two, L and 2L"""
-    limit_width: Width = 2048
+    limit_width: Count = 2048
     """width of the networks that stand for the infinitely wide one"""
     replicates: Annotated[int, Field(strict=True, ge=3)] = 6
     """how many of those are averaged; 3 at least"""
@@ -229,5 +229,3 @@ class StudyConfig(TrainingConfig):
                 f"limit_width must be at least twice the largest of widths, {self.widths[-1]}, to stand for infinity; "
                 f"got {self.limit_width}."
             )
-
-

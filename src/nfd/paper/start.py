@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from nfd import ResNet
 from nfd.core import rms, stream_variances
-from nfd.paper.spectra import first_gradient
 from nfd.nets import Network
+from nfd.paper.spectra import first_gradient
 
 
 def at_start(net: Network, x: Tensor) -> tuple[dict[str, float], dict[str, Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 from nfd.core.statistics import mean
 from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
-from nfd.questions.findings.finding import Axes, Finding, columns, numbers
+from nfd.questions.finding import Axes, Finding, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.rule_transfer import in_words, rate_in_words
 from nfd.questions.transfer import Transfer

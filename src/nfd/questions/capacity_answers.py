@@ -11,7 +11,7 @@ from nfd.questions.budget import BestSize, BestSplit, Returns, returns
 from nfd.questions.capacity import Capacity
 from nfd.questions.capacity_sweep import budgets_of
 from nfd.questions.costs import Resource
-from nfd.questions.findings.finding import numbers
+from nfd.questions.finding import numbers
 from nfd.questions.sweep_settings import SizeConfig
 
 

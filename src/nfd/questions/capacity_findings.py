@@ -11,7 +11,7 @@ from nfd.questions.budget import BestSize, SizeLaw
 from nfd.questions.capacity import Horizons, mean_of
 from nfd.questions.capacity_answers import Answers
 from nfd.questions.costs import Cost, Costs
-from nfd.questions.findings.finding import Axes, Finding, SeriesRole, columns
+from nfd.questions.finding import Axes, Finding, SeriesRole, columns
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map

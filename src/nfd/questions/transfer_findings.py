@@ -9,7 +9,7 @@ from typing import Any
 from nfd.core.statistics import mean
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
-from nfd.questions.findings.finding import Axes, Finding, Row, columns, numbers
+from nfd.questions.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import Recommendation
 from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict, in_words, rate_in_words, signed

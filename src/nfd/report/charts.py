@@ -15,7 +15,7 @@ import altair as alt
 from nfd.core.files import write_bytes, write_csv
 from nfd.core.tables import Row
 from nfd.core.text import visible
-from nfd.questions.findings.finding import Axes, Finding
+from nfd.questions.finding import Axes, Finding
 from nfd.report.labels import end_labels
 from nfd.report.series import Series, references, styled
 from nfd.report.stills import still

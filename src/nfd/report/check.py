@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from nfd.core.tables import Row
 from nfd.meters.outcome import MEANINGS, Check
-from nfd.questions.findings.finding import Finding
-from nfd.questions.next_steps import NextStep
+from nfd.questions.finding import Finding
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
-from nfd.runs.model_settings import CheckConfig
 
-_NESTED = ("events", "first", "start", "unread", "rows", "readings", "noise")
+_NESTED = ("events", "first", "start", "unread", "rows", "readings", "noise", "draws", "print")
 
 
 def check_report(
-    config: CheckConfig,
-    model: str,
-    check: Check,
-    findings: Sequence[Finding],
-    command: str,
-    steps: Sequence[NextStep] = (),
+    settings: Mapping[str, Any], model: str, check: Check, findings: Sequence[Finding], command: str
 ) -> Report:
-    """The report of a check of ``model``, with what to do next, ``runs.csv`` and ``meters.csv``."""
+    """The report of a check of ``model``, with ``runs.csv`` and ``meters.csv``."""
     broken = [Section("What went wrong", [], points=check.events)] if check.events else []
     meanings = [f"{name.replace('_', ' ')}: {meaning}." for name, meaning in MEANINGS.items()]
     runs = [_flat(run) for run in check.runs]
     return Report(
         f"How {model} scales",
         command,
-        config,
+        settings,
         findings,
         opening=broken,
-        next_steps=steps,
         closing=[
             Section("What the meters are", [], points=meanings, folded=True),
             made_by(command),

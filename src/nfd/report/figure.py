@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from nfd.questions.findings.finding import Finding
+from nfd.questions.finding import Finding
 from nfd.report.charts import Chart, chart_of
 from nfd.report.section import Panel, Section
 from nfd.report.thinning import left_out

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.questions.findings.finding import Finding, plain
-from nfd.questions.next_steps import NextStep
+from nfd.questions.finding import Finding, plain
 from nfd.report.charts import Chart, write_charts
 from nfd.report.figure import finding_section
 from nfd.report.page import page
 from nfd.report.section import Section
-from nfd.runs.config import Config
 
 
 @dataclass(frozen=True)
@@ -23,53 +21,47 @@ class Report:
 
     Attributes:
         title: heading of the page. command: what the user typed.
-        config: settings that repeat the command.
+        settings: what decided the numbers, as plain data.
         findings: each becomes a section with a chart.
         answers: sentences that open the page, with the rows of ``lines`` below them.
         opening, closing: sections before the answers, and after all others.
-        next_steps: the next commands, after the findings.
         content: what ``result.json`` holds beside title, settings, command and findings.
         tables: rows of CSV files, texts: content of other files; by file name.
     """
 
     title: str
     command: str
-    config: Config
+    settings: Mapping[str, Any]
     findings: Sequence[Finding]
     answers: Sequence[str] = ()
     lines: Sequence[Mapping[str, Any]] = ()
     opening: Sequence[Section] = ()
     closing: Sequence[Section] = ()
-    next_steps: Sequence[NextStep] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path, files: Iterable[str] = ()) -> Path:
-        """Write page, ``result.json``, ``config.toml``, tables and charts, all or nothing; returns the page's path.
+        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path.
 
         ``files``: all that the command may write; those that an earlier report left are removed.
         """
         with staged(directory, replaced=files) as folder:
-            write_text(folder / "config.toml", self.config.toml())
             drawn = write_charts(self.findings, folder)
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
             for name, text in self.texts.items():
                 write_text(folder / name, text)
             write_text(folder / "report.html", page(self.title, self._sections(drawn)))
-            head = {"title": self.title, "config": self.config.model_dump(), "command": self.command}
+            head = {"title": self.title, "config": dict(self.settings), "command": self.command}
             numbers = {"answers": list(self.answers), "findings": plain(self.findings), **self.content}
-            steps = {"next": [asdict(step) for step in self.next_steps]} if self.next_steps else {}
-            write_json(folder / "result.json", head | numbers | steps)
+            write_json(folder / "result.json", head | numbers)
         return directory / "report.html"
 
     def _sections(self, drawn: Mapping[str, Chart]) -> list[Section]:
         answers = [Section("In short", [], points=self.answers, table=self.lines)] if self.answers else []
         findings = [finding_section(finding, drawn[finding.name]) for finding in self.findings]
-        snippets = [(step.purpose, step.command) for step in self.next_steps]
-        following = [Section("What to do next", [], snippets=snippets)] if snippets else []
-        return [*self.opening, *answers, *findings, *following, *self.closing]
+        return [*self.opening, *answers, *findings, *self.closing]
 
 
 def made_by(command: str, *more: str) -> Section:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError
-from nfd.questions.findings.finding import Finding
+from nfd.questions.finding import Finding
 
 FILE = "result.json"
 REPORT = "report_of"  # the key by which the result of a report is known: a report shows no other

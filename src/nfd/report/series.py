@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from nfd.core.tables import Row
-from nfd.questions.findings.finding import Axes, SeriesRole
+from nfd.questions.finding import Axes, SeriesRole
 from nfd.report.tidy import drawable, series_of
 
 _SOLID = (1, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nfd.core.tables import Row
-from nfd.questions.findings.finding import Axes, Finding
+from nfd.questions.finding import Axes, Finding
 from nfd.report.tidy import drawable, series_of
 
 MOST_ROWS = 5000

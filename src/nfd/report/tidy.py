@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from nfd.core.tables import Row
 from nfd.core.text import visible
-from nfd.questions.findings.finding import Axes
+from nfd.questions.finding import Axes
 
 Point = dict[str, Any]
 Span = tuple[float, float]

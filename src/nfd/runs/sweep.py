@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -124,6 +125,10 @@ class Sweep:
     def missing(self, trials: Iterable[Trial]) -> int:
         """The number of these trials that are not yet stored."""
         return len({trial.key for trial in trials} - self._trained)
+
+    def record(self, trial: Trial) -> Record:
+        """The record of a stored trial, with its curves."""
+        return replace(self.store.record(trial.key), curves={**self.store.curves(trial.key)})
 
     def curves(self, trial: Trial) -> dict[str, Tensor]:
         """All curves of a trial, by name."""

@@ -19,7 +19,6 @@ from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.optimizers import optimizer_named, stacked_optimizer_named, stacked_options
 from nfd.training.task import FROM_GROUPS, Task
 
-
 Judged = list[tuple[float, float]]
 """Mean loss and accuracy of one network, or of each of several; an accuracy is not a number where there is none."""
 

@@ -32,7 +32,7 @@ _WORK_OF_MUON = 5e6  # whose own products are smaller
 _STEPS = 2
 _ROUNDING = 1e-5  # of a loss
 _ROUNDING_OF_MUON = 1e-3  # whose products are in 16 bits
-_DECIDED: dict[tuple[str, str, int, int], "Together"] = {}  # by family, task and size: it takes two small trainings
+_DECIDED: dict[tuple[str, str, int, int], Together] = {}  # by family, task and size: it takes two small trainings
 
 
 class Alone(Enum):

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from nfd.core.cache import cached_path, keep
+from nfd.core import cached_path, keep
 
 
 class Cache:

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nfd.core.errors import InputError
-from nfd.core.files import expanded
-from nfd.data.dataset import Dataset, Images
+from nfd.core import InputError, expanded
+from nfd.data import Dataset, Images
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ARCHIVE = "cifar-10-binary.tar.gz"

@@ -17,11 +17,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from nfd.core.errors import InputError
-from nfd.core.files import expanded
-from nfd.core.progress import bar
+from nfd.core import InputError, bar, expanded
+from nfd.data import Dataset, Images
 from nfd.paper.data.cache import Cache
-from nfd.data.dataset import Dataset, Images
 
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

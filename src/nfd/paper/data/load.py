@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, check_choice
-from nfd.core.names import Data
+from nfd.core import Data, InputError, check_choice, undisturbed
+from nfd.data import Dataset, digits
 from nfd.paper.data.cifar10 import cifar10
-from nfd.data.dataset import Dataset
-from nfd.data.digits import digits
 from nfd.paper.data.images import image_folders
 
 NAMES: tuple[Data, ...] = get_args(Data)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Interval, interval
-from nfd.core.tables import Row
-from nfd.questions.findings.finding import Axes, Finding, columns, depth_name
-from nfd.questions.findings.outputs import mean_loss, progress, whole, wide
-from nfd.questions.study import NARROW, Study
+from nfd.core import Interval, Row, interval
+from nfd.paper.findings.outputs import mean_loss, progress, whole, wide
+from nfd.paper.study import NARROW, Study
+from nfd.questions import Axes, Finding, columns, depth_name
 
 _AXES = Axes("depth", "gap", "depth", "loss of independent minus shared feedback (nats)", "named")
 

@@ -1,44 +1,37 @@
 """The main job: how a residual network trains when infinitely wide and deep, and how far real ones are from that.
 
 A study measures in units (one ensemble, one size of real networks, one set of two-layer networks). Its networks are
-runs of a sweep, so that an interrupted study has partial results and continues when it is started again. What it
-says is in ``questions.findings``.
+trials of a sweep, so that an interrupted study has partial results and continues when it is started again. What it
+says is in ``nfd.paper.findings``.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 import nfd
-from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, check_device
-from nfd.core.machine import bytes_of, peak_memory
-from nfd.core.names import Block, Feedback, NetworkWeights, RuleName
-from nfd.core.random import derive, generator
-from nfd.core.statistics import interval, mean
-from nfd.core.tables import rows_as_text
-from nfd.data.dataset import Dataset
-from nfd.data.load import load
-from nfd.limits.cost import within
-from nfd.limits.ensemble import Ensemble, Replicate, Trajectory, replicates
-from nfd.limits.problem import Problem, problem
-from nfd.meters.updates import UPDATES
-from nfd.runs.replicates import Replicates
-from nfd.runs.settings import StudyConfig
-from nfd.runs.sweep import Sweep
-from nfd.training.losses import cross_entropy
+from nfd import Family, Observation, Observer, ResNet, Sweep, Task, Trial
+from nfd.core import Feedback, RuleName, derive, generator, interval, mean, peak_memory, rows_as_text
+from nfd.data import Dataset
+from nfd.families import Member, networks
+from nfd.limits import Outputs
+from nfd.meters import UPDATES, Baseline
+from nfd.paper.data.load import load
+from nfd.paper.settings import StudyConfig
+from nfd.store import Record
+from nfd.training import Step, cross_entropy
 
 LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
 NARROW = 4  # the width bias is measured against networks this many times narrower
-_MEMORY = bytes_of("8 GiB")
+WEIGHTS = "structured"  # of the networks that stand for infinitely wide ones
 _CERTIFICATES = 10  # narrow networks with Gaussian weights that certify structured ones, of every kind of feedback
 _PROBES = 64  # test samples on which updates are measured
 
@@ -73,8 +66,35 @@ class _Unit:
     """One piece of what is measured: its name, its networks, and what keeps what they gave."""
 
     name: str
-    replicates: Sequence[Replicate]
-    keep: Callable[[Sequence[Trajectory]], None]
+    trials: Sequence[Trial]
+    keep: Callable[[Sequence[Record]], None]
+
+
+@dataclass(frozen=True)
+class BlockUpdates(Observer):
+    """Updates on probes ``[P, d]`` after the first step and after the last."""
+
+    probes: Tensor = field(repr=False)
+    seed: int
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"probes": list(self.probes.shape), "seed": self.seed}
+
+    def begin(self, member: Member, task: Task) -> Observation:
+        return _BlockUpdates(Baseline(member, self.probes.to(task.device)), task.steps)
+
+
+class _BlockUpdates(Observation):
+    def __init__(self, baseline: Baseline, steps: int) -> None:
+        self.baseline, self.steps, self.rows = baseline, steps, list[dict[str, Any]]()
+
+    def after(self, row: Step) -> None:
+        if row.step in (0, self.steps - 1) and not row.diverged:
+            self.rows.append({"steps": row.step + 1, **self.baseline.updates()})
+
+    def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
+        return {}, {}, self.rows
 
 
 class Study:
@@ -83,25 +103,25 @@ class Study:
     ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there is.
     """
 
-    @undisturbed()
     def __init__(self, config: StudyConfig, *, device: str = "cpu", progress: bool = False) -> None:
-        self.config, self.device = config, check_device(device)
+        self.config, self.device = config, torch.device(device)
         self.measured = Measured()
         self.dataset: Dataset = load(
             config.data, config.data_dir, image_size=config.image_size, seed=config.seed, progress=progress
         )
         batches = self.dataset.batches(config.batch, config.steps, config.seed)
         self.inputs, self.targets = (x.to(self.device) for x in batches)
+        self.task = Task(list(zip(self.inputs, self.targets, strict=True)))
 
-    @undisturbed()
     def measure(self, sweep: Sweep) -> Measured:
-        """Have every network trained that is not stored yet, the most telling first."""
-        units, networks = list(self._units()), Replicates(sweep)
-        try:
-            networks.run([replicate for unit in units for replicate in unit.replicates], "study")
-        finally:
-            for unit in units:
-                self._keep(unit, networks)
+        """Have every network trained that is not stored yet."""
+        units = list(self._units())
+        with sweep:
+            try:
+                sweep.run_all({"study": [trial for unit in units for trial in unit.trials]}, "study")
+            finally:
+                for unit in units:
+                    self._keep(unit, sweep)
         self.measured.complete = True
         return self.measured
 
@@ -109,29 +129,10 @@ class Study:
         """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
         return cross_entropy(outputs, self.targets.cpu())
 
-    @cached_property
-    def weights(self) -> NetworkWeights:
-        """How the networks that stand for infinitely wide ones hold their weights: the cheaper way, for all alike."""
-        c = self.config
-        given = self._limit_problem("shared")
-        way = within(given, c.limit_width, c.depths[-1], _MEMORY, get_args(NetworkWeights))
-        if way is None:
-            raise InputError(
-                f"limit_width={c.limit_width} at depth {c.depths[-1]} needs more than 8 GiB. Lower limit_width, "
-                "depths, steps or batch."
-            )
-        return way.weights
-
     @property
     def narrow_width(self) -> int:
         """Width of the networks that show what ``limit_width`` adds, and of those that certify structured weights."""
         return max(1, self.config.limit_width // NARROW)
-
-    @cached_property
-    def exact_weights(self) -> NetworkWeights:
-        """How the networks that certify structured ones hold their weights, which have the law of Gaussian ones."""
-        way = within(self._limit_problem("shared"), self.narrow_width, self.config.depths[-2], _MEMORY)
-        return "deferred" if way is None else way.weights
 
     def facts(self) -> dict[str, Any]:
         """What ran, where, and on what."""
@@ -142,7 +143,7 @@ class Study:
             "training_samples": len(self.dataset.train),
             "inputs_and_classes": f"{self.inputs.shape[2]} and {len(self.dataset.classes)}",
             "samples_seen": c.steps * c.batch,
-            "weights_of_the_limit": self.weights,
+            "weights_of_the_limit": WEIGHTS,
             "seconds": {name: round(value, 2) for name, value in self.measured.seconds.items()},
             "total_seconds": round(sum(self.measured.seconds.values()), 1),
             "peak_memory_gib": round(peak_memory() / 2**30, 2),
@@ -187,94 +188,86 @@ class Study:
 
     # ---- the units -------------------------------------------------------------------------------------------
 
-    def _keep(self, unit: _Unit, networks: Replicates) -> None:
-        trajectories = networks.kept(unit.replicates)
-        if trajectories is not None:
-            unit.keep(trajectories)
-            self.measured.seconds[unit.name] = sum(trajectory.seconds for trajectory in trajectories)
+    def _keep(self, unit: _Unit, sweep: Sweep) -> None:
+        if sweep.missing(unit.trials):
+            return
+        records = [sweep.record(trial) for trial in unit.trials]
+        unit.keep(records)
+        self.measured.seconds[unit.name] = sum(record.seconds for record in records)
 
     def _units(self) -> Iterator[_Unit]:
         c, measured = self.config, self.measured
+        size = self.narrow_width, c.depths[-2]
         for feedback in LIMITS:
-            given = self._limit_problem(feedback)
             for depth in c.depths:
                 name = f"infinitely wide, {feedback} feedback, depth {depth}"
-                asked = self._limit(given, c.limit_width, depth, self.weights, c.replicates)
-                yield _Unit(name, asked, partial(_keep_outputs, asked, measured.limits, (feedback, depth)))
-            certificates = _CERTIFICATES if self.weights == "structured" else 0
-            size, count = (self.narrow_width, c.depths[-2]), max(c.replicates, certificates)
-            narrow = self._limit(given, *size, self.weights, count)
-            keep = partial(_keep_outputs, narrow, measured.narrow, feedback)
-            yield _Unit(f"width bias, {feedback} feedback", narrow, keep)
-            if certificates:
-                exact = self._limit(given, *size, self.exact_weights, certificates)
-                keep = partial(_keep_outputs, exact, measured.exact, feedback)
-                yield _Unit(f"certificate, {feedback} feedback", exact, keep)
+                wide = self._limit(feedback, c.limit_width, depth, c.replicates)
+                yield self._outputs(name, wide, measured.limits, (feedback, depth))
+            narrow = self._limit(feedback, *size, max(c.replicates, _CERTIFICATES))
+            yield self._outputs(f"width bias, {feedback} feedback", narrow, measured.narrow, feedback)
+            exact = self._limit(feedback, *size, _CERTIFICATES, "dense")
+            yield self._outputs(f"certificate, {feedback} feedback", exact, measured.exact, feedback)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
-            given = self._problem("shared", "two-layer", rule)
             for depth in c.block_depths:
-                yield self._block(given, depth)
+                yield self._block(rule, depth)
 
-    def _limit(self, given: Problem, width: int, depth: int, weights: NetworkWeights, count: int) -> list[Replicate]:
-        """Networks of the seeds of those that stand for infinitely wide ones."""
-        return replicates(given, width, depth, weights, range(count), derive(self.config.seed, "limit"))
+    def _outputs(self, name: str, trials: Sequence[Trial], kept: dict[K, Tensor], key: K) -> _Unit:
+        shape = self.config.steps, self.config.batch, len(self.dataset.classes)
+        return _Unit(name, trials, partial(_keep_outputs, shape, kept, key))
+
+    def _limit(self, feedback: Feedback, width: int, depth: int, count: int, weights: Any = WEIGHTS) -> list[Trial]:
+        """Networks that stand for infinitely wide ones: one Brownian path at all depths, drawn at the last but one."""
+        family = self._family(feedback=feedback, coupled=self.config.depths[-2])
+        seeds = [derive(derive(self.config.seed, "limit"), "replicate", width, index) for index in range(count)]
+        return [self._trial(family, width, depth, seed, Outputs(), weights) for seed in seeds]
 
     def _real_units(self) -> Iterator[_Unit]:
-        given = self._problem("shared", "one-layer", "depth-mup")
-        indices, seed = range(self.config.seeds), derive(self.config.seed, "real")
-        for depth in reversed(self.config.depths):
-            for width in self.config.widths:
-                asked = replicates(given, width, depth, "dense", indices, seed)
-                keep = partial(_keep_outputs, asked, self.measured.real, (depth, width))
-                yield _Unit(f"real networks, width {width}, depth {depth}", asked, keep)
+        c, family = self.config, self._family()
+        for depth in reversed(c.depths):
+            for width in c.widths:
+                seeds = [derive(derive(c.seed, "real"), "replicate", width, index) for index in range(c.seeds)]
+                trials = [self._trial(family, width, depth, seed, Outputs()) for seed in seeds]
+                name = f"real networks, width {width}, depth {depth}"
+                yield self._outputs(name, trials, self.measured.real, (depth, width))
 
-    def _block(self, given: Problem, depth: int) -> _Unit:
+    def _block(self, rule: RuleName, depth: int) -> _Unit:
         """Two-layer networks whose updates are measured."""
-        c = self.config
+        c, family = self.config, self._family(block="two-layer", rule=rule)
         seeds = [derive(c.seed, "block", index) for index in range(c.block_seeds)]
-        asked = [Replicate(given, c.block_width, depth, "dense", seed, self._probes) for seed in seeds]
+        observer = BlockUpdates(self._probes, c.seed)
 
-        def keep(trajectories: Sequence[Trajectory]) -> None:
-            for index, trajectory in enumerate(trajectories):
-                about: dict[str, Any] = {"rule": given.rule, "depth": depth, "index": index}
-                self.measured.blocks += [{**about, "steps": k, **row} for k, row in trajectory.updates.items()]
-                if trajectory.diverged_at is not None:
-                    self.measured.blocks.append(about | {"steps": c.steps, "diverged_at": trajectory.diverged_at})
+        def keep(records: Sequence[Record]) -> None:
+            for index, record in enumerate(records):
+                about: dict[str, Any] = {"rule": rule, "depth": depth, "index": index}
+                self.measured.blocks += [{**about, **row} for row in record.observed[0]]
+                if "diverged_at" in record.metrics:
+                    end = int(record.metrics["diverged_at"])
+                    self.measured.blocks.append(about | {"steps": c.steps, "diverged_at": end})
 
-        return _Unit(f"two-layer blocks, {given.rule}, depth {depth}", asked, keep)
+        trials = [self._trial(family, c.block_width, depth, seed, observer) for seed in seeds]
+        return _Unit(f"two-layer blocks, {rule}, depth {depth}", trials, keep)
+
+    def _trial(
+        self, family: Family, width: int, depth: int, seed: int, observer: Observer, weights: Any = "dense"
+    ) -> Trial:
+        return Trial(family, self.task, width, depth, seed, self.config.eta_c, weights=weights, observe=(observer,))
 
     @cached_property
     def _probes(self) -> Tensor:
         pixels = self.dataset.test.pixels
         order = torch.randperm(len(pixels), generator=generator(self.config.seed, "probe"))
-        return self.dataset.normalised(pixels[order[:_PROBES]]).to(self.device)
+        return self.dataset.normalised(pixels[order[:_PROBES]])
 
-    def _limit_problem(self, feedback: Feedback) -> Problem:
-        """Of the limits: one Brownian path at all depths, drawn at the last but one."""
-        return self._problem(feedback, "one-layer", "depth-mup", coupled=self.config.depths[-2])
-
-    def _problem(self, feedback: Feedback, block: Block, rule: RuleName, *, coupled: int = False) -> Problem:
-        c = self.config
-        return problem(
-            self.inputs,
-            self.targets,
-            loss="cross-entropy",
-            classes=len(self.dataset.classes),
-            horizon=c.horizon,
-            activation=c.activation,
-            block=block,
-            eta_c=c.eta_c,
-            momentum=0.0,
-            feedback=feedback,
-            rule=rule,
-            device=self.device,
-            coupled=coupled,
-        )
+    def _family(self, *, rule: RuleName = "depth-mup", **settings: Any) -> Family:
+        c, sizes = self.config, (self.inputs.shape[2], len(self.dataset.classes))
+        return networks(ResNet, *sizes, rule=rule, horizon=c.horizon, activation=c.activation, **settings)
 
 
-def _keep_outputs(
-    asked: Sequence[Replicate], kept: dict[K, Tensor], key: K, trajectories: Sequence[Trajectory]
-) -> None:
-    kept[key] = Ensemble.of(asked, trajectories).outputs.cpu()
+def _keep_outputs(shape: tuple[int, ...], kept: dict[K, Tensor], key: K, records: Sequence[Record]) -> None:
+    outputs = torch.full((len(records), *shape), torch.nan, dtype=torch.float64)
+    for own, record in zip(outputs, records, strict=True):
+        seen = torch.as_tensor(record.curves["outputs"]).double().view(-1, *shape[1:])
+        own[: len(seen)] = seen
+    kept[key] = outputs

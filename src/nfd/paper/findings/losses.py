@@ -7,12 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nfd.core.names import Feedback
-from nfd.core.statistics import interval, jackknife, standard_errors, stderr, student
-from nfd.core.tables import Row
-from nfd.limits.depth import extrapolated
-from nfd.questions.findings.finding import INFINITE, Axes, Finding, SeriesRole, depth_name
-from nfd.questions.findings.outputs import (
+from nfd.core import Feedback, Row, interval, jackknife, standard_errors, stderr, student
+from nfd.limits import extrapolated
+from nfd.paper.findings.outputs import (
     divergence,
     mean_loss,
     progress,
@@ -21,7 +18,8 @@ from nfd.questions.findings.outputs import (
     wide,
     width_bias,
 )
-from nfd.questions.study import Study
+from nfd.paper.study import Study
+from nfd.questions import INFINITE, Axes, Finding, SeriesRole, depth_name
 
 _AXES = Axes(
     "step", "loss", "step", "training loss before the step (nats)", "curves",
@@ -148,7 +146,7 @@ def _certificate(study: Study, feedback: Feedback) -> list[str]:
     apart = structured_less_exact(study, feedback)
     if apart is None:
         return []
-    pairs, width, weights = len(study.measured.exact[feedback]), study.narrow_width, study.exact_weights
+    pairs, width, weights = len(study.measured.exact[feedback]), study.narrow_width, "dense"
     return [
         f"These networks have structured weights. {pairs} of width {width:,} and depth {study.config.depths[-2]} were "
         f"trained with {weights} weights too, which have the exact law of a Gaussian matrix, from the same U and V: "

@@ -10,23 +10,22 @@ import torch
 from nfd.core.statistics import interval
 from nfd.core.tables import Row
 from nfd.meters.outcome import Check, meaning_of, slope_of
-from nfd.meters.verdict import LIMITS, THRESHOLDS, Axis
-from nfd.questions.findings.finding import Axes, Finding, columns
-from nfd.runs.model_settings import CheckConfig
+from nfd.meters.verdict import AXES, LIMITS, THRESHOLDS, Axis
+from nfd.questions.finding import Axes, Finding, columns
 
 _CAPTION = (
     "Geometric means over networks, over that of the smallest; bars: 95 % intervals. Rule {rule!r}, {optimizer}, "
-    "{rate_name} = {lr:g}, after {steps} steps, {seeds} seeds, {data}. {thresholds}"
+    "lr = {lr:g}, after {steps} steps, {seeds} seeds, {data}. {thresholds}"
 )
 
 
-def check_findings(config: CheckConfig, check: Check, data: str) -> list[Finding]:
+def check_findings(check: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter after the last step against size, relative to the smallest network."""
-    about = {name: getattr(check, name) for name in ("rule", "optimizer", "rate_name", "lr", "seeds", "steps")}
+    about = {name: getattr(check, name) for name in ("rule", "optimizer", "lr", "seeds", "steps")}
     caption = _CAPTION.format(**about, data=data, thresholds=" ".join([THRESHOLDS, LIMITS, *check.notes]))
-    axes: tuple[tuple[Axis, Sequence[int]], ...] = (("depth", config.depths), ("width", config.widths))
     findings = []
-    for axis, sizes in axes:
+    for axis in reversed(AXES):
+        sizes = sorted({run[axis] for run in check.runs})
         trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
         rows = [row for trend in trends for row in _points(check, axis, sizes, trend["meter"])]
         if rows:

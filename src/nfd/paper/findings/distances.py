@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import UNKNOWN, intervals, log_slope, squared_distances, systematic_squares
-from nfd.core.tables import Row
-from nfd.questions.findings.finding import (
+from nfd.core import UNKNOWN, Row, intervals, log_slope, squared_distances, systematic_squares
+from nfd.paper.findings.outputs import divergence, real, wide
+from nfd.paper.study import Study
+from nfd.questions import (
     INFINITE,
     Axes,
     Finding,
@@ -27,8 +28,6 @@ from nfd.questions.findings.finding import (
     slope_row,
     slope_table,
 )
-from nfd.questions.findings.outputs import divergence, real, wide
-from nfd.questions.study import Study
 
 _WIDE = "infinitely wide"
 _TITLE = "RMS distance of outputs to the limit"

@@ -14,8 +14,8 @@ from nfd.meters.outcome import Check, meaning_of, slope_of
 from nfd.meters.table import METERS
 from nfd.meters.updates import ALIGNMENT
 from nfd.meters.verdict import AXES, Axis
-from nfd.questions.findings.check import meter_name
-from nfd.questions.findings.finding import Axes, Finding, columns, listed
+from nfd.questions.check_findings import meter_name
+from nfd.questions.finding import Axes, Finding, columns, listed
 
 _NONE = "no alignment, n^-1/2"
 
@@ -23,8 +23,7 @@ _NONE = "no alignment, n^-1/2"
 def late_findings(check: Check, data: str) -> list[Finding]:
     """Charts of a check that looked at several steps; none where it looked at the last alone."""
     about = (
-        f"Rule {check.rule!r}, {check.optimizer}, {check.rate_name} = {check.lr:g}, {check.seeds} seeds, {data}; "
-        "bars: 95 % intervals."
+        f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}; bars: 95 % intervals."
     )
     findings = [finding for axis in AXES if (finding := _exponents(check, axis, about)) is not None]
     if check.growth:

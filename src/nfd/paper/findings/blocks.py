@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nfd.core.names import RuleName
-from nfd.core.statistics import log_slope, mean
-from nfd.core.tables import Row
-from nfd.meters.verdict import THRESHOLDS
-from nfd.questions.findings.finding import Axes, Finding, columns, fitted, listed, power, slope_table
-from nfd.questions.study import BLOCK_RULES, Study
+from nfd.core import Row, RuleName, log_slope, mean
+from nfd.meters import THRESHOLDS
+from nfd.paper.study import BLOCK_RULES, Study
+from nfd.questions import Axes, Finding, columns, fitted, listed, power, slope_table
 
 _RULES: dict[RuleName, str] = {"depth-mup": "uniform rates", "depth-mup-inner": "Eq. 8"}
 _METERS = {

@@ -1,4 +1,4 @@
-"""``nfd figure``: the figures of the paper."""
+"""``nfd paper figure``: the figures of the paper."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Literal
 
 import tyro
 
-from nfd.cli.options import PAGE
-from nfd.cli.sweeping import SweepOptions
-from nfd.core.errors import UsageError
+from nfd.core import UsageError, expanded, prepare_directory
+from nfd.paper.commands.options import PAGE, Options
 from nfd.paper.config import FigureConfig
 
 
-class PaperOptions(SweepOptions, FigureConfig):
+class PaperOptions(Options, FigureConfig):
     """Options that the commands of the paper share: they keep its networks in one place."""
 
     store: str | None = None
@@ -24,7 +23,6 @@ class PaperOptions(SweepOptions, FigureConfig):
         return ["figure-*.html"]
 
     def check_used(self, config: FigureConfig) -> None:
-        from nfd.core.files import expanded
         from nfd.paper.earlier import clash
 
         if mixed := clash(config, expanded(self.out), self.kept()):
@@ -36,8 +34,6 @@ class PaperOptions(SweepOptions, FigureConfig):
             say(sentence)
 
     def runs_in(self, directory: Path) -> Path:
-        from nfd.core.files import prepare_directory
-
         return prepare_directory(self.store or directory)
 
 

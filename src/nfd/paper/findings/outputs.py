@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from nfd.core.names import Feedback
-from nfd.core.statistics import Interval, interval, mean
-from nfd.limits.depth import extrapolated
-from nfd.questions.findings.finding import INFINITE
-from nfd.questions.study import NARROW, Study
+from nfd.core import Feedback, Interval, interval, mean
+from nfd.limits import extrapolated
+from nfd.paper.study import NARROW, Study
+from nfd.questions import INFINITE
 
 
 def wide(study: Study, feedback: Feedback) -> dict[float, Tensor]:

@@ -1,12 +1,12 @@
-"""``nfd claims``: every statement of the paper that can be measured, and a verdict on each."""
+"""``nfd paper claims``: every statement of the paper that can be measured, and a verdict on each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from nfd.cli.figure import PaperOptions, say
-from nfd.cli.options import PAGE
-from nfd.core.errors import UsageError, nearest
+from nfd.core import UsageError, expanded, nearest
+from nfd.paper.commands.figure import PaperOptions, say
+from nfd.paper.commands.options import PAGE
 from nfd.paper.config import FigureConfig
 
 
@@ -20,7 +20,7 @@ class ClaimsCommand(PaperOptions):
     out: str = "out/claims"
     """directory for the results"""
     store: str | None = None
-    """directory of the trained networks, such as nfd figure's OUT; by default OUT"""
+    """directory of the trained networks, such as nfd paper figure's OUT; by default OUT"""
     only: tuple[str, ...] = ()
     """judge these, by id or figure such as fig5, and train only what they need; others keep their rows in OUT"""
 
@@ -31,7 +31,6 @@ class ClaimsCommand(PaperOptions):
         return [*super().kept(), *(["claims.md"] if self.only else [])]
 
     def check_used(self, config: FigureConfig) -> None:
-        from nfd.core.files import expanded
         from nfd.paper.claims.table import CLAIMS, chosen
 
         if unknown := [name for name in self.only if not chosen([name])]:
@@ -43,11 +42,10 @@ class ClaimsCommand(PaperOptions):
         super().check_used(config)
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
             raise UsageError(
-                f"--store {self.store!r} holds no networks. Name the OUT of nfd figure, or drop it to train new ones."
+                f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it to train new ones."
             )
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
-        from nfd.core.machine import threads
         from nfd.paper.claims.table import chosen, evidence_for, table, updated
         from nfd.paper.earlier import judged_before
         from nfd.paper.figures.beside_captions import beside_captions
@@ -55,8 +53,7 @@ class ClaimsCommand(PaperOptions):
 
         with self.sweep(self.runs_in(directory)) as sweep:
             evidence = evidence_for(config, sweep, say=say, at_need=bool(self.only))
-            with threads(self.threads):  # what is computed here is small: threads would wait for each other
-                judged = table(evidence, chosen(self.only), progress=not self.only)
+            judged = table(evidence, chosen(self.only), progress=not self.only)
         for row in judged:
             print(f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}")
         rows = updated(judged_before(directory), judged) if self.only else judged

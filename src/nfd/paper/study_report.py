@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nfd.questions.findings import Finding
-from nfd.questions.study import Study
-from nfd.report.report import Report, made_by
-from nfd.report.section import Section
+from nfd.paper.findings import Finding
+from nfd.paper.study import WEIGHTS, Study
+from nfd.report import Report, Section, made_by
 
 _TITLE = (
     "How does this residual network train when it is infinitely wide and deep, do its inner features learn, and how "
@@ -20,16 +19,17 @@ _TITLE = (
 
 def study_report(study: Study, findings: Sequence[Finding], directory: Path, command: str) -> Report:
     """The report of a study whose results go to ``directory``."""
-    repeat = shlex.join(["nfd", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
+    repeat = shlex.join(["nfd", "paper", "study", "--config", str(directory / "config.toml"), "--out", str(directory)])
     data = _data(study)
     return Report(
         _TITLE,
         command,
-        study.config,
+        study.config.model_dump(),
         [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
         [f"{finding.title} {finding.headline}" for finding in findings],
         opening=_warning(study),
         closing=_run(study, command, repeat),
+        texts={"config.toml": study.config.toml()},
         content={"complete": study.measured.complete, "run": study.facts(), "repeat": repeat},
     )
 
@@ -47,7 +47,7 @@ def _data(study: Study) -> str:
     return (
         f"Data: {study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; {c.activation}, "
         f"T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs normalised per channel. "
-        f"Infinitely wide: {c.replicates} networks of width {c.limit_width:,} with {study.weights} weights."
+        f"Infinitely wide: {c.replicates} networks of width {c.limit_width:,} with {WEIGHTS} weights."
     )
 
 

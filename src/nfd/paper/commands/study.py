@@ -1,4 +1,4 @@
-"""``nfd study``: the main job."""
+"""``nfd paper study``: the main job."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from nfd.cli.ending import INTERRUPTED
-from nfd.cli.options import PAGE, charts
-from nfd.cli.sweeping import ExecutorOptions
-from nfd.runs.settings import StudyConfig
+from nfd.core import INTERRUPTED
+from nfd.paper.commands.options import PAGE, Options, charts
+from nfd.paper.settings import StudyConfig
 
 if TYPE_CHECKING:
-    from nfd.questions.findings import Finding
+    from nfd.paper.findings import Finding
 
 
-class StudyCommand(ExecutorOptions, StudyConfig):
+class StudyCommand(Options, StudyConfig):
     """Predict how an infinitely wide and deep residual network trains on real data, and compare real networks with it.
 
     Writes report.html, result.json, config.toml and every chart as PDF, PNG and CSV to OUT, and every network to
@@ -28,19 +27,18 @@ class StudyCommand(ExecutorOptions, StudyConfig):
     """directory for the results"""
 
     def files(self) -> list[str]:
-        from nfd.questions.findings import NAMES
+        from nfd.paper.findings import NAMES
 
         return [*PAGE, *charts(*NAMES)]
 
     def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
-        from nfd.questions.findings import findings
-        from nfd.questions.study import Study
-        from nfd.report.study import study_report
+        from nfd.paper.findings import findings
+        from nfd.paper.study import Study
+        from nfd.paper.study_report import study_report
 
         study = Study(config, device=self.device, progress=True)
         try:
-            with self.sweep(directory) as sweep:
-                study.measure(sweep)
+            study.measure(self.sweep(directory))
         except KeyboardInterrupt:
             if not study.measured.seconds:
                 raise

@@ -1,0 +1,104 @@
+"""The Python file that a command reads: what the nouns hold is said there, as people write it already."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from nfd.core.errors import InputError, UsageError
+from nfd.core.origin import users_file
+
+if TYPE_CHECKING:
+    from nfd.families.family import Family
+    from nfd.training.task import Task
+
+_FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
+_TASK = ("loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr")  # and beside batches
+
+
+class Setup:
+    """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
+
+    The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
+    ``adamw_lr``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it runs, so that it can import
+    what lies beside it.
+
+    Raises:
+        UsageError: naming the file, where it is not there or does not define what is needed.
+    """
+
+    def __init__(self, path: str, seed: int = 0) -> None:
+        from nfd.core.random import global_streams
+
+        self.path = path
+        with global_streams(seed):  # a loader that shuffles gives the same batches every time
+            self.names: dict[str, Any] = vars(_imported(path))
+
+    def family(self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None) -> Family:
+        """The family that the file defines."""
+        from nfd.families.family import Family, as_family
+
+        given = self._either("family", "make_model")
+        if not isinstance(given, Family):
+            more = {name: self.names[name] for name in _FAMILY if name in self.names}
+            given = Family(given, base, name=f"{Path(self.path).name}:{given.__name__}", **more)
+        return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None)
+
+    @property
+    def has_task(self) -> bool:
+        """Whether the file says what to train on."""
+        return "task" in self.names or "batches" in self.names
+
+    @property
+    def task(self) -> Task:
+        """The task that the file defines."""
+        from nfd.training.task import Task
+
+        given = self._either("task", "batches")
+        if isinstance(given, Task):
+            return given
+        given = given() if callable(given) else given
+        return Task(given, **{name: self.names[name] for name in _TASK if name in self.names})
+
+    def _either(self, noun: str, plain: str) -> Any:
+        for name in (noun, plain):
+            if name in self.names:
+                return self.names[name]
+        raise UsageError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
+
+
+_WANTED = "It is a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+
+
+def _imported(path: str) -> Any:
+    """The module that a file is. Its functions and classes travel to other processes as they are."""
+    file = Path(path).expanduser()
+    if file.suffix != ".py" or not file.is_file():
+        raise UsageError(f"there is no Python file {path!r}. {_WANTED}")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    spec = importlib.util.spec_from_file_location(f"nfd_setup_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path!r} cannot be read as Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)
+    users_file(str(file.resolve()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def pairs(argument: str, texts: Sequence[str]) -> dict[str, str]:
+    """``name=value`` texts as a dict; UsageError where one is not."""
+    split = [text.partition("=") for text in texts]
+    if wrong := [name for name, sign, _ in split if not sign]:
+        raise UsageError(f"{argument} takes name=value; got {', '.join(wrong)}.")
+    return {name: value for name, _, value in split}

@@ -1,0 +1,1 @@
+"""The commands ``nfd paper study``, ``nfd paper figure`` and ``nfd paper claims``."""
