@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -320,7 +320,7 @@ class Predict(Command):
     """width of the networks that stand for the infinitely wide one; by default 1,024"""
     replicates: int = 8
     """how many of them are averaged"""
-    weights: str = "structured"
+    weights: Literal["structured", "deferred", "dense"] = "structured"
     """structured, deferred or dense"""
     rtol: float | None = None
     """wanted standard error, relative to the losses; replicates are doubled until it is met"""
@@ -338,7 +338,7 @@ class Predict(Command):
             answer = predict(
                 family, setup.task, self.lr, depth=depth, width=self.width, replicates=self.replicates,
                 weights=self.weights, rtol=self.rtol, sweep=sweep,
-            )  # type: ignore[arg-type]  # fmt: skip
+            )  # fmt: skip
         with staged(directory) as folder:
             write_csv(folder / "predict.csv", answer.table)
             content = {"command": command, "config": self.settings, "rows": answer.table, "note": answer.note}
@@ -486,5 +486,3 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
         return tuple(int(part) if part.strip().isdecimal() else float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None
-
-

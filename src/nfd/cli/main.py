@@ -24,8 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: list[str], show: bool) -> int:
-    from nfd.cli.ending import INPUT, ended
+    from nfd.cli.ending import ended
     from nfd.cli.streams import surviving
+    from nfd.core.exits import INPUT
 
     with surviving() as output:
         try:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from nfd.core.names import RuleName
 
-DEPTH = math.inf  # of a prediction
-ETA_C = 0.3  # of the paper's networks, trained by SGD: in studies, runs and predictions
-RTOL = 0.05  # of a prediction; at infinite depth a minute on two cores
-MODEL_DEPTH = 4.0  # of a prediction of the user's networks
 BASE = 64, 4  # width and depth at which rates are tuned
-RULE = "complete-p"
+RULE: RuleName = "complete-p"
 OPTIMIZER = "adamw"
-LOSS_RTOL = 0.01  # of a prediction of the user's networks, relative to their losses
 RESOLUTION = 0.1  # of structured layers
-MEMORY = "4 GiB"  # of one network of a prediction
 SEEDS = 3  # of each network of a check

@@ -18,7 +18,8 @@ from nfd.nets.network import Network
 from nfd.nets.resnet import ResNet
 from nfd.scaling.plan import Plan
 
-RULE, OPTIMIZER = "depth-mup", "sgd"  # the paper's own
+RULE: RuleName = "depth-mup"  # the paper's own
+OPTIMIZER = "sgd"
 
 
 @dataclass(frozen=True)
@@ -137,5 +138,5 @@ def resnets(
         family = nfd.resnets(64, 10, activation="tanh")
         net = family.build(width=64, depth=4, seed=0)
     """
-    settings = {"horizon": horizon, "activation": activation, "block": block, "feedback": feedback}
+    settings: dict[str, Any] = {"horizon": horizon, "activation": activation, "block": block, "feedback": feedback}
     return networks(ResNet, inputs, outputs, rule=rule, optimizer=optimizer, **settings)

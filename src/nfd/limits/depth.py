@@ -78,8 +78,8 @@ def to_infinity(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], r
     if changes[-1].value > max(_SHRINKS * changes[0].value, 2 * changes[-1].noise):
         return _without_limit(ensembles, changes)
     note = (
-        f"The last doubling of the depth still changed the losses by {changes[-1].value:.3g} (RMS); {depths[-1]} is the "
-        "deepest tried."
+        f"The last doubling of the depth still changed the losses by {changes[-1].value:.3g} (RMS); {depths[-1]} is "
+        "the deepest tried."
     )
     return _limit(ensembles, changes, False, note)
 

@@ -62,7 +62,7 @@ class Ensemble:
 
 
 class Networks:
-    """The networks of a family at one rate: every ensemble is trained once, and grows where more seeds are asked for."""
+    """The networks of a family at one rate; what a sweep holds is not trained again."""
 
     def __init__(
         self, family: Family, task: Task, lr: float, weights: NetworkWeights, sweep: Sweep, seed: int, outputs: bool
@@ -115,8 +115,8 @@ class Networks:
         there = _SHARE * memory_of(place)
         if needed > there:
             raise InputError(
-                f"a network of width {width:,} and depth {depth} with {self.weights} weights needs {needed / 2**30:.3g} "
-                f"GiB, and {there / 2**30:.3g} GiB may be used. Take a smaller width, depth or batch, or fewer steps."
+                f"a network of width {width:,} and depth {depth} with {self.weights} weights needs "
+                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a smaller width, depth or batch, or fewer steps."
             )
 
 

@@ -73,8 +73,8 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind.
-        rtol: the relative standard error that you want; R is doubled until it is met. At infinite depth also how far the
-            last doubling may move the losses, by default 0.01.
+        rtol: the relative standard error that you want; R is doubled until it is met. At infinite depth also how far
+            the last doubling may move the losses, by default 0.01.
         outputs: also give the outputs of every step.
         sweep: where networks are trained and kept.
 
@@ -106,7 +106,7 @@ def predict(
             limit = (
                 to_infinity(wide_at, depths, wanted or _RTOL) if depth == math.inf else at_depth(wide_at(int(depth)))
             )
-            losses = limit.of(lambda L: wide_at(L).losses)
+            losses = limit.of(lambda L, at=wide_at: at(L).losses)  # type: ignore[misc]
             error = rms(stderr(losses)) / rms(losses.mean(0))
             if wanted is None or not error > wanted or count >= _MOST_REPLICATES:
                 break

@@ -157,8 +157,8 @@ class Prediction:
         """What the resolution adds, and its error."""
         added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
         return (
-            f"The resolution of structured layers adds at most {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
-            "estimated from narrower networks at half of it). The intervals include this."
+            f"The resolution of structured layers adds at most {added:.1e} +- {error:.1e} to the losses (RMS over "
+            "steps; estimated from narrower networks at half of it). The intervals include this."
         )
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:

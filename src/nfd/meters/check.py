@@ -72,7 +72,7 @@ def check(
     - ``loss``: of the last batch, before its update.
 
     Args:
-        family: ``make_model(width, depth)``, or an ``nfd.Family``. The base of a plain function is the smallest network.
+        family: ``make_model(width, depth)``, or an ``nfd.Family``. A plain function has the smallest network as base.
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: of the networks; every pair is trained. Give one value for an axis that you do not check.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.

@@ -83,7 +83,7 @@ class _Measurement(Observation):
                 noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
         read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
         first = {"start": self.start.stream()} | ({} if self.first is None else {"first": self.first})
-        told = {"events": [asdict(event) for event in self.events], "unread": self.unread}
+        told: dict[str, Any] = {"events": [asdict(event) for event in self.events], "unread": self.unread}
         told |= {"draws": global_state() != self.streams, "print": self.print}
         return {}, {}, told | read | first | self.meters
 

@@ -74,7 +74,7 @@ class Capacity:
             limit, even if the law fits well.
         predicted: the floor by ``nfd.predict``, without a fit.
         horizons: of the paper's networks, the answers at other horizons.
-        lr: the rate of the runs, if they share one. rate_name: its name.
+        lr: the rate of the runs, if they share one.
         speed: operations per second at which the largest network was trained; not-a-number if not known.
         notes: which runs were left out, and why; why small networks were trained one after another.
 
@@ -101,7 +101,6 @@ class Capacity:
     predicted: Floor | None = None
     horizons: Horizons | None = None
     lr: float = math.nan
-    rate_name: str = "eta_c"
     speed: float = math.nan
     notes: tuple[str, ...] = ()
 

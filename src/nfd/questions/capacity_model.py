@@ -1,70 +1,49 @@
-"""``nfd.capacity``: the law of size of your networks, and the best size for a budget."""
+"""``nfd.scaling_law``: how the loss of a family falls with width and depth, and the best size for a budget."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import check_ascending, check_real
-from nfd.core.names import RuleName
-from nfd.families.family import Family
-from nfd.questions.against import Variation
+from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
+from nfd.families.family import Family, as_family
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
 from nfd.questions.costs import Cost, Costs, Resource, counted
-from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.law import Law, Losses
 from nfd.questions.law_fit import check_sizes, fit_law
 from nfd.questions.power_fit import fit_power_law
 from nfd.questions.power_law import PowerLaw
 from nfd.questions.trusted import trusted_law
-from nfd.questions.variations import varied
-from nfd.runs.executors.executor import Executor
 from nfd.runs.sweep import Sweep
-from nfd.runs.trials import Trial
+from nfd.runs.trial import Trial
 from nfd.scaling.calls import batch_size
-from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
 from nfd.store.rows import Record
-from nfd.training.recipe import MakeOptimizer
-from nfd.training.schedule import Schedule
-from nfd.training.task import Batch, Task
+from nfd.training.schedule import knows_steps
+from nfd.training.task import Batch, Task, as_task
+from nfd.training.together import notes_on
 
 _SCORES = {"train_loss": "training loss", "test_loss": "test loss"}
+SEEDS = 4
 
 
 @undisturbed()
-def capacity(
-    make_model: MakeModel | Family,
+def scaling_law(
+    family: Family | MakeModel,
+    task: Task | Iterable[Batch],
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Iterable[Batch],
-    *,
-    rule: RuleName = "complete-p",
-    optimizer: str | OptimizerLaw = "adamw",
     lr: float | None = None,
-    seeds: int = 3,
-    eval_batches: Iterable[Batch] | None = None,
-    out: str | Path | None = None,
-    executor: Executor | None = None,
-    loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
-    weight_decay: float = 0.0,
-    blocks: str | Sequence[str] | None = None,
-    roles: Mapping[str, str] | None = None,
-    schedule: Schedule | None = None,
-    make_optimizer: MakeOptimizer | None = None,
-    version: str | None = None,
+    *,
+    seeds: int = SEEDS,
     lengths: Sequence[int] | None = None,
-    progress: bool = False,
-    device: torch.device | str | None = None,
+    sweep: Sweep | None = None,
 ) -> Capacity:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.
 
@@ -76,20 +55,23 @@ def capacity(
     ``floor + a/n + b/L + c/D^beta``, where D (``tokens``) is the number of targets seen. It is fitted to the sizes from
     which it holds and predicts the largest one.
 
+    Example::
+
+        law = nfd.scaling_law(make_model, batches, [8, 16, 32], [1, 2, 4], lr=3e-3)
+        print(law)
+        print(law.floor)  # the loss of the infinitely large network
+
     Args:
-        make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of the plan.
-            A law that may be extrapolated needs three or more of each.
-        batches: (inputs, targets), one update for each: a list, or a loader; or dicts, as in ``nfd.check``, where
-            the targets are ``labels``.
-        rule, optimizer, blocks, roles: as in ``nfd.plan``. Under the rule the best rate must not depend on size.
+        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate must not depend on
+            size. The base of a plain function is the smallest network.
+        task: batches, one update for each, or an ``nfd.Task``.
+        widths, depths: of the networks; every pair is trained. A law that may be extrapolated needs three or more of
+            each.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.
-        eval_batches: batches whose mean loss is fitted; by default the mean training loss over the last tenth of the
-            steps.
-        lengths: numbers of steps, ascending, on the first batches; by default one, on all. With several, a ``schedule``
-            must take ``steps``.
-        out, executor, loss, weight_decay, schedule, make_optimizer, version, progress, device: as in ``nfd.transfer``.
+        lengths: numbers of steps, on the first batches; by default one, on all. With several, a ``schedule`` must take
+            ``steps``.
+        sweep: where networks are trained and kept.
 
     Returns:
         A ``Capacity``: ``.floor``, ``.law``, ``.at(width, depth)``, ``.best(parameters=...)``, ``.best(flops=...)``
@@ -98,72 +80,50 @@ def capacity(
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
         RuntimeError: naming the line of your code at which a network cannot be trained.
-
-    Example::
-
-        capacity = nfd.capacity(make_model, [8, 16, 32], [1, 2, 4], batches, rule="complete-p", lr=3e-3)
-        print(capacity)
-        print(capacity.floor)  # the loss of the infinitely large network
     """
-    ladder = ladder_of(
-        make_model,
-        widths,
-        depths,
-        batches,
-        [rule],
-        optimizer=optimizer,
-        seeds=seeds,
-        eval_batches=eval_batches,
-        loss=loss,
-        weight_decay=weight_decay,
-        blocks=blocks,
-        roles=roles,
-        schedule=schedule,
-        make_optimizer=make_optimizer,
-        version=version,
-        device=device,
-    )
-    family = ladder.recipe.family
-    rate = law_of(family.optimizer).check_rate if lr is None else check_real("lr", lr, above=0.0, below=MAX_RATE)
-    ladders = _of_lengths(ladder, lengths)
-    if len(ladders) == 1:
-        check_sizes(ladder.sizes)  # before hours of training
-    trials = _trials(ladders, rate)
-    with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
-        trained = sweep.run_all(trials, "sizes")
-    losses = {size: [r.metrics.get(ladder.score, math.inf) for r in records] for size, records in trained.items()}
-    *earlier, longest = (of_length.recipe.task for of_length in ladders.values())
-    costs = _costs(family, ladder.sizes, longest)
-    also = "".join(f"{task.steps} or " for task in earlier)
+    task = as_task(task)
+    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
+    family = as_family(family, (widths[0], depths[0]), sample=task.sample)
+    family.check_sizes(widths, depths)
+    count = check_count("seeds", seeds, minimum=2, maximum=MOST)
+    check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay)
+    rate = check_real("lr", family.law.check_rate if lr is None else lr, above=0.0, below=MAX_RATE)
+    tasks, sizes = _of_lengths(task, lengths), [(n, L) for n in widths for L in depths]
+    if len(tasks) == 1:
+        check_sizes(sizes)  # before hours of training
+    trials = {
+        (*size, tokens) if len(tasks) > 1 else size: [Trial(family, own, *size, seed, rate) for seed in range(count)]
+        for tokens, own in tasks.items()
+        for size in sizes
+    }
+    with sweep or Sweep() as opened:
+        trained = opened.run_all(trials, "sizes")
+    losses = {size: [r.metrics.get(task.score, math.inf) for r in records] for size, records in trained.items()}
+    *earlier, longest = tasks.values()
+    costs = _costs(family, sizes, longest)
+    also = "".join(f"{own.steps} or " for own in earlier)
     return Capacity(
         **_fitted(losses),
-        about=f"{family.name}, rule {family.rule}, {family.optimizer}, {family.rate_name} = {rate:g}, "
-        f"{also}{longest.about}, {seeds} seeds of each size.",
-        score=_SCORES[ladder.score],
+        about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, {also}{longest.about}, {count} "
+        "seeds of each size.",
+        score=_SCORES[task.score],
         costs=costs,
         lr=rate,
-        rate_name=family.rate_name,
         speed=_speed(costs, trained),
-        notes=tuple(dict.fromkeys(note for of_length in ladders.values() for note in of_length.notes)),
+        notes=(*task.notes, *notes_on(family, tasks.values(), sizes)),
     )
 
 
-def _of_lengths(ladder: Ladder, lengths: Sequence[int] | None) -> dict[int, Ladder]:
-    """The networks over each length of training, by the targets that they see."""
-    steps = ladder.recipe.task.steps
-    several = [steps] if lengths is None else check_ascending("lengths", lengths, steps)
-    ladders = [ladder if several == [steps] else varied(ladder, Variation("steps", length)) for length in several]
-    return {of_length.recipe.task.targets: of_length for of_length in ladders}
-
-
-def _trials(ladders: Mapping[int, Ladder], rate: float) -> dict[tuple[int, ...], list[Trial]]:
-    """The networks of every width and depth, and of every length where there are several."""
-    return {
-        (*size, tokens) if len(ladders) > 1 else size: ladder.trials(rule, size, [rate], range(ladder.seeds))
-        for tokens, ladder in ladders.items()
-        for rule in ladder.recipes
-        for size in ladder.sizes
-    }
+def _of_lengths(task: Task, lengths: Sequence[int] | None) -> dict[int, Task]:
+    """The task over each length of training, by the targets that are seen."""
+    several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
+    if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
+            "steps."
+        )
+    tasks = [task.first(length) for length in several]
+    return {own.targets: own for own in tasks}
 
 
 def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
@@ -193,7 +153,7 @@ def _fitted(losses: Losses) -> dict[str, Any]:
 def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Costs:
     """The parameters of every size, and the operations of its training."""
     sample, samples = task.batches[0][0], sum(batch_size(inputs) for inputs, _ in task.batches)
-    members = {size: family.build(*size, 0, device=task.device) for size in sizes}
+    members = {size: family.member(*size, device=task.device) for size in sizes}
     counts: dict[Resource, dict[tuple[int, int], int]] = {
         "parameters": {size: member.parameters for size, member in members.items()},
         "flops": {size: round(member.operations(sample) * samples) for size, member in members.items()},

@@ -29,8 +29,8 @@ _FAULTS = {
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _SCHEMA = f"""
 CREATE TABLE runs (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, group_key TEXT NOT NULL, status TEXT NOT NULL,
-    config TEXT NOT NULL, metrics TEXT NOT NULL, observed TEXT NOT NULL, error TEXT NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL,
-    created TEXT NOT NULL);
+    config TEXT NOT NULL, metrics TEXT NOT NULL, observed TEXT NOT NULL, error TEXT NOT NULL, seconds REAL NOT NULL,
+    checksum INTEGER NOT NULL, created TEXT NOT NULL);
 CREATE TABLE curves (run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, content BLOB NOT NULL,
     UNIQUE (run, name));
 PRAGMA application_id = {int.from_bytes(STORE_ID, "big")};

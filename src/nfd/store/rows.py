@@ -40,7 +40,8 @@ class Record:
 
     ``config`` is plain JSON data, ``metrics`` are any floats (a diverged run has inf and nan), ``curves`` are vectors
     of float32 or float64 by name. A record that was listed has no curves; two records are compared without them.
-    ``observed`` is what observers returned beside numbers, as plain data. ``error`` says why a run failed, and ``trace`` where, if that was a mistake of ours.
+    ``observed`` is what observers returned beside numbers, as plain data.
+    ``error`` says why a run failed, and ``trace`` where, if that was a mistake of ours.
     """
 
     key: Name

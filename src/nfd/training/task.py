@@ -41,8 +41,8 @@ class Task:
         batches: (inputs, targets), one update for each in this order: a list or a loader, of tensors or arrays. Inputs
             are a tensor, a tuple of arguments or a dict of keyword arguments. A batch that is a dict alone is passed to
             the model by keyword, and the model returns its loss.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the
-            batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets, to a
+        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
+            the batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets, to a
             batch mean.
         eval_batches: batches whose mean loss judges a trained network; by default the mean training loss over the last
             tenth of the steps.
@@ -179,7 +179,7 @@ class Task:
 
         A loss and an optimizer of the user's are known as that alone: ``version`` of the family tells their versions.
         """
-        own = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
+        own: dict[str, Any] = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
         own |= {"loss": self.loss if isinstance(self.loss, str) else "custom"}
         return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 

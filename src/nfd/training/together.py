@@ -6,7 +6,7 @@ The time of a small network goes into calling operations. A stack calls each of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -197,3 +197,11 @@ def _losses(member: Member, task: Task) -> Tensor:
     """Of a network that is trained and judged alone."""
     losses = [row.losses for row in driver.rows(member, task, law_of(member.optimizer).check_rate)]
     return torch.stack([*losses, torch.tensor(driver.judged(member, task))])
+
+
+def notes_on(family: Family, tasks: Iterable[Task], sizes: Iterable[tuple[int, int]]) -> list[str]:
+    """Why networks of these sizes were trained one after another, where their code is the reason."""
+    names = [(str(family.identity), str(task.identity), *size) for task in tasks for size in sizes]
+    decided = [_DECIDED[name] for name in names if name in _DECIDED]
+    of_code = [own for own in decided if own.reason is not None and not own.reason.by_size]
+    return list(dict.fromkeys(f"Small {own}." for own in of_code))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from nfd.families.constructed import member_of
+from nfd.families.paper import member_of
 from nfd.meters.passes import Pass
 from nfd.meters.readings import Reading, layers_of, of_layer, readings
 from nfd.meters.updates import NO_BLOCKS, Baseline, Look

@@ -12,7 +12,7 @@ from torch import Tensor
 from nfd import ResNet, kernel
 from nfd.core import Activation, Interval, derive, interval, log_slope
 from nfd.limits import extrapolated
-from nfd.meters import at_start
+from nfd.paper.start import at_start
 from nfd.paper.claims.claim import Bounds, Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit

@@ -41,9 +41,7 @@ class ClaimsCommand(PaperOptions):
             )
         super().check_used(config)
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
-            raise UsageError(
-                f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it to train new ones."
-            )
+            raise UsageError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import chosen, evidence_for, table, updated
