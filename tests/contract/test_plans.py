@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -185,3 +186,137 @@ def test_a_branch_shrinks_with_depth_however_its_matrix_is_written(kind: type[nn
     """A bias behind a matrix that is normalised was taken for what writes the stream, and the matrix was not scaled."""
     make = residual(kind=kind)
     assert ratio_of_branches(make, 32) / ratio_of_branches(make, 2) == pytest.approx(1 / 16, rel=0.35)
+
+
+# ---- blocks in any container -------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A residual block with twice as many features inside."""
+
+    inside = 2
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, self.inside * width)
+        self.down = nn.Linear(self.inside * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.as_tensor(self.down(torch.relu(self.up(self.norm(x)))))
+
+
+class Mixer(Block):
+    """A block of another kind, with tensors of the same names and other shapes."""
+
+    inside = 3
+
+
+class NoSkip(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.down(torch.relu(self.up(self.norm(x)))))
+
+
+class Named(nn.Module):
+    """The reference: embedding, blocks and head by names of their own."""
+
+    def __init__(self, width: int, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Linear(5, width), nn.ModuleList(blocks)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(nn.Sequential(self.embed, *self.blocks, self.norm, self.head)(x))
+
+
+def kinds(width: int, depth: int, alternating: bool) -> list[nn.Module]:
+    """Two blocks a unit of depth where two kinds alternate."""
+    return [kind(width) for _ in range(depth) for kind in ((Block, Mixer) if alternating else (Block,))]
+
+
+def sequential(width: int, depth: int, alternating: bool = False) -> nn.Module:
+    ends = nn.LayerNorm(width), nn.Linear(width, 3)
+    return nn.Sequential(nn.Linear(5, width), *kinds(width, depth, alternating), *ends)
+
+
+def by_key(width: int, depth: int, alternating: bool = False) -> nn.Module:
+    blocks = {f"block{k}": block for k, block in enumerate(kinds(width, depth, alternating))}
+    return nn.Sequential(
+        OrderedDict(embed=nn.Linear(5, width), **blocks, norm=nn.LayerNorm(width), head=nn.Linear(width, 3))
+    )
+
+
+def numbers(plan: nfd.Plan) -> list[tuple[Any, ...]]:
+    """What a plan says of every tensor, in the order of the model."""
+    return [(plan.roles[n], plan.factor(n, plan.powers(n).std), plan.rate(n), plan.weight_decay(n)) for n in plan.roles]
+
+
+def on_meta(make: Make, width: int = 32, depth: int = 8) -> nn.Module:
+    with torch.device("meta"):
+        return make(width, depth)
+
+
+@pytest.mark.parametrize("alternating", [False, True])
+@pytest.mark.parametrize("make", [sequential, by_key])
+def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(make: Any, alternating: bool) -> None:
+    """Whatever says what the base is; the head has another number in the base, and kinds that share names are apart."""
+
+    def own(width: int, depth: int) -> nn.Module:
+        return make(width, depth, alternating)  # type: ignore[no-any-return]
+
+    expected = planned(lambda width, depth: Named(width, kinds(width, depth, alternating)))[1]
+    _, plan = planned(own)
+    assert numbers(plan) == numbers(expected)
+    matrices = [entry for name, entry in plan.entries.items() if name.endswith(("up.weight", "down.weight"))]
+    assert {(entry.ratios.fan_in, entry.ratios.fan_out) for entry in matrices} == {(4, 4)}
+    assert (plan.width, plan.depth, len(plan.blocks)) == (4, 4, len(expected.blocks))
+    options: dict[str, Any] = {"rule": "complete-p", "sample": X}
+    assert numbers(nfd.plan(on_meta(own), make_model=own, base_width=8, base_depth=2, **options)) == numbers(plan)
+    assert numbers(nfd.plan(own(32, 8), base=own(8, 2), **options)) == numbers(plan)
+    assert nfd.plan(own(32, 8), base=own(8, 8), **options).depth == 1
+
+
+@pytest.mark.parametrize("alternating", [False, True])
+def test_a_base_without_a_depth_is_as_deep_as_the_model(alternating: bool) -> None:
+    """Two blocks may be a unit of depth: the base was made of twice as many."""
+    for build in (sequential, lambda w, d, a: Named(w, kinds(w, d, a))):
+
+        def make(width: int, depth: int, build: Any = build) -> nn.Module:
+            return build(width, depth, alternating)  # type: ignore[no-any-return]
+
+        plan = nfd.plan(make(32, 8), rule="complete-p", make_model=make, base_width=8, sample=X)
+        assert (plan.width, plan.depth, plan.base) == (4, 1, (8, 8))
+
+
+def test_one_block_of_another_kind_is_a_block_and_the_base_must_have_one() -> None:
+    def hybrid(width: int, depth: int) -> nn.Module:
+        blocks = [Mixer(width) if k == 1 else Block(width) for k in range(depth)]
+        return nn.Sequential(nn.Linear(5, width), *blocks, nn.LayerNorm(width), nn.Linear(width, 3))
+
+    _, plan = planned(hybrid)
+    assert plan.blocks == tuple("12345678")
+    assert plan.roles["2.down.weight"] == plan.roles["3.down.weight"] == "outer"
+    for model in (hybrid(32, 8), on_meta(hybrid)):
+        with pytest.raises(ValueError, match=r"no block of the kind that '2\..*base_depth"):
+            nfd.plan(model, rule="complete-p", make_model=hybrid, base_width=8, base_depth=1, sample=X)
+
+
+def test_blocks_that_add_nothing_to_their_input_are_refused_with_what_to_pass() -> None:
+    def plain(width: int, depth: int) -> nn.Module:
+        ends = nn.LayerNorm(width), nn.Linear(width, 3)
+        return nn.Sequential(nn.Linear(5, width), *(NoSkip(width) for _ in range(depth)), *ends)
+
+    with pytest.raises(ValueError, match=r"does not pass its input on(?s:.*)Pass blocks="):
+        planned(plain)
+    roles = planned(plain, rule="mup")[1].roles
+    assert (roles["0.weight"], roles["3.up.weight"], roles["10.weight"]) == ("input", "hidden", "readout")
+    with pytest.raises(ValueError, match="blocks='1'"):
+        nfd.plan(sequential(8, 1), rule="complete-p", base=sequential(4, 1), sample=X)
+
+
+def test_a_check_of_one_sequential_sees_its_blocks() -> None:
+    batches = [(X, torch.tensor([0, 1, 2, 0]))]
+    found = nfd.check(
+        sequential, [8, 16], [2, 4], batches=batches, rule="complete-p", optimizer="adamw", lr=0.01, seeds=2
+    )
+    assert not found.failures
+    assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}  # of what blocks do

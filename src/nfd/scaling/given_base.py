@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from torch import nn
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_callable, check_count
-from nfd.scaling.blocks import blocks_of
-from nfd.scaling.sizes import MakeModel, check_constructor, growing, instance
+from nfd.scaling.blocks import Where, blocks_of
+from nfd.scaling.sizes import Base, MakeModel, check_constructor, instance
 from nfd.scaling.tensors import check_stored, tensors
 
 
@@ -49,9 +48,10 @@ class GivenBase:
         """Whether nothing was said."""
         return self.model is None and self.width is None and self.depth is None
 
-    def size(self, blocks: int) -> tuple[int, int] | None:
-        """The arguments of the constructor that build the base of a model with so many blocks; None without one."""
-        return None if self.make_model is None or self.width is None else (self.width, self.depth or max(blocks, 1))
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """The arguments of the constructor that build the base; None without one."""
+        return None if self.make_model is None or self.width is None or self.depth is None else (self.width, self.depth)
 
     def instance(self, *, depth: int, times: int = 1) -> nn.Module:
         """What the constructor builds at so many times the base's width."""
@@ -65,23 +65,45 @@ class GivenBase:
             return None
         return self.instance(depth=round(ratio * self.depth))
 
-    def built(self, model: nn.Module, blocks: str | Sequence[str] | None) -> nn.Module | None:
-        """The base: itself, or from the constructor as deep as the model where no depth was said; None without either.
+    def completed(self, model: nn.Module, where: Where) -> Self:
+        """With the depth at which the constructor builds as many tensors as the model has, where none was said.
+
+        Raises:
+            ValueError: where there is no such depth.
+        """
+        if self.make_model is None or self.depth is not None:
+            return self
+        depth = max(len(blocks_of(model, where)), 1)  # a unit of depth may be two blocks, or none that is found
+        lacking, one_more = (len(tensors(model)) - len(tensors(self.instance(depth=depth + k))) for k in (0, 1))
+        if lacking and lacking != one_more:
+            more, rest = divmod(lacking, lacking - one_more)
+            if rest or depth + more < 1:
+                raise InputError(
+                    f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass base_depth, "
+                    "the depth at which you tuned."
+                )
+            depth += more
+        return replace(self, depth=depth)
+
+    def built(self, where: Where) -> nn.Module | None:
+        """The base: itself, or from the constructor; None without either.
 
         Raises:
             ValueError: where arguments of the constructor seem to be (depth, width).
         """
-        if self.make_model is None or self.width is None:
+        if self.make_model is None or self.width is None or self.depth is None:
             return self.model
-        depth = self.depth or max(len(blocks_of(model, blocks)), 1)
-        base = self.instance(depth=depth)
-        if len(blocks_of(base, blocks)) != depth or depth == self.width:  # else it is as deep as was asked for
-            check_constructor(self.make_model, [self.width, 2 * self.width], [depth])
+        base = self.instance(depth=self.depth)
+        if len(blocks_of(base, where)) != self.depth or self.depth == self.width:  # else it is as deep as was asked for
+            check_constructor(self.make_model, [self.width, 2 * self.width], [self.depth])
         return base
 
-    def growing(self, model: nn.Module, base: nn.Module) -> dict[str, tuple[bool, ...]]:
+    def growing(self, model: nn.Module, base: nn.Module, where: Where) -> dict[str, tuple[bool, ...]]:
         """Which dimensions of the model's tensors grow with width, from two instances."""
-        grows = growing(base, model)
+        own, blocks = tensors(model), blocks_of(model, where)
+        grows = Base(tensors(base), blocks_of(base, where)).differing(own, blocks)
         if self.make_model is not None and not any(any(dims) for dims in grows.values()):
-            grows = growing(base, self.instance(depth=self.depth or 2, times=2))
-        return {name: grows.get(name, (False,) * len(t.shape)) for name, t in tensors(model).items()}
+            assert self.depth is not None
+            wide = self.instance(depth=self.depth, times=2)
+            grows = Base(tensors(wide), blocks_of(wide, where)).differing(own, blocks)
+        return grows

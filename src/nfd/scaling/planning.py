@@ -13,7 +13,7 @@ from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
 from nfd.core.names import Decay, RuleName
 from nfd.core.statistics import Interval
-from nfd.scaling.blocks import blocks_of, repeated
+from nfd.scaling.blocks import Repeated, Where, blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (
     Parts,
@@ -162,6 +162,7 @@ def plan(
             "with make_model= where you have a constructor."
         )
     else:
+        given = given.completed(model, blocks)
         parts = _parts_of_any(model, rule, given, blocks, roles, sample)
     notes = [*parts.notes, *_of_frozen(model), *([_CLIP] if chosen.scales_width else [])]
     if law.rest is not None:
@@ -177,7 +178,7 @@ def plan(
         parts.multipliers,
         tuple(notes),
         run_scaling(law, batch, tokens, schedule, critical_batch, laws, decay != "raw"),
-        given.size(len(parts.blocks)) if net is None else None,
+        given.size if net is None else None,
     )
 
 
@@ -194,21 +195,21 @@ def _parts_of_any(
     model: nn.Module,
     rule: str,
     given: GivenBase,
-    blocks: str | Sequence[str] | None,
+    blocks: Where,
     roles: Mapping[str, str],
     sample: Any,
 ) -> Parts:
     """The parts of the plan of a module."""
-    chosen, base = rule_named(rule), given.built(model, blocks)
+    chosen, base = rule_named(rule), given.built(blocks)
     if blocks is None and base is not None:
         blocks = _shown_blocks(model, base, given, chosen)
-    grows = None if base is None else given.growing(model, base)
+    grows = None if base is None else given.growing(model, base, blocks)
     structure = anatomy_by_base(model, base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
     settled = settled_roles(structure, chosen, rule, model)
     if not chosen.scales_width:  # the model's own start is that of the rule
         entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
-        return Parts(entries, 1.0, 1.0, structure.blocks)
+        return Parts(entries, 1.0, 1.0, [*structure.blocks])
     notes = []
     if base is not None:
         tuned = Base(tensors(base), blocks_of(base, blocks))
@@ -234,16 +235,15 @@ def _parts_of_any(
         notes.append(_UNSCALED)
     knows_heads = base is not None and bool(head_sizes(model))
     notes += [*of_heads, *of_factors, *([] if knows_heads or not structure.attends else [_HEADS])]
-    return Parts(entries, m, depth, structure.blocks, factors, notes)
+    return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 
 
-def _shown_blocks(model: nn.Module, base: nn.Module, given: GivenBase, chosen: Rule) -> list[str] | None:
-    """Patterns of the blocks, from two instances of which one has more; None where there are none such."""
-    patterns = repeated(model, base)
-    if not patterns and given.make_model is not None and chosen.scales_depth:
-        as_deep = given.depth or max(len(blocks_of(model, None)), 1)
-        patterns = repeated(base, given.instance(depth=2 * as_deep))
-    return patterns or None
+def _shown_blocks(model: nn.Module, base: nn.Module, given: GivenBase, chosen: Rule) -> Repeated | None:
+    """The blocks, from two instances of which one has more; None where there are none such."""
+    shown = repeated(model, base)
+    if shown is None and given.make_model is not None and given.depth is not None and chosen.scales_depth:
+        shown = repeated(base, given.instance(depth=2 * given.depth))
+    return shown
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, cast
@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.blocks import block_of, blocks_of, container_of
+from nfd.scaling.blocks import Blocks, Where, block_of, blocks_of, container_of
 from nfd.scaling.names import matches
 from nfd.scaling.rules import Role
 from nfd.scaling.tensors import TensorInfo, tensors
@@ -27,6 +27,7 @@ class RoleReason(Enum):
     OTHER = auto()
     NEEDS_SAMPLE = auto()
     NEEDS_SECOND_SIZE = auto()
+    NEEDS_BLOCKS = auto()
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Decision:
 
 
 _NO_SAMPLE = Decision(None, "no sample= to trace", RoleReason.NEEDS_SAMPLE)
-_NO_SKIP = Decision(None, "its block does not pass its input on: no skip, or a matrix on it")
+_NO_SKIP = Decision(None, "its block does not pass its input on: no skip, or a matrix on it", RoleReason.NEEDS_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Anatomy:
 
     tensors: dict[str, TensorInfo]
     decisions: dict[str, Decision]
-    blocks: list[str]
+    blocks: Blocks
     interrupted: dict[str, str]
     unscaled: tuple[str, ...] = ()
     norms: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Anatomy:
 def anatomy(
     model: nn.Module,
     *,
-    blocks: str | Sequence[str] | None,
+    blocks: Where,
     roles: Mapping[str, str] | None,
     sample: Any,
     scaling: Scaling | None,
@@ -114,7 +115,7 @@ def _with_fans(all_tensors: dict[str, TensorInfo], traced: Trace | None) -> dict
     }
 
 
-def _interrupted(traced: Trace, blocks: Sequence[str]) -> dict[str, str]:
+def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     """What starts a new stream in containers whose blocks do not all stand on the same streams."""
     starts: dict[str, dict[str, set[Any]]] = {}
     for name, start in traced.streams.items():
@@ -129,7 +130,7 @@ def _interrupted(traced: Trace, blocks: Sequence[str]) -> dict[str, str]:
 
 
 def _in_blocks(
-    all_tensors: Mapping[str, TensorInfo], traced: Trace | None, blocks: Sequence[str], interrupted: Mapping[str, str]
+    all_tensors: Mapping[str, TensorInfo], traced: Trace | None, blocks: Blocks, interrupted: Mapping[str, str]
 ) -> dict[str, Decision]:
     """Of the tensors in blocks, without those of a block that is no residual one among others that are."""
     places = {name: block for name in all_tensors if (block := block_of(name, blocks)) is not None}
@@ -165,7 +166,7 @@ def _traced(t: TensorInfo, traced: Trace) -> Decision:
     return Decision("inner", "vector in a block") if t.is_vector else _NO_SKIP
 
 
-def _unscaled(traced: Trace, blocks: Sequence[str], decisions: Mapping[str, Decision]) -> tuple[str, ...]:
+def _unscaled(traced: Trace, blocks: Blocks, decisions: Mapping[str, Decision]) -> tuple[str, ...]:
     """Without those in blocks of which the user said what writes the stream."""
     writers = [name for name, d in decisions.items() if d.reason is RoleReason.USER and d.role == "outer"]
     decided = {block_of(name, blocks) for name in writers}

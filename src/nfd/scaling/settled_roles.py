@@ -15,6 +15,7 @@ from nfd.scaling.rules import ROLES, Role, Rule
 _WAYS = {
     RoleReason.NEEDS_SAMPLE: "sample=, an input to trace, such as the inputs of a batch",
     RoleReason.NEEDS_SECOND_SIZE: "make_model= or base= of another width",
+    RoleReason.NEEDS_BLOCKS: "blocks=, the names of the modules that add to their input, and of no others",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
-from nfd.scaling.blocks import block_of, in_base
+from nfd.scaling.blocks import Blocks, Kind, block_of, container_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
 from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
 
@@ -65,13 +65,18 @@ class Base:
     """A small instance that was tuned: its tensors and blocks."""
 
     tensors: dict[str, TensorInfo]
-    blocks: list[str]
+    blocks: Blocks
     _starts: dict[str, Start] = field(default_factory=dict)
-    _alike: dict[tuple[str, str], Start | None] = field(default_factory=dict)
+    _alike: dict[tuple[str, Kind, str], Start | None] = field(default_factory=dict)
 
-    def of(self, t: TensorInfo, blocks: Sequence[str]) -> TensorInfo:
+    def of(self, t: TensorInfo, blocks: Blocks) -> TensorInfo:
         """The tensor of the base that corresponds to one of the model; ValueError when there is none."""
         name = in_base(t.name, blocks, self.blocks, self.tensors)
+        if name is None:
+            raise InputError(
+                f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, base_depth, at which "
+                "it has blocks of every kind."
+            )
         if name not in self.tensors:
             raise InputError(
                 f"The base model has no {name!r}, the counterpart of {t.name!r}. Build both alike but for width and "
@@ -82,22 +87,33 @@ class Base:
             raise InputError(f"{t.name!r} is {list(t.shape)} in the model and {list(other.shape)} in the base.")
         return other
 
-    def start(self, t: TensorInfo, blocks: Sequence[str]) -> Start:
+    def differing(self, of: Mapping[str, TensorInfo], blocks: Blocks) -> dict[str, tuple[bool, ...]]:
+        """Which dimensions of a model's tensors are others here; none of a tensor that is not here."""
+        differs = {}
+        for name, t in of.items():
+            other = self.tensors.get(in_base(name, blocks, self.blocks, self.tensors) or "")
+            shape = other.shape if other is not None and len(other.shape) == len(t.shape) else t.shape
+            differs[name] = tuple(a != b for a, b in zip(t.shape, shape, strict=True))
+        return differs
+
+    def start(self, t: TensorInfo, blocks: Blocks) -> Start:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
-        name = in_base(t.name, blocks, self.blocks, self.tensors)
+        name = self.of(t, blocks).name
         block, own = block_of(name, self.blocks), self._own(name)
         if block is None or own.constant is not None or own.kept:
             return own
-        container, rest = block.rpartition(".")[0], name[len(block) :]
-        if (container, rest) not in self._alike:
-            names = [b + rest for b in self.blocks if b.rpartition(".")[0] == container and b + rest in self.tensors]
+        container, rest = container_of(block), name[len(block) :]
+        kind = self.blocks[block]
+        if (container, kind, rest) not in self._alike:
+            alike = [b for b in self.blocks if container_of(b) == container and self.blocks[b] == kind]
+            names = [b + rest for b in alike if b + rest in self.tensors]
             names = [n for n in names if not self._own(n).kept]
             starts = [self._own(n) for n in names]
             low, high = min(s.std for s in starts), max(s.std for s in starts)
             same = low > 0 and high <= _ALIKE * low
             pooled = start_of([self.tensors[n].drawn() for n in names]) if same else None
-            self._alike[container, rest] = pooled
-        return self._alike[container, rest] or own
+            self._alike[container, kind, rest] = pooled
+        return self._alike[container, kind, rest] or own
 
     def _own(self, name: str) -> Start:
         if name not in self._starts:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.blocks import blocks_of, in_base
+from nfd.scaling.blocks import Where, blocks_of
 from nfd.scaling.names import numberless
-from nfd.scaling.roles import Anatomy, Decision, Scaling, anatomy
-from nfd.scaling.tensors import TensorInfo, modules, tensors
-
-_UNKNOWN = Decision(None, "the base has no such tensor")
+from nfd.scaling.roles import Anatomy, Scaling, anatomy
+from nfd.scaling.sizes import Base
+from nfd.scaling.tensors import modules, tensors
 
 
 def is_unbuilt(model: nn.Module) -> bool:
@@ -26,7 +25,7 @@ def anatomy_by_base(
     model: nn.Module,
     base: nn.Module | None,
     *,
-    blocks: str | Sequence[str] | None,
+    blocks: Where,
     roles: Mapping[str, str],
     sample: Any,
     scaling: Scaling | None,
@@ -43,17 +42,18 @@ def anatomy_by_base(
             "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base_width=, or "
             "base=: roles and starts are then found there."
         )
-    grows = {name: (scaling or {}).get(name, (False,) * len(t.shape)) for name, t in tensors(base).items()}
+    names, ours, theirs = blocks_of(model, blocks), tensors(model), tensors(base)
+    at_base = Base(theirs, blocks_of(base, blocks))
+    others = {name: at_base.of(t, names).name for name, t in ours.items()}
+    grows = {name: (False,) * len(t.shape) for name, t in theirs.items()}
+    grows |= {other: scaling[name] for name, other in others.items() if scaling is not None}
     small = anatomy(base, blocks=blocks, roles=roles, sample=sample, scaling=grows)
-    names = blocks_of(model, blocks)
-    own = {name: (t, in_base(name, names, small.blocks, small.tensors)) for name, t in tensors(model).items()}
-    decisions = {name: small.decisions.get(other, _UNKNOWN) for name, (_, other) in own.items()}
-    with_fans = {name: _with_fans_of(t, small.tensors.get(other)) for name, (t, other) in own.items()}
+    decisions = {name: small.decisions[other] for name, other in others.items()}
+    fans = {name: small.tensors[other] for name, other in others.items()}
+    with_fans = {name: replace(t, ins=fans[name].ins, outs=fans[name].outs) for name, t in ours.items()}
     alike = set(map(numberless, small.unscaled))
     unscaled = tuple(name for name in modules(model) if numberless(name) in alike)
-    norms = {head: norm for head, norm in small.norms.items() if own.keys() >= {head, *norm}}  # outside of blocks
+    back = {other: name for name, other in others.items()}
+    outside = {head: norm for head, norm in small.norms.items() if back.keys() >= {head, *norm}}
+    norms = {back[head]: frozenset(back[n] for n in norm) for head, norm in outside.items()}
     return Anatomy(with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends, small.followed)
-
-
-def _with_fans_of(t: TensorInfo, other: TensorInfo | None) -> TensorInfo:
-    return t if other is None else replace(t, ins=other.ins, outs=other.outs)
