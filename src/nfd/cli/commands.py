@@ -181,7 +181,7 @@ class Transfer(Logged):
     rules: tuple[str, ...] | None = None
     """rules to compare; by default that of the family"""
     axes: tuple[str, ...] = ()
-    """settings against which to find the best rate too, such as batch_size=16,32,64; also steps, weight_decay, warmup"""
+    """settings against which to find the best rate too, such as batch_size=16,32,64; steps, warmup, weight_decay"""
     halving: bool = False
     """choose rates by short trainings first"""
     guess: float | None = None
@@ -269,13 +269,13 @@ class ScalingLaw(Logged):
         from nfd.questions.capacity_findings import capacity_findings
         from nfd.questions.capacity_logs import fit_scaling_law
         from nfd.questions.capacity_model import scaling_law
-        from nfd.questions.costs import amount
+        from nfd.questions.costs import amount, check_resource
         from nfd.report.report import Report, made_by
 
         files = [*PAGE, *charts("ceiling", "map")]
         budgets = pairs("--best", self.best)
         for resource, budget in budgets.items():
-            amount(resource, budget)  # can be read, before anything is trained
+            amount(check_resource(resource), budget)  # can be read, before anything is trained
         if self.log:
             directory = self.directory(files)
             law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)

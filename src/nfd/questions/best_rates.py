@@ -21,9 +21,8 @@ from nfd.questions.optimum import Scores, rounded
 from nfd.questions.regret import Regret
 from nfd.questions.rule_transfer import TOLERANCE, RuleTransfer, Size
 from nfd.questions.transfer import Transfer
-from nfd.runs.run import Run
-from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep, upset_in
+from nfd.runs.trial import Trial
 from nfd.store.rows import Record
 
 SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
@@ -73,13 +72,13 @@ class Networks(ABC):
     asked: Asked
 
     @abstractmethod
-    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
+    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[Trial]:
         """Seeds times rates, the rates varying fastest; a rate may be given twice.
 
         ``new``: twice as many seeds, other than those that best rates are chosen by.
         """
 
-    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[RunConfig | Run]:
+    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[Trial]:
         """One run at each rate that stops after a share of the steps, where rates are halved."""
         raise NotImplementedError
 

@@ -1,8 +1,7 @@
-"""Capacity: the law of size of some runs, its floor, the best size for a budget, and what holds the law to account.
+"""The law of size of some runs, its floor, the best size for a budget, and what holds the law to account.
 
-The runs come from a sweep of the paper's networks (``nfd.questions.capacity_sweep``) or of the user's
-(``nfd.questions.capacity_model``), or from a log (``nfd.questions.capacity_logs``). A size outside the fit is
-predicted, then compared with the runs there.
+The runs are trained (``nfd.questions.capacity_model``) or come from a log (``nfd.questions.capacity_logs``). A size
+outside the fit is predicted, then compared with the runs there.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from nfd.core.statistics import Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, best_size, best_split
 from nfd.questions.costs import Costs, Resource
-from nfd.questions.floor import Floor
 from nfd.questions.law import Law, Losses
 from nfd.questions.power_law import PowerLaw, Sizes
-from nfd.questions.stability import Stability
-from nfd.runs.settings import RunConfig
 
 
 @dataclass(frozen=True)
@@ -43,24 +39,8 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Horizons:
-    """What the time horizon T of the paper's networks buys and costs.
-
-    Attributes:
-        base: the runs, but for size, seed and horizon. data: what they were trained on.
-        laws: by horizon. stability: the largest stable rate by horizon, of networks of ``size``.
-    """
-
-    base: RunConfig
-    data: str
-    laws: dict[float, Law]
-    stability: Sequence[Stability] = ()
-    size: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True)
 class Capacity:
-    """The result of ``nfd.capacity`` and ``nfd.fit_capacity``. Print it to see the table.
+    """The result of ``nfd.scaling_law`` and ``nfd.fit_scaling_law``. Print it to see the table.
 
     A law of size, fitted to the losses of runs, and the best size for a budget.
 
@@ -72,8 +52,6 @@ class Capacity:
         held_out: the largest size, predicted by a fit without it.
         shorter: the law without the smallest sizes, if enough are left. A floor that moves without them is not yet the
             limit, even if the law fits well.
-        predicted: the floor by ``nfd.predict``, without a fit.
-        horizons: of the paper's networks, the answers at other horizons.
         lr: the rate of the runs, if they share one.
         speed: operations per second at which the largest network was trained; not-a-number if not known.
         notes: which runs were left out, and why; why small networks were trained one after another.
@@ -86,7 +64,7 @@ class Capacity:
             for L in (4, 8, 16)
             for seed in (0, 1)
         ]
-        capacity = nfd.fit_capacity(rows)
+        capacity = nfd.fit_scaling_law(rows)
         capacity.floor.value, capacity.floor.low, capacity.floor.high
         capacity.at(width=512, depth=32)  # the loss of a larger network, with its interval
     """
@@ -98,8 +76,6 @@ class Capacity:
     costs: Costs | None = None
     held_out: HeldOut | None = None
     shorter: Law | PowerLaw | None = None
-    predicted: Floor | None = None
-    horizons: Horizons | None = None
     lr: float = math.nan
     speed: float = math.nan
     notes: tuple[str, ...] = ()
@@ -192,15 +168,12 @@ class Capacity:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per quantity: the numbers of the law, its floor by ``nfd.predict``, and the mean loss of each size.
+        """One dict per quantity: the numbers of the law, and the mean loss of each size.
 
         ``value``, ``stderr``, ``low`` and ``high`` are a number, its standard error and its 95 % interval.
         """
-        terms = dict(self.law.terms)
-        if self.predicted is not None and self.predicted.loss is not None:
-            terms["floor by nfd.predict"] = self.predicted.loss
         about: dict[str, Any] = dict.fromkeys(self.law.variables)
-        rows = [{"quantity": name, **about, **term.limits} for name, term in terms.items()]
+        rows = [{"quantity": name, **about, **term.limits} for name, term in self.law.terms.items()]
         for size, losses in sorted(self.losses.items()):
             sizes = dict(zip(self.law.variables, size, strict=True))
             rows.append({"quantity": self.score, **sizes, **mean_of(losses).limits})

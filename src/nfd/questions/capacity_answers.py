@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,8 @@ from typing import Any
 from nfd.core.errors import InputError
 from nfd.questions.budget import BestSize, BestSplit, Returns, returns
 from nfd.questions.capacity import Capacity
-from nfd.questions.capacity_sweep import budgets_of
-from nfd.questions.costs import Resource
+from nfd.questions.costs import Resource, check_resource
 from nfd.questions.finding import numbers
-from nfd.questions.sweep_settings import SizeConfig
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Answers:
     @property
     def sentences(self) -> list[str]:
         """The answers in a sentence each, the most important first."""
-        law, floor, shorter = self.capacity.law, self.capacity.predicted, self.capacity.shorter
+        law, shorter = self.capacity.law, self.capacity.shorter
         if not law.good:
             none = f"The law {law.equation} may not be used beyond the sizes trained, and gives no floor. {law.note}"
-            return [none] if floor is None else [none, floor.sentence()]
+            return [none]
         sentences = [f"The law: {law.formula}; it holds ({law.test}). {law.note}".strip()]
         if shorter is not None:
             moved = shorter.floor.value - law.floor.value
@@ -62,8 +61,6 @@ class Answers:
                 f"Without its smallest {' and '.join(law.variables)} the floor is {shorter.floor.unsigned}, "
                 f"{moved:+.3f} away."
             )
-        if floor is not None:
-            sentences.append(floor.beside(law.floor))
         return [*sentences, *self._of_network(), *map(self.of_budget, self.best), *self._of_held_out()]
 
     def _of_network(self) -> list[str]:
@@ -75,7 +72,7 @@ class Answers:
         beyond = ": it is better than the infinite network" if better else ""
         sentences = [
             f"A network of {self.capacity.named(self.size)} loses {gains.left.unsigned} nats to its size{beyond}. "
-            f"Doubling its width buys {gains.width}, doubling its depth {gains.depth}. {self._of_horizon()}".strip()
+            f"Doubling its width buys {gains.width}, doubling its depth {gains.depth}."
         ]
         if gains.enough is not None and not better:
             sentences.append(
@@ -83,17 +80,6 @@ class Answers:
                 "growth together lowers the loss by less than a tenth of the floor."
             )
         return sentences
-
-    def _of_horizon(self) -> str:
-        """What doubling the horizon does to the loss of the network."""
-        if self.capacity.horizons is None or self.size is None:
-            return ""
-        T, laws = self.capacity.horizons.base.horizon, self.capacity.horizons.laws
-        now, later = laws.get(T), laws.get(2 * T)
-        if now is None or later is None or not later.good:
-            return f"What T = {2 * T:g} would gain is not known: it was not fitted."
-        bought = now.loss(*self.size).minus(later.loss(*self.size))
-        return f"Doubling the horizon to T = {2 * T:g} buys {bought} at the same learning rate."
 
     def of_budget(self, resource: Resource) -> str:
         """The best size for a budget, or why there is none."""
@@ -120,8 +106,7 @@ class Answers:
         """The answers as ``result.json`` holds them."""
         c = self.capacity
         shorter = {} if c.shorter is None else {"floor_without_smallest": numbers(c.shorter.floor)}
-        content: dict[str, Any] = {"fit": c.law.content | shorter, "floor_predicted": None}
-        content |= c.predicted.numbers() if c.predicted is not None else {}
+        content: dict[str, Any] = {"fit": c.law.content | shorter}
         if c.held_out is not None:
             h = c.held_out
             size = dict(zip(c.law.variables, h.size, strict=True)) | {"networks": h.networks, "inside": h.inside}
@@ -131,24 +116,18 @@ class Answers:
         if (gains := self.returns) is not None and self.size is not None:
             content["network"] = {"width": self.size[0], "depth": self.size[1], "excess": numbers(gains.left)}
             content["network"] |= {"doubling_width": numbers(gains.width), "doubling_depth": numbers(gains.depth)}
-        if c.horizons is not None:
-            content["horizons"] = [
-                {"horizon": T, "good": law.good, "floor": numbers(law.floor), "a": numbers(law.a), "b": numbers(law.b)}
-                for T, law in c.horizons.laws.items()
-            ]
-            content["stability"] = [
-                {"horizon": s.horizon, "stable": s.stable, "unstable": s.unstable} for s in c.horizons.stability
-            ]
         return content
 
 
-def answers_of(config: SizeConfig, capacity: Capacity) -> Answers:
-    """The answers to the questions of a configuration; without a budget, that of the largest network of the fit in
-    parameters. A law that is not in width and depth says nothing of a network of theirs."""
-    budgets: dict[Resource, str | int] = {**budgets_of(config)}
+def answers_of(capacity: Capacity, size: Mapping[str, int], budgets: Mapping[str, str]) -> Answers:
+    """The answers about a network, by default the largest of the fit, and about budgets, by default its parameters.
+
+    A law that is not in width and depth says nothing of a network of theirs.
+    """
+    asked: dict[Resource, str | int] = {check_resource(name): budget for name, budget in budgets.items()}
     if capacity.law.variables != ("width", "depth"):
-        return Answers(capacity, None, budgets)
+        return Answers(capacity, None, asked)
     width, depth = map(int, capacity.law.largest)
-    if not budgets and capacity.costs is not None and "parameters" in capacity.costs.by_resource:
-        budgets["parameters"] = capacity.costs.cost("parameters").at(width, depth)
-    return Answers(capacity, (config.width or width, config.depth or depth), budgets)
+    if not asked and capacity.costs is not None and "parameters" in capacity.costs.by_resource:
+        asked["parameters"] = capacity.costs.cost("parameters").at(width, depth)
+    return Answers(capacity, (size.get("width", width), size.get("depth", depth)), asked)

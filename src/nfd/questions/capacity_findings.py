@@ -1,4 +1,4 @@
-"""The charts of a capacity sweep: the ceiling, the map of sizes, and what the horizon buys and costs."""
+"""The charts of a law of size: the ceiling, and the map of sizes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 
 from nfd.core.tables import Row
 from nfd.questions.budget import BestSize, SizeLaw
-from nfd.questions.capacity import Horizons, mean_of
+from nfd.questions.capacity import mean_of
 from nfd.questions.capacity_answers import Answers
-from nfd.questions.costs import Cost, Costs
+from nfd.questions.costs import Costs
 from nfd.questions.finding import Axes, Finding, SeriesRole, columns
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
@@ -26,10 +26,6 @@ def capacity_findings(answers: Answers) -> list[Finding]:
     findings = [_ceiling(answers)]
     if capacity.law.good and capacity.costs is not None:
         findings.append(_map(answers, capacity.costs))
-    if capacity.horizons is not None and sum(law.good for law in capacity.horizons.laws.values()) > 1:
-        findings.append(_horizons(capacity.horizons, capacity.about))
-    if capacity.horizons is not None and any(math.isfinite(s.stable) for s in capacity.horizons.stability):
-        findings.append(_stability(capacity.horizons))
     return findings
 
 
@@ -43,8 +39,6 @@ def _ceiling(answers: Answers) -> Finding:
             series = ", ".join(f"{name} {sizes[name]:g}" for name in others) or "runs"
             rows.append({"series": series} | sizes | columns("loss", mean_of(losses)))
     floors = {"floor of the law": capacity.law.floor} if capacity.law.good else {}
-    if capacity.predicted is not None and capacity.predicted.loss is not None:
-        floors["floor by nfd.predict"] = capacity.predicted.loss
     places = sorted({size[-1] for size in capacity.losses})
     rows += [
         {"series": name} | dict.fromkeys(others, math.inf) | {last: place} | columns("loss", floor)
@@ -90,52 +84,6 @@ def _map(answers: Answers, costs: Costs) -> Finding:
         Axes("width", "depth", "width n", "depth L", "map"),
         f"Lines of equal excess a/n + b/L, the first order of the law, which was fitted to {fitted}. "
         f"{answers.capacity.about}",
-    )
-
-
-def _horizons(horizons: Horizons, caption: str) -> Finding:
-    """The floor against the horizon, where the law holds."""
-    good = {T: law for T, law in horizons.laws.items() if law.good}
-    first, *others = sorted(good, key=lambda T: good[T].floor.value)
-    lowest = all(good[first].floor.high < good[T].floor.low for T in others)
-    sentences = [
-        f"The floor is lowest at T = {first:g}: {good[first].floor.unsigned}, at this learning rate"
-        f"{'.' if lowest else ', though it does not differ significantly from all others.'}"
-    ]
-    if harmed := [f"{T:g}" for T, law in good.items() if law.b.high < 0]:
-        sentences.append(f"At T = {', '.join(harmed)} depth raises the loss (b < 0).")
-    if unknown := [f"{T:g}" for T in horizons.laws if T not in good]:
-        sentences.append(f"At T = {', '.join(unknown)} the law does not hold, and no floor is shown.")
-    return Finding(
-        "horizon",
-        "What does the horizon buy?",
-        " ".join(sentences),
-        [{"series": "floor of the law", "horizon": T} | columns("floor", law.floor) for T, law in good.items()],
-        Axes("horizon", "floor", "horizon T", "floor of the test loss (nats)", "semilogarithmic", zero=False),
-        f"Bars: 95 % intervals. {caption}",
-    )
-
-
-def _stability(horizons: Horizons) -> Finding:
-    """The largest stable rate against the horizon."""
-    known = [s for s in horizons.stability if math.isfinite(s.stable)]
-    rates = "; ".join(f"T = {s.horizon:g}: {s.stable:.2g} (not {s.unstable:.2g})" for s in known)
-    missing = [f"{s.horizon:g}" for s in horizons.stability if s not in known]
-    none = f" None was found at T = {', '.join(missing)}." if missing else ""
-    b, (n, L) = horizons.base, horizons.size
-    return Finding(
-        "stability",
-        "What does the horizon cost in stability?",
-        f"The largest stable eta_c: {rates}.{none}",
-        [
-            {"series": "largest stable eta_c", "horizon": s.horizon, "eta_c": s.stable, "low": s.stable}
-            | {"high": s.unstable}
-            for s in known
-        ],
-        Axes("horizon", "eta_c", "horizon T", "largest stable eta_c", "logarithmic"),
-        "Stable: neither of two networks diverges or doubles its first loss. Bars reach to the next rate, at "
-        f"which one does. Width {n}, depth {L}; {horizons.data}; {b.block} blocks, {b.activation}, rule {b.rule}, "
-        f"{b.optimizer}, {b.steps} steps of {b.batch} samples.",
     )
 
 

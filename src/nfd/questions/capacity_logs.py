@@ -30,7 +30,7 @@ Fit = Callable[[Any], Any]  # Law or PowerLaw
 
 
 @undisturbed()
-def fit_capacity(
+def fit_scaling_law(
     rows: Any, *, columns: Mapping[str, str | None] | None = None, rate: float | str | None = None
 ) -> Capacity:
     """Fit a law of size to the final losses of your logged runs, from any framework.
@@ -65,7 +65,7 @@ def fit_capacity(
             for L in (4, 8, 16)
             for seed in (0, 1)
         ]
-        print(nfd.fit_capacity(rows).floor)
+        print(nfd.fit_scaling_law(rows).floor)
     """
     log = read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
     variables = _variables(log)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -125,6 +125,11 @@ def residual_costs(
             "memory": Cost(row * (d + C), copies * (d + C) + row, row * (m + 1), copies * m),
         }
     )
+
+
+def check_resource(name: str) -> Resource:
+    """The resource of this name; ValueError where there is none."""
+    return cast("Resource", check_choice("resource", name, RESOURCES))
 
 
 def amount(resource: Resource, budget: str | float) -> int:

@@ -1,76 +1,79 @@
-"""``nfd.transfer``: whether the best learning rate of a small network is that of a large one, for your model."""
+"""``nfd.transfer``: whether the best learning rate of a small network is that of a large one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, check_choice, check_flag, check_real, check_several
-from nfd.families.family import Family
+from nfd.core.errors import (
+    MOST,
+    WIDEST,
+    InputError,
+    InputTypeError,
+    check_ascending,
+    check_choice,
+    check_count,
+    check_flag,
+    check_real,
+    check_several,
+)
+from nfd.core.names import RuleName
+from nfd.families.family import Family, as_family
+from nfd.families.resnets import NetworkFamily
 from nfd.questions.against import SettingAxis, Variation
+from nfd.questions.assumed import assumed_of
 from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
-from nfd.questions.ladder import Ladder, ladder_of
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
-from nfd.questions.variations import axes_of, ladders_of, varied
-from nfd.runs.executors.executor import Executor
-from nfd.runs.fields import rates
-from nfd.runs.run import Run
-from nfd.runs.settings import RunConfig
 from nfd.runs.sweep import Sweep
+from nfd.runs.trial import Trial
 from nfd.scaling.calls import evaluating
-from nfd.scaling.laws import OptimizerLaw, law_of
+from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.sizes import MakeModel
 from nfd.store.rows import Record
 from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
-from nfd.training.recipe import MakeOptimizer, Recipe
-from nfd.training.schedule import Schedule
-from nfd.training.task import Batch
+from nfd.training.schedule import knows_steps, warmed
+from nfd.training.task import Batch, Task, as_task
+from nfd.training.together import notes_on
 
 _OCTAVES = 3  # doublings that the first grid reaches to either side of the optimizer's usual rate
+_CLOSEST = 1.05  # factor between two rates of a grid
 
 
 @undisturbed()
 def transfer(
-    make_model: MakeModel | Family,
+    family: Family | MakeModel,
+    task: Task | Iterable[Batch],
     widths: Sequence[int],
     depths: Sequence[int],
-    batches: Iterable[Batch],
-    *,
-    rules: Sequence[str] = ("mup", "complete-p"),
-    optimizer: str | OptimizerLaw = "adamw",
     lr: Sequence[float] | None = None,
+    *,
+    rules: Sequence[str] | None = None,
+    optimizer: str | OptimizerLaw | None = None,
     seeds: int = 3,
-    eval_batches: Iterable[Batch] | None = None,
-    out: str | Path | None = None,
-    executor: Executor | None = None,
-    loss: str | Callable[[Any, Any], Tensor] = "cross-entropy",
-    weight_decay: float = 0.0,
-    adamw_lr: float | None = None,
-    blocks: str | Sequence[str] | None = None,
-    roles: Mapping[str, str] | None = None,
-    schedule: Schedule | None = None,
-    make_optimizer: MakeOptimizer | None = None,
-    version: str | None = None,
     axes: Mapping[str, Sequence[float]] | None = None,
     halving: bool = False,
-    progress: bool = False,
-    device: torch.device | str | None = None,
+    sweep: Sweep | None = None,
 ) -> Transfer:
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
 
-    Every network is trained on the batches at every rate and from every seed. If the best rate lies at an end of the
-    grid, more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest
-    network's best rate and at its own. The difference of the two losses is the regret.
+    Every network is trained on the task at every rate and from every seed. If the best rate lies at an end of the grid,
+    more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best
+    rate and at its own. The difference of the two losses is the regret.
+
+    Example::
+
+        answer = nfd.transfer(make_model, batches, [16, 32], [2], lr=(1e-3, 3e-3, 9e-3), rules=("complete-p",))
+        print(answer)
+        print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
 
     With ``axes`` the best rate is also found at every value of other settings, one setting at a time:
     ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Each axis gets an exponent, which is
@@ -81,112 +84,103 @@ def transfer(
     has made no progress.
 
     Args:
-        make_model: ``make_model(width, depth)``, or a family (``nfd.families``).
-        widths, depths: of the networks, ascending; every pair is trained. The smallest of each is the base of every
-            plan. Two sizes or more, unless there are ``axes``.
-        batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
-            a dict of keyword arguments. A batch that is a dict alone is passed to the model by keyword, and the model
-            returns its loss (``nfd.check``).
-        rules: to compare, as in ``nfd.plan``.
-        optimizer: the name of a law, or a law. ``"muon"`` trains matrices in blocks; AdamW trains the rest at the same
-            rate, or at ``adamw_lr``.
-        lr: rates of the base to begin with: three or more, ascending by a constant factor. By default from an eighth to
-            eight times the default rate of ``nfd.check``.
+        family: ``make_model(width, depth)``, or an ``nfd.Family``. A plain function has the smallest network as base.
+        task: batches, one update for each, or an ``nfd.Task``.
+        widths, depths: of the networks; every pair is trained. Two sizes or more, unless there are ``axes``.
+        lr: rates of the base to begin with, three or more in any order. By default from an eighth to eight times the
+            default rate of ``nfd.check``.
+        rules: to compare; by default that of the family beside ``"standard"``, which leaves your model as it is.
+        optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
-        eval_batches: batches whose mean loss judges the rates; by default the mean training loss over the last tenth of
-            the steps.
-        out: directory that stores every run, so that the same call continues after a stop; None stores nothing.
-        executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
-            the other in this process.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
-            the batch and all outputs, half of ``F.mse_loss``; or a function of the model's output and the targets.
-        weight_decay, adamw_lr: of the base.
-        blocks, roles: as in ``nfd.plan``, for a constructor.
-        schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
-            has a second argument ``steps``, that is the number of steps.
-        make_optimizer: a function from parameter groups to an optimizer, in place of PyTorch's.
-        version: a text that you change whenever your code changes. Needed only if the code draws its own random numbers
-            or does not run in double precision; otherwise changes are detected from what the code computes.
-        axes: setting to ascending values. ``"weight_decay"``; ``"batch_size"``, the same samples in batches of another
-            size; ``"steps"``, the first batches; ``"warmup"``, the share of the steps over which rates rise linearly;
-            ``"adamw_lr"``, under Muon. If the number of steps varies, a ``schedule`` must take ``steps``.
-        halving: choose rates by short trainings first (``nfd.questions.halving``). It needs less training in all, but
-            fewer trainings can run at the same time.
-        progress: show a bar when stderr is a terminal.
-        device: where networks are trained; by default the device of the batches.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"warmup"``, and under
+            Muon ``"adamw_lr"``. If the number of steps varies, a ``schedule`` must take ``steps``.
+        halving: choose rates by short trainings first (``nfd.questions.halving``).
+        sweep: where networks are trained and kept.
 
     Returns:
         A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)`` and ``verdict(rule)``.
-        With axes also ``best(rule, width, depth, batch_size=32)`` and the exponent ``drift(rule, "batch_size")``.
 
     Raises:
         ValueError, TypeError: naming the argument.
         RuntimeError: naming the line of your code at which a network cannot be trained.
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
-
-    Example::
-
-        answer = nfd.transfer(make_model, [16, 32], [2], batches, rules=("complete-p",), lr=(1e-3, 3e-3, 9e-3))
-        print(answer)
-        print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
     """
-    checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
-    if len({*checked}) < max(1, len(checked)):
-        raise InputError(f"rules must be one or more different names; got {list(rules)}.")
-    ladder = ladder_of(
-        make_model,
-        widths,
-        depths,
-        batches,
-        checked,
-        optimizer=optimizer,
-        seeds=seeds,
-        eval_batches=eval_batches,
-        loss=loss,
-        weight_decay=weight_decay,
-        blocks=blocks,
-        roles=roles,
-        schedule=schedule,
-        make_optimizer=make_optimizer,
-        version=version,
-        device=device,
-    )
-    if adamw_lr is not None:
-        ladder = varied(ladder, Variation("adamw_lr", adamw_lr))
-    varying = axes_of(axes, ladder)
-    if len(ladder.sizes) < 2 and not varying:
+    task = as_task(task)
+    widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
+    given = as_family(family, (widths[0], depths[0]), None, optimizer, task.sample)
+    families = {own.rule: own for own in (given.under(rule) for rule in _rules(rules, given))}
+    given.check_sizes(widths, depths)
+    for own in families.values():
+        check_optimizer(own.optimizer, rule=own.rule, weight_decay=task.weight_decay)
+    varying = _axes(axes, given, task)
+    sizes = [(n, L) for n in widths for L in depths]
+    if len(sizes) < 2 and not varying:
         raise InputError(
             f"widths and depths must make two sizes or more, or one with axes, such as batch_size; got {list(widths)} "
             f"and {list(depths)}."
         )
-    grid = _grid(lr, ladder.recipe.family.optimizer)
-    networks = _Trials(ladder, grid, varying, check_flag("halving", halving))
-    with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
-        return replace(best_rates(networks, sweep), notes=ladder.notes)
+    count = check_count("seeds", seeds, minimum=2, maximum=MOST)
+    asked = _Trials(families, task, sizes, count, _grid(lr, given.law), varying, check_flag("halving", halving))
+    with sweep or Sweep() as opened:
+        answer = best_rates(asked, opened)
+    notes = [note for own in families.values() for note in notes_on(own, asked.tasks.values(), sizes)]
+    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)))
+
+
+def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
+    if rules is None:
+        own = isinstance(family, NetworkFamily) or family.rule == "standard"
+        return [family.rule] if own else ["standard", family.rule]
+    checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
+    if len({*checked}) < max(1, len(checked)):
+        raise InputError(f"rules must be one or more different names; got {list(rules)}.")
+    return checked
+
+
+def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
+    given = [law.check_rate * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
+    rates = sorted(check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates"))
+    if len(rates) < 3 or any(b < _CLOSEST * a for a, b in pairwise(rates)):
+        raise InputError(
+            f"lr must be three or more rates, each at least {_CLOSEST} times the one below it; got {list(given)}."
+        )
+    return rates
 
 
 class _Trials(Networks):
-    def __init__(self, ladder: Ladder, lr: Sequence[float], axes: Sequence[SettingAxis], halving: bool) -> None:
-        recipe, self.ladders = ladder.recipe, ladders_of(axes, ladder)
-        self.classes = _classes(recipe) if recipe.task.loss == "cross-entropy" else None
+    def __init__(
+        self,
+        families: Mapping[RuleName, Family],
+        task: Task,
+        sizes: Sequence[tuple[int, int]],
+        seeds: int,
+        rates: Sequence[float],
+        axes: Sequence[SettingAxis],
+        halving: bool,
+    ) -> None:
+        self.families, self.seeds, family = families, seeds, next(iter(families.values()))
+        self.tasks = {None: task} | {at: _varied(task, at, family) for axis in axes for at in axis.variations}
+        self.classes = _classes(family, task) if task.loss == "cross-entropy" else None
         lost = "log C" if self.classes else "an untrained one"
         about = (
-            f"{recipe.family.name}, {recipe.family.optimizer}, {recipe.task.about}, {ladder.seeds} seeds; best by "
-            f"{SCORES[ladder.score]}; a network that diverged counts as {lost}."
+            f"{family.name}, {family.optimizer}, {task.about}, {seeds} seeds; best by {SCORES[task.score]}; a network "
+            f"that diverged counts as {lost}."
         )
-        rate_name = recipe.family.rate_name
-        self.asked = Asked(list(ladder.recipes), ladder.sizes, lr, rate_name, ladder.score, about, axes, halving)
+        self.asked = Asked(list(families), sizes, rates, "lr", task.score, about, axes, halving)
 
-    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[RunConfig | Run]:
-        ladder = self.ladders[place.variation]
-        S = ladder.seeds
-        return [*ladder.trials(place.rule, place.size, rates, range(S, 3 * S) if new else range(S))]
+    def runs(self, place: Place, rates: Sequence[float], *, new: bool = False) -> list[Trial]:
+        S = self.seeds
+        return self._trials(place, rates, range(S, 3 * S) if new else range(S))
 
-    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[RunConfig | Run]:
-        ladder = self.ladders[place.variation]
-        stop = max(1, round(share * ladder.recipe.task.steps))
-        return [*ladder.trials(place.rule, place.size, rates, range(1), stop)]
+    def short_runs(self, place: Place, rates: Sequence[float], share: float) -> list[Trial]:
+        stop = max(1, round(share * self.tasks[place.variation].steps))
+        return self._trials(place, rates, range(1), stop)
+
+    def _trials(self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None) -> list[Trial]:
+        """Seeds times rates, the rates varying fastest."""
+        family, task = self.families[place.rule], self.tasks[place.variation]
+        return [Trial(family, task, *place.size, seed, lr, stop) for seed in seeds for lr in rates]
 
     def reference(self, records: Sequence[Record]) -> tuple[float, float]:
         """log C, or the mean loss of the untrained networks; refuses losses that cannot be compared."""
@@ -220,21 +214,69 @@ def _check_seeds(records: Sequence[Record]) -> None:
             )
 
 
-def _classes(recipe: Recipe) -> int:
+def _classes(family: Family, task: Task) -> int:
     """C: how many outputs the networks have."""
-    family, (x, y) = recipe.family, recipe.task.batches[0]
+    (x, y) = task.batches[0]
     with blaming_the_model(*family.base, (x, y)):
-        member = family.build(*family.base, 0, device=recipe.task.device)
+        member = family.member(*family.base, device=task.device)
         with torch.no_grad(), evaluating(member.module):
             return classes_last(member(x), y).shape[-1]
 
 
-def _grid(lr: Sequence[float] | None, optimizer: str) -> Sequence[float]:
-    usual = law_of(optimizer).check_rate
-    given = [usual * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
-    checked = [check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates")]
-    try:
-        rates(tuple(checked))
-    except InputError as error:
-        raise InputError(f"lr {error}") from None
+# ---- further settings ------------------------------------------------------------------------------------------------
+
+
+def _axes(axes: Mapping[str, Sequence[float]] | None, family: Family, task: Task) -> list[SettingAxis]:
+    """The axes that were asked for, with what is usually assumed along them.
+
+    Raises:
+        ValueError, TypeError: naming the setting that there is none of, or whose values are not ascending.
+    """
+    if axes is None:
+        return []
+    if not isinstance(axes, Mapping):
+        raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
+    checked = []
+    for name, given in axes.items():
+        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "warmup", "adamw_lr"))
+        values = check_several(f"axes[{name!r}]", given, "values of the setting")
+        numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise InputError(f"axes[{name!r}] must be one or more ascending numbers; got {values}.")
+        checked.append(SettingAxis(name, tuple(values), assumed_of(name, family.law)))
     return checked
+
+
+def _varied(task: Task, variation: Variation, family: Family) -> Task:
+    """The task with another value of one setting.
+
+    Raises:
+        ValueError, TypeError: where networks cannot be trained so, or the value would be ignored.
+    """
+    value: Any = variation.value
+    try:
+        if variation.setting == "weight_decay":
+            decay = check_real("weight_decay", value, least=0.0, below=MAX_RATE)
+            check_optimizer(family.optimizer, rule=family.rule, weight_decay=decay)
+            return task.having(weight_decay=decay)
+        if variation.setting == "batch_size":
+            return _of_any_length(task).in_batches(check_count("batch_size", value))
+        if variation.setting == "steps":
+            return _of_any_length(task).first(check_count("steps", value, maximum=task.steps))
+        if variation.setting == "warmup":
+            share = check_real("warmup", value, least=0.0, below=1.0)
+            warmed(None, task.steps, share)
+            return task.having(warmup=share)
+        return task.having(adamw_lr=family.law.check_rest_rate(value, above=0.0))
+    except (InputError, InputTypeError) as error:
+        raise type(error)(f"axes: {error}") from None
+
+
+def _of_any_length(task: Task) -> Task:
+    """ValueError where the schedule is of one number of steps, so that it would end elsewhere in runs of others."""
+    if task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            "schedule must take steps, how many there are, where they vary: such as lambda step, steps: 1 - step / "
+            "steps, or lambda optimizer, steps: CosineAnnealingLR(optimizer, T_max=steps)."
+        )
+    return task

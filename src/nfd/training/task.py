@@ -42,8 +42,8 @@ class Task:
             are a tensor, a tuple of arguments or a dict of keyword arguments. A batch that is a dict alone is passed to
             the model by keyword, and the model returns its loss.
         loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
-            the batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets, to a
-            batch mean.
+            the batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets,
+            to a batch mean.
         eval_batches: batches whose mean loss judges a trained network; by default the mean training loss over the last
             tenth of the steps.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it

@@ -12,13 +12,13 @@ from torch import Tensor
 from nfd import ResNet, kernel
 from nfd.core import Activation, Interval, derive, interval, log_slope
 from nfd.limits import extrapolated
-from nfd.paper.start import at_start
 from nfd.paper.claims.claim import Bounds, Claim, Judged
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.measuring import exponent, listed, over, rows, seeds, unit
 from nfd.paper.claims.rules import FASTER, NEAR, around, fast, inside, near, together
 from nfd.paper.config import Preset
 from nfd.paper.distances import distance, relative
+from nfd.paper.start import at_start
 from nfd.paper.untrained import covariances, errors_in_depth
 
 RATE = -1.0  # of mean squares
