@@ -28,12 +28,11 @@ from nfd.nets.defer import defer
 from nfd.nets.meta import meta_matrices
 from nfd.scaling.blocks import blocks_named
 from nfd.scaling.calls import on_device
-from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
+from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
-from nfd.training.optimizers import TABLE
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,11 @@ class Family:
 
     def __getstate__(self) -> dict[str, Any]:
         """An optimizer that the user registered goes to other processes with the family that it trains."""
-        return {**self.__dict__, "_law": None if self.law in TABLE else self.law}
+        return {**self.__dict__, "_law": self.law}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        law = state.pop("_law")
-        if law is not None:
-            register_optimizer(law, replace=True)
+        if (law := state.pop("_law")).name not in laws_where(lambda law: True):
+            register_optimizer(law)
         self.__dict__.update(state)
 
     @property

@@ -116,7 +116,8 @@ class Networks:
         if needed > there:
             raise InputError(
                 f"a network of width {width:,} and depth {depth} with {self.weights} weights needs "
-                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a smaller width, depth or batch, or fewer steps."
+                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a smaller width, depth or "
+                "batch, or fewer steps."
             )
 
 

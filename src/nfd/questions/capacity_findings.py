@@ -10,14 +10,13 @@ from nfd.core.tables import Row
 from nfd.questions.budget import BestSize, SizeLaw
 from nfd.questions.capacity import mean_of
 from nfd.questions.capacity_answers import Answers
-from nfd.questions.costs import Costs
+from nfd.questions.costs import Cost, Costs
 from nfd.questions.finding import Axes, Finding, SeriesRole, columns
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map
-_UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
-
 Span = tuple[float, float]
+_UNITS = {"parameters": "parameters", "memory": "bytes of memory", "flops": "floating-point operations"}
 
 
 def capacity_findings(answers: Answers) -> list[Finding]:

@@ -174,7 +174,7 @@ def _check_losses(members: list[Member], task: Task) -> None:
             alone = [_losses(member, task) for member in members]
         with _changing_only_weights(members):
             losses = [row.losses for row in driver.rows_together(stack, law.name, task, groups, None)]
-            losses.append(torch.tensor(driver.judged_together(stack, task)))
+            losses.append(torch.tensor([loss for loss, _ in driver.judged_together(stack, task)]))
     if torch.equal(*alone):
         raise AloneError(Alone.EQUAL)
     rounding = _ROUNDING if law.rest is None else _ROUNDING_OF_MUON
@@ -196,7 +196,7 @@ def _changing_only_weights(members: Sequence[Member]) -> Iterator[None]:
 def _losses(member: Member, task: Task) -> Tensor:
     """Of a network that is trained and judged alone."""
     losses = [row.losses for row in driver.rows(member, task, law_of(member.optimizer).check_rate)]
-    return torch.stack([*losses, torch.tensor(driver.judged(member, task))])
+    return torch.stack([*losses, torch.tensor(driver.judged(member, task)[0][0])])
 
 
 def notes_on(family: Family, tasks: Iterable[Task], sizes: Iterable[tuple[int, int]]) -> list[str]:
