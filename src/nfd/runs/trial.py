@@ -100,6 +100,9 @@ class Trial:
     every: int | None = None
     observe: tuple[Observer, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.family.under(sample=self.task.sample))  # to trace the model with
+
     @cached_property
     def key(self) -> str:
         """Its name in a store: a hash of all that decides its numbers, and of ``NUMERICS``."""
