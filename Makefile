@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_
   release-check browser clean
 
 demo: .venv/installed
-	$(BIN)/nfd study
+	$(BIN)/nfd paper study
 
 test: lint
 	$(PYTEST)

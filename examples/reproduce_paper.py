@@ -55,7 +55,7 @@ for depth in DEPTHS:
 # %% [markdown]
 # ## A figure
 #
-# `nfd figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it shows only that
+# `nfd paper figure` trains what a figure needs, keeps it, and draws every panel. At size `smoke` it shows only that
 # everything works; `cpu` takes minutes and is what the documentation shows; `paper` has the captions'
 # sizes and wants a GPU.
 

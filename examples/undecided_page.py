@@ -34,7 +34,7 @@ they were during these rounds. Before them, three rules were changed after their
 """
 _LEFT = """## What stays open, and what it costs
 
-Names in code are parts of `nfd.paper.claims.extra_runs`; `nfd claims` trains those that are not stored."""
+Names in code are parts of `nfd.paper.claims.extra_runs`; `nfd paper claims` trains those that are not stored."""
 
 
 def seeds_to_settle(value: float, stderr: float, seeds: int, bound: float) -> float:

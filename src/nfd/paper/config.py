@@ -1,4 +1,4 @@
-"""The configuration of ``nfd figure`` and ``nfd claims``; nothing here needs PyTorch."""
+"""The configuration of ``nfd paper figure`` and ``nfd paper claims``; nothing here needs PyTorch."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def are_claims(rows: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def claims_sections(result: Result) -> list[Section]:
-    """The statements of a result of ``nfd claims``, for the page of ``nfd report``; none of another command's."""
+    """The statements of a result of ``nfd paper claims``, for the page of ``nfd report``; none of another command's."""
     rows = result.content.get("rows")
     return [claims_section(rows, level=3)] if are_claims(rows) else []
 
