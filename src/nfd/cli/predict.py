@@ -40,7 +40,7 @@ class PredictionFiles(Options):
 
 
 class ModelPredictCommand(PredictionFiles, ModelOptions, ExecutorOptions, ModelPredictConfig):
-    """Predict the losses of your own network at infinite width, under SGD or Muon, with intervals.
+    """Predict the losses of your own network at infinite width, with intervals.
 
     Without a constructor the command predicts the paper's networks: see nfd predict --help. Writes result.json,
     config.toml and predict.csv (step, loss, error, interval, bias of width) to OUT, and every network to

@@ -13,3 +13,5 @@ LOSS_RTOL = 0.01  # of a prediction of the user's networks, relative to their lo
 RESOLUTION = 0.1  # of structured layers
 MEMORY = "4 GiB"  # of one network of a prediction
 SEEDS = 3  # of each network of a check
+RULE = "complete-p"  # of your own models, in plans and in every question about them
+OPTIMIZER = "adamw"  # the same; networks of nfd.nets have theirs (``ScaledNetwork.default_rule``)

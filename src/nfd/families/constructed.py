@@ -33,7 +33,7 @@ from nfd.scaling.blocks import blocks_named
 from nfd.scaling.calls import on_device
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
-from nfd.scaling.self_scaled import self_scaled_of
+from nfd.scaling.self_scaled import defaults_of, self_scaled_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
 
@@ -53,7 +53,7 @@ class ConstructedFamily(Family):
         make_model: the function; it returns a new module.
         base: the width and depth at which the rates were tuned. For networks of ``nfd.nets`` it is width 1 and depth 1,
             so that their rate is the paper's ``eta_c``.
-        rule, optimizer, blocks, roles: as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``; so are their defaults, where None.
         sample: an input, to trace the model and to compute the fingerprint of its code.
         version: of your code, in place of a fingerprint: a text that you change whenever the code changes.
 
@@ -66,8 +66,8 @@ class ConstructedFamily(Family):
 
     make_model: MakeModel
     base: tuple[int, int]
-    rule: RuleName = "depth-mup"
-    optimizer: str = "adamw"
+    rule: RuleName = None  # type: ignore[assignment]  # the default of the model, from __post_init__ on
+    optimizer: str = None  # type: ignore[assignment]
     blocks: str | Sequence[str] | None = None
     roles: Mapping[str, str] | None = None
     sample: Any = None
@@ -75,12 +75,16 @@ class ConstructedFamily(Family):
     _plans: dict[tuple[int, int, bool], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_callable("make_model", self.make_model, "a function of (width, depth)")
         if not isinstance(self.base, tuple) or len(self.base) != 2:
             raise InputTypeError(f"base must be a pair (width, depth); got {self.base!r}.")
         for size, most in zip(self.base, (WIDEST, MOST), strict=True):
             check_count("base", size, maximum=most)
+        if self.rule is None or self.optimizer is None:
+            rule, optimizer = defaults_of(instance(self.make_model, *self.base))
+            object.__setattr__(self, "rule", self.rule or rule)
+            object.__setattr__(self, "optimizer", self.optimizer or optimizer)
+        super().__post_init__()
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)
         check_version(self.version)
@@ -210,8 +214,7 @@ def family_of(
 ) -> Family:
     """The family that was asked about: what a constructor builds, or a family itself.
 
-    A rule and an optimizer replace those of a family; for a constructor they are by default ``"depth-mup"`` and
-    ``"sgd"``.
+    A rule and an optimizer replace those of a family; for a constructor None stands for the defaults of ``nfd.plan``.
     """
     if isinstance(make_model, Family):
         if blocks or roles or version:
@@ -220,7 +223,5 @@ def family_of(
             )
         return make_model.under(rule, optimizer)
     check_callable("make_model", make_model, "a function of (width, depth), or a family")
-    given = ConstructedFamily(
-        make_model, base, optimizer="sgd", blocks=blocks, roles=roles, sample=sample, version=version
-    )
-    return given.under(rule, optimizer)
+    chosen: dict[str, Any] = {"rule": rule, "optimizer": optimizer}
+    return ConstructedFamily(make_model, base, **chosen, blocks=blocks, roles=roles, sample=sample, version=version)

@@ -68,6 +68,8 @@ class ModelCosts:
     @cached_property
     def obstacle(self) -> str | None:
         """Why wide matrices must be stored; None where they need not."""
+        if not law_of(self.family.optimizer).equivariant:
+            return f"optimizer={self.family.optimizer!r} acts on every entry of a matrix by itself."
         try:
             law_of(self.family.optimizer).check_structured()
             n, L = self.family.base

@@ -96,7 +96,7 @@ def check(
             of keyword arguments. A batch that is a dict alone, as those of Hugging Face with ``input_ids`` and
             ``labels``, is passed to the model by keyword, and the default loss is the one that the model returns
             (``output.loss``, ``output["loss"]``). The same holds for ``(inputs, None)``.
-        rule, optimizer: as in ``nfd.plan``; by default ``"depth-mup"`` and ``"sgd"``, or those of the family.
+        rule, optimizer: as in ``nfd.plan``, with its defaults; those of a family are its own.
         blocks, roles: as in ``nfd.plan``, for a constructor.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         eta_c: the same for the paper's networks, whose base has width 1 and depth 1.

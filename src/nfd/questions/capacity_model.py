@@ -14,7 +14,6 @@ from torch import Tensor
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import check_ascending, check_real
-from nfd.core.names import RuleName
 from nfd.families.family import Family
 from nfd.questions.against import Variation
 from nfd.questions.capacity import Capacity, largest_held_out, shorter
@@ -48,8 +47,8 @@ def capacity(
     depths: Sequence[int],
     batches: Iterable[Batch],
     *,
-    rule: RuleName = "complete-p",
-    optimizer: str | OptimizerLaw = "adamw",
+    rule: str | None = None,
+    optimizer: str | OptimizerLaw | None = None,
     lr: float | None = None,
     seeds: int = 3,
     eval_batches: Iterable[Batch] | None = None,
@@ -82,7 +81,8 @@ def capacity(
             A law that may be extrapolated needs three or more of each.
         batches: (inputs, targets), one update for each: a list, or a loader; or dicts, as in ``nfd.check``, where
             the targets are ``labels``.
-        rule, optimizer, blocks, roles: as in ``nfd.plan``. Under the rule the best rate must not depend on size.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``, with its defaults; a family has its own. Under the rule the
+            best rate must not depend on size.
         lr: learning rate of the base; by default that of ``nfd.check``.
         seeds: of each size, at least 2.
         eval_batches: batches whose mean loss is fitted; by default the mean training loss over the last tenth of the

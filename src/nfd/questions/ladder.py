@@ -77,9 +77,9 @@ def ladder_of(
     widths: Sequence[int],
     depths: Sequence[int],
     batches: Iterable[Batch],
-    rules: Sequence[str],
+    rules: Sequence[str | None] | None,
     *,
-    optimizer: str | OptimizerLaw,
+    optimizer: str | OptimizerLaw | None,
     seeds: int,
     eval_batches: Iterable[Batch] | None,
     loss: str | Callable[[Any, Any], Tensor],
@@ -93,13 +93,19 @@ def ladder_of(
 ) -> Ladder:
     """The networks that the arguments of ``nfd.transfer`` and ``nfd.capacity`` describe; nothing is trained.
 
+    A rule that is None is that of the family. Rules that are None are this one, and ``"standard"`` for comparison.
+
     Raises:
         ValueError, TypeError: naming the argument.
     """
     task = Task.of(batches, loss, eval_batches)
     widths, depths = check_ascending("widths", widths, WIDEST), check_ascending("depths", depths, MOST)
-    base, sample, law = (widths[0], depths[0]), task.batches[0][0], law_of(optimizer).name
-    families = [family_of(make_model, base, rule, law, blocks, roles, sample, version) for rule in rules]
+    base, sample = (widths[0], depths[0]), task.batches[0][0]
+    law = None if optimizer is None else law_of(optimizer).name
+    several = rules or [None]
+    families = [family_of(make_model, base, rule, law, blocks, roles, sample, version) for rule in several]
+    if rules is None and families[0].rate_name == "lr":
+        families.insert(0, families[0].under("standard"))
     families[0].check_sizes(widths, depths)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)

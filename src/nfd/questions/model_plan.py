@@ -28,11 +28,11 @@ def planned(config: PlanConfig, model: str) -> Plan:
     """
     make_model = _constructor(config, model)
     base = config.base_width, config.base_depth or config.depth
+    chosen: dict[str, Any] = {"rule": config.rule, "optimizer": perhaps_named(config.optimizer, "optimizer")}
     family = ConstructedFamily(
         make_model,
         base,
-        rule=config.rule,
-        optimizer=law_of(perhaps_named(config.optimizer, "optimizer")).name,
+        **chosen,
         blocks=config.blocks,
         roles=roles_of(config),
         sample=sample_of(config, make_model, base),

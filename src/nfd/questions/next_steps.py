@@ -107,7 +107,7 @@ class NextSteps:
         steps = []
         if config.lr is None:
             purpose = f"The rate {capacity.lr:g} was not tuned. See whether another is better"
-            steps.append(self._transfer(purpose, config, [config.rule], capacity.lr))
+            steps.append(self._transfer(purpose, config, None if config.rule is None else [config.rule], capacity.lr))
         best = next((size for size in answers.sizes.values() if isinstance(size, BestSize)), None)
         if best is not None and capacity.rate_name == "lr":
             lines = self._plan(config, config.rule, capacity.lr, (best.width, best.depth))
@@ -125,16 +125,16 @@ class NextSteps:
         return [*steps, NextStep("Train at any size by the rate of the base, in Python", lines)]
 
     def _plan(
-        self, config: ModelConfig, rule: str, lr: float | None, size: tuple[object, object] = ("width", "depth")
+        self, config: ModelConfig, rule: str | None, lr: float | None, size: tuple[object, object] = ("width", "depth")
     ) -> str:
         base = config.widths[0], config.depths[0]
         return plan_lines(self.model, config, rule, lr, base, size, config.make_optimizer)
 
-    def _transfer(self, purpose: str, config: ModelConfig, rules: Sequence[str], lr: float) -> NextStep:
+    def _transfer(self, purpose: str, config: ModelConfig, rules: Sequence[str] | None, lr: float) -> NextStep:
         """A transfer at the rates around one."""
         rates = tuple(float(f"{lr * 2.0**octave:g}") for octave in range(-_OCTAVES, _OCTAVES + 1))
         seeds = max(config.seeds, FEWEST_SEEDS)
-        asked = _for(ModelTransferConfig, config, rules=tuple(rules), lr=rates, seeds=seeds)
+        asked = _for(ModelTransferConfig, config, rules=rules and tuple(rules), lr=rates, seeds=seeds)
         return NextStep(purpose, self._line("transfer", asked))
 
     def _line(self, name: str, config: ModelConfig, **options: str | None) -> str:

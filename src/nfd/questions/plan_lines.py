@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from nfd.core.defaults import OPTIMIZER, RULE
 from nfd.questions.named import named, roles_of
 from nfd.runs.fields import is_path
 from nfd.runs.model_settings import RecipeConfig
@@ -14,7 +15,7 @@ _INPUTS = "inputs,  # one of your batches"  # of a data set: a name that is left
 def plan_lines(
     model: str,
     config: RecipeConfig,
-    rule: str,
+    rule: str | None,
     lr: float | None,
     base: tuple[int, int],
     size: tuple[object, object] = ("width", "depth"),
@@ -29,13 +30,13 @@ def plan_lines(
         make_optimizer: package.module:name; None for PyTorch's. adamw_lr: of what Muon leaves to AdamW; ``lr`` where
             None.
     """
-    make_model = name_at(model)
+    make_model, law = name_at(model), config.optimizer or OPTIMIZER
     settings = {
-        "rule": repr(rule),
+        "rule": repr(rule or RULE),
         "make_model": make_model,
         "base_width": base[0],
         "base_depth": base[1],
-        "optimizer": name_at(config.optimizer) if is_path(config.optimizer) else repr(config.optimizer),
+        "optimizer": name_at(law) if is_path(law) else repr(law),
         "blocks": None if config.blocks is None else repr(config.blocks),
         "roles": roles_of(config),
     }
@@ -44,7 +45,7 @@ def plan_lines(
     )
     rates += "" if adamw_lr is None else f", adamw_lr={adamw_lr:g}"
     lines = [
-        *import_lines([path for path in (model, config.batches, config.optimizer, make_optimizer) if path]),
+        *import_lines([path for path in (model, config.batches, law, make_optimizer) if path]),
         "",
         f"model = {make_model}({size[0]}, {size[1]})",
         "plan = nfd.plan(",

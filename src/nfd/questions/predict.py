@@ -30,7 +30,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
     """Predict how an infinitely wide residual network trains: its loss after every step, with 95 % intervals.
 
     ``nfd.predict(inputs, targets)`` predicts losses and outputs of the paper's networks under SGD.
-    ``nfd.predict(batches=..., make_model=...)`` predicts the losses of your own model under SGD or Muon.
+    ``nfd.predict(batches=..., make_model=...)`` predicts the losses of your own model.
 
     The paper's networks (``nfd.ResNet``) have outputs ``f = V h_L / n``. Every step subtracts ``eta_c n dloss/dW`` from
     each weight matrix W, where the loss is the mean over the batch of the cross-entropy, or of ``(f - y)**2 / 2``.
@@ -60,8 +60,8 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             of arguments or a dict of keyword arguments. A dict alone is passed to the model by keyword, and the model
             returns its loss (``nfd.check``).
         make_model: your model: ``make_model(width, depth)``, or a family (``nfd.ConstructedFamily``).
-        optimizer: ``"sgd"`` (default), a kind of ``"muon"``, or another law that acts on whole matrices. Adam and AdamW
-            on hidden matrices are refused; use ``nfd.capacity`` for them.
+        optimizer: as in ``nfd.plan``, with its default. Optimizers that act on every entry, as AdamW does, train dense
+            weights; under SGD and Muon they may be structured.
         lr: learning rate of the base; by default that of ``nfd.check``.
         adamw_lr: under Muon, the rate of the tensors that AdamW trains; ``lr`` if None.
         weight_decay: of the base.
@@ -76,7 +76,7 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
         depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``, ``"complete-p"``). By default
             infinite for the paper's networks, 4 for yours.
         rule: of the rates and the residual multiplier; by default ``"depth-mup"`` for the paper's networks,
-            ``"complete-p"`` for yours.
+            for yours that of ``nfd.plan``.
         loss: ``"cross-entropy"`` (default); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the batch, for your model
             over all its outputs too, which is half of ``F.mse_loss``; or for your model a function of its output and
             the targets.

@@ -39,7 +39,7 @@ from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.model_settings import tuned_depth
 from nfd.runs.sweep import Sweep
-from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
@@ -53,8 +53,8 @@ def predict_model(
     batches: Iterable[Batch],
     make_model: MakeModel | Family,
     depth: float = MODEL_DEPTH,
-    rule: str = "complete-p",
-    optimizer: str | OptimizerLaw = "sgd",
+    rule: str | None = None,
+    optimizer: str | OptimizerLaw | None = None,
     lr: float | None = None,
     adamw_lr: float | None = None,
     weight_decay: float = 0.0,
@@ -81,17 +81,20 @@ def predict_model(
 ) -> LossPrediction:
     """As ``nfd.predict`` says."""
     start = time.perf_counter()
-    depth, law = check_depth(depth), law_of(optimizer)
-    _check_limits(rule, law, depth)
+    depth = check_depth(depth)
     base = (
         check_count("base_width", base_width, maximum=WIDEST),
         check_count("base_depth", tuned_depth(base_depth, depth), maximum=MOST),
     )
     task = Task.of(batches, loss, eval_batches)
     sample = task.batches[0][0]
-    family = _constructed(family_of(make_model, base, rule, law.name, blocks, roles, sample, version))
+    chosen = None if optimizer is None else law_of(optimizer).name
+    family = _constructed(family_of(make_model, base, rule, chosen, blocks, roles, sample, version))
+    law = law_of(family.optimizer)
+    if not check_wide_limit(family.rule).has_depth_limit:
+        check_finite_depth(family.rule, depth)
     decay = check_real("weight_decay", weight_decay, least=0.0, below=MAX_RATE)
-    check_optimizer(law.name, rule=rule, weight_decay=decay)
+    check_optimizer(law.name, rule=family.rule, weight_decay=decay)
     rate = check_real("lr", law.check_rate if lr is None else lr, least=0.0, below=MAX_RATE)
     rest_rate = law.check_rest_rate(adamw_lr)
     known = None if rank is None else check_count("rank", rank, maximum=WIDEST)
@@ -100,6 +103,8 @@ def predict_model(
     costs = ModelCosts(family, task, known)
     wanted = "structured" if weights == "auto" and resolution not in (None, "auto") else weights
     kinds = resolved(_kinds(wanted, costs), wanted, resolution)
+    if known is not None and kinds == ["dense"]:
+        raise InputError(f"rank is of structured matrices, and these are stored; got rank={known}. Drop it.")
     family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
     sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
@@ -112,25 +117,14 @@ def predict_model(
             )
         limit, narrow = limit_at(sampler, depth)
         judged = _same if task.eval_batches else None
-        losses = losses_of(task.about, sampler, limit, narrow, _same, judged, time.perf_counter() - start)
+        about = f"rule {family.rule!r}, {law.name}, lr = {rate:g}, {task.about}"
+        losses = losses_of(about, sampler, limit, narrow, _same, judged, time.perf_counter() - start)
         stored = "" if weights == "dense" or costs.obstacle is None else f"Matrices are stored: {costs.obstacle}"
         return LossPrediction(**losses | {"note": " ".join(filter(None, (*task.notes, losses["note"], stored)))})
 
 
 def _same(losses: Tensor) -> Tensor:
     return losses
-
-
-def _check_limits(rule: str, law: OptimizerLaw, depth: float) -> None:
-    """ValueError where training under a rule and an optimizer has no limit that this library computes."""
-    if not check_wide_limit(rule).has_depth_limit:
-        check_finite_depth(rule, depth)
-    if not law.equivariant:
-        raise InputError(
-            f"optimizer={law.name!r} acts on every entry of the hidden matrices by itself, which is exact for stored "
-            f"weights alone. Use {names_where(lambda other: other.equivariant)}, or fit wide models under every "
-            "optimizer from narrow ones by nfd.capacity."
-        )
 
 
 def _constructed(family: Family) -> ConstructedFamily:
@@ -148,7 +142,7 @@ def _kinds(weights: str, costs: ModelCosts) -> list[NetworkWeights]:
     choice = check_choice("weights", weights, get_args(ModelWeights))
     if choice != "dense" and costs.obstacle is not None:
         if choice == "structured":
-            raise InputError(costs.obstacle)
+            raise InputError(f"weights='structured', which resolution= stands for too, are refused: {costs.obstacle}")
         return ["dense"]
     kinds: list[NetworkWeights] = ["structured", "dense"]
     return [kind for kind in kinds if choice in ("auto", kind)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nfd
+from nfd.core.defaults import OPTIMIZER
 from nfd.core.errors import check_device
 from nfd.data.load import load
 from nfd.limits.prediction import LossPrediction
@@ -100,7 +101,7 @@ def prediction_of_model(
             out=out,
             executor=executor,
         )
-    rate = law_of(arguments["optimizer"]).check_rate if config.lr is None else config.lr
+    rate = law_of(arguments["optimizer"] or OPTIMIZER).check_rate if config.lr is None else config.lr
     return Predicted(config, {"model": model, "data": data}, predicted, rate)
 
 

@@ -138,8 +138,9 @@ class ModelSweepConfig(EvaluationConfig, ModelConfig):
 class ModelTransferConfig(ModelSweepConfig):
     """Whether the best learning rate of a constructor's small networks is that of its large ones, rule by rule."""
 
-    rules: Annotated[tuple[RuleName, ...], AfterValidator(different)] = ("mup", "complete-p")
-    """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p"""
+    rules: Annotated[tuple[RuleName, ...], AfterValidator(different)] | None = None
+    """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p; by default standard, your model as it
+    is, beside complete-p; networks of nfd have their own"""
     lr: Annotated[tuple[Positive, ...], AfterValidator(rates)] | None = None
     """learning rates of the base to begin with, ascending by one factor; by default from an eighth to eight times 0.1
     for sgd, 0.001 for the others; extended where the best one lies at an end"""
@@ -153,15 +154,16 @@ class ModelTransferConfig(ModelSweepConfig):
 
     def check(self) -> None:
         super().check()
-        for rule in self.rules:
+        for rule in self.rules or (None,):
             check_planned(self, rule)
 
 
 class ModelCapacityConfig(SizeConfig, ModelSweepConfig):
     """The law of size of a constructor's networks, and the best size for a budget."""
 
-    rule: RuleName = "complete-p"
-    """scaling rule, under which one learning rate serves every size: mup, depth-mup, depth-mup-inner or complete-p"""
+    rule: RuleName | None = None
+    """scaling rule, under which one learning rate serves every size: mup, depth-mup, depth-mup-inner or complete-p, the
+    default; that of nfd.ResNet is depth-mup"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     lengths: Annotated[tuple[Count, ...], AfterValidator(distinct)] | None = None

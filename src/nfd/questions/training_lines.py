@@ -23,7 +23,7 @@ def training_lines(framework: FrameworkName, plan: Plan, path: Path, config: Pla
     Args:
         plan: what ``path`` holds. model: the constructor, as package.module:name.
     """
-    law = [config.optimizer] if is_path(config.optimizer) else []
+    law = [config.optimizer] if config.optimizer and is_path(config.optimizer) else []
     make_model, seed = name_at(model), f", seed={config.seed}" if config.seed else ""
     return "\n".join(
         [

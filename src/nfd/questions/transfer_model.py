@@ -46,8 +46,8 @@ def transfer(
     depths: Sequence[int],
     batches: Iterable[Batch],
     *,
-    rules: Sequence[str] = ("mup", "complete-p"),
-    optimizer: str | OptimizerLaw = "adamw",
+    rules: Sequence[str] | None = None,
+    optimizer: str | OptimizerLaw | None = None,
     lr: Sequence[float] | None = None,
     seeds: int = 3,
     eval_batches: Iterable[Batch] | None = None,
@@ -87,9 +87,10 @@ def transfer(
         batches: (inputs, targets), one update for each: a list, or a loader. Inputs: a tensor, a tuple of arguments or
             a dict of keyword arguments. A batch that is a dict alone is passed to the model by keyword, and the model
             returns its loss (``nfd.check``).
-        rules: to compare, as in ``nfd.plan``.
-        optimizer: the name of a law, or a law. ``"muon"`` trains matrices in blocks; AdamW trains the rest at the same
-            rate, or at ``adamw_lr``.
+        rules: to compare, as in ``nfd.plan``; by default ``"standard"``, which leaves your model as it is, beside the
+            default of ``nfd.plan``. A family has its own rule; networks of ``nfd.nets`` are compared with no other.
+        optimizer: as in ``nfd.plan``, with its default. ``"muon"`` trains matrices in blocks; AdamW trains the rest
+            at the same rate, or at ``adamw_lr``.
         lr: rates of the base to begin with: three or more, ascending by a constant factor. By default from an eighth to
             eight times the default rate of ``nfd.check``.
         seeds: of every network, at least 2; a verdict needs 3.
@@ -131,15 +132,16 @@ def transfer(
         print(answer)
         print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
     """
-    checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
-    if len({*checked}) < max(1, len(checked)):
-        raise InputError(f"rules must be one or more different names; got {list(rules)}.")
+    if rules is not None:
+        checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
+        if len({*checked}) < max(1, len(checked)):
+            raise InputError(f"rules must be one or more different names; got {list(rules)}.")
     ladder = ladder_of(
         make_model,
         widths,
         depths,
         batches,
-        checked,
+        rules,
         optimizer=optimizer,
         seeds=seeds,
         eval_batches=eval_batches,

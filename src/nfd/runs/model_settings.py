@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, SEEDS
+from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, OPTIMIZER, RULE, SEEDS
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Decay, ModelWeights, RuleName, WideRuleName
 from nfd.runs.config import Config, Count, Positive, Rate, Seed, Several, Width
@@ -38,9 +38,9 @@ class RecipeConfig(DataConfig):
 
     USUAL_STEPS: ClassVar[int] = 40
 
-    optimizer: Optimizer = "adamw"
+    optimizer: Optimizer | None = None
     """sgd, adam, adamw, muon (with adamw for all but matrices in blocks), or package.module:name of an
-    nfd.OptimizerLaw"""
+    nfd.OptimizerLaw; by default adamw, for networks of nfd sgd"""
     schedule: str | None = None
     """package.module:name of a function from the step to a factor on every rate, or from an optimizer to a scheduler of
     PyTorch; by default rates stay as they are"""
@@ -81,7 +81,7 @@ class ModelConfig(RecipeConfig, ModelSizes):
 
     def check(self) -> None:
         super().check()
-        if self.make_optimizer is None and not is_path(self.optimizer):
+        if self.make_optimizer is None and self.optimizer is not None and not is_path(self.optimizer):
             law_of(self.optimizer).check_made()
 
 
@@ -103,11 +103,9 @@ class CheckConfig(ModelConfig):
     """widths of the networks, ascending; the smallest is the base"""
     depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16, 32)
     """depths of the networks, ascending; the smallest is the base"""
-    rule: RuleName = "depth-mup"
-    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
-    optimizer: Optimizer = "sgd"
-    """sgd, adam, adamw, muon (with adamw for all but matrices in blocks), or package.module:name of an
-    nfd.OptimizerLaw"""
+    rule: RuleName | None = None
+    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p, the default; that of nfd.ResNet is
+    depth-mup"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     eta_c: Rate | None = None
@@ -139,11 +137,8 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
 
     depth: AnyDepth = MODEL_DEPTH
     """depth of the network, or inf"""
-    rule: WideRuleName = "complete-p"
-    """scaling rule: complete-p or depth-mup, at a finite depth also mup or depth-mup-inner"""
-    optimizer: Optimizer = "sgd"
-    """sgd, muon (with adamw for all but matrices in blocks), or package.module:name of an nfd.OptimizerLaw that acts on
-    matrices as a whole"""
+    rule: WideRuleName | None = None
+    """scaling rule: complete-p, the default, or depth-mup, at a finite depth also mup or depth-mup-inner"""
     lr: Rate | None = None
     """learning rate of the base; by default 0.1 for sgd, 0.001 for the others"""
     adamw_lr: Rate | None = None
@@ -193,11 +188,12 @@ class PlanConfig(Config):
     """width that rates were tuned at"""
     base_depth: Count | None = None
     """depth that rates were tuned at; by default that of the network"""
-    rule: RuleName = "depth-mup"
-    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p"""
-    optimizer: Optimizer = "adamw"
+    rule: RuleName | None = None
+    """scaling rule: standard, mup, depth-mup, depth-mup-inner or complete-p, the default; that of nfd.ResNet is
+    depth-mup"""
+    optimizer: Optimizer | None = None
     """sgd, adam, adamw, lion, muon (with adamw for all but matrices in blocks), or package.module:name of an
-    nfd.OptimizerLaw"""
+    nfd.OptimizerLaw; by default adamw, for networks of nfd sgd"""
     decay: Decay = "constant-product"
     """constant-product keeps rate times decay, independent the shrinkage of a step, raw the number"""
     lr: Rate | None = None
@@ -230,8 +226,9 @@ class PlanConfig(Config):
     def check(self) -> None:
         super().check()
         check_planned(self, self.rule)
-        if not is_path(self.optimizer):
-            law = law_of(self.optimizer)
+        optimizer = self.optimizer or OPTIMIZER
+        if not is_path(optimizer):
+            law = law_of(optimizer)
             law.check_rest_rate(self.adamw_lr)
             self.scaled_run(law)
 
@@ -268,11 +265,12 @@ def _named(texts: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in (text.partition("=") for text in texts)]
 
 
-def check_planned(config: RecipeConfig | PlanConfig, rule: str) -> None:
+def check_planned(config: RecipeConfig | PlanConfig, rule: str | None) -> None:
     """Refuse a rule that no plan has, and what the optimizer does not take under it."""
+    rule, optimizer = rule or RULE, config.optimizer or OPTIMIZER
     if rule_named(rule).regime == "kernel":
         raise InputError(
             f"rule={rule!r} is for nfd.ResNet(regime='kernel'), which is not planned; choose another rule."
         )
-    if not is_path(config.optimizer):  # of one that is still to be imported, the question itself asks
-        check_optimizer(config.optimizer, rule=rule, weight_decay=config.weight_decay)
+    if not is_path(optimizer):  # of one that is still to be imported, the question itself asks
+        check_optimizer(optimizer, rule=rule, weight_decay=config.weight_decay)
