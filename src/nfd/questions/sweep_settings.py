@@ -90,7 +90,7 @@ class TransferConfig(SweepConfig):
     depths: Annotated[tuple[Count, ...], AfterValidator(distinct)] = (4, 8, 16)
     """numbers of residual blocks, ascending"""
     eta_c: Annotated[tuple[Positive, ...], AfterValidator(rates)] = (0.125, 0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0)
-    """learning rates to begin with, ascending by one factor; extended where the best one lies at an end"""
+    """learning rates to begin with, three or more in any order; extended where the best one lies at an end"""
     batch: Count = 32
     """samples per step"""
     seeds: Several = 8
@@ -142,8 +142,8 @@ class ModelTransferConfig(ModelSweepConfig):
     """rules to compare: standard, mup, depth-mup, depth-mup-inner, complete-p; by default standard, your model as it
     is, beside complete-p; networks of nfd have their own"""
     lr: Annotated[tuple[Positive, ...], AfterValidator(rates)] | None = None
-    """learning rates of the base to begin with, ascending by one factor; by default from an eighth to eight times 0.1
-    for sgd, 0.001 for the others; extended where the best one lies at an end"""
+    """learning rates of the base to begin with, three or more in any order; by default from an eighth to eight times
+    0.1 for sgd, 0.001 for the others; extended where the best one lies at an end"""
     adamw_lr: Rate | None = None
     """with muon, the rate of the tensors that adamw trains; by default that of muon"""
     axes: Annotated[tuple[str, ...], AfterValidator(values_of_settings)] | None = None

@@ -91,8 +91,8 @@ def transfer(
             default of ``nfd.plan``. A family has its own rule; networks of ``nfd.nets`` are compared with no other.
         optimizer: as in ``nfd.plan``, with its default. ``"muon"`` trains matrices in blocks; AdamW trains the rest
             at the same rate, or at ``adamw_lr``.
-        lr: rates of the base to begin with: three or more, ascending by a constant factor. By default from an eighth to
-            eight times the default rate of ``nfd.check``.
+        lr: rates of the base to begin with: three or more, in any order. By default from an eighth to eight times the
+            default rate of ``nfd.check``. If the best one lies at an end, more are added.
         seeds: of every network, at least 2; a verdict needs 3.
         eval_batches: batches whose mean loss judges the rates; by default the mean training loss over the last tenth of
             the steps.
@@ -236,7 +236,6 @@ def _grid(lr: Sequence[float] | None, optimizer: str) -> Sequence[float]:
     given = [usual * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
     checked = [check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates")]
     try:
-        rates(tuple(checked))
+        return rates(checked)
     except InputError as error:
         raise InputError(f"lr {error}") from None
-    return checked

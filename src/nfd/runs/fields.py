@@ -16,6 +16,7 @@ from nfd.scaling.laws import laws_where
 Check = Callable[[Any], Any]
 
 _WIDEST_DENSE = 16384
+_CLOSEST = 1.05  # between two rates: the noise of seeds decides which of closer ones is better
 
 
 def must_be(expected: str, holds: Callable[[Any], bool]) -> Check:
@@ -32,11 +33,6 @@ def must_be(expected: str, holds: Callable[[Any], bool]) -> Check:
 
 def _ascend(values: Sequence[float]) -> bool:
     return len(values) > 0 and list(values) == sorted(set(values))
-
-
-def _ascend_by_one_factor(values: Sequence[float]) -> bool:
-    ratios = [later / earlier for earlier, later in itertools.pairwise(values)]
-    return len(values) >= 3 and min(ratios) >= 1.05 and max(ratios) <= 1.05 * min(ratios)
 
 
 def _is_count(value: object) -> bool:
@@ -84,13 +80,19 @@ count_or_auto = must_be("a whole number of at least 1, or 'auto'", lambda value:
 utf8 = must_be("a name in UTF-8", lambda name: name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name))
 
 
-def rates(values: Sequence[float]) -> Sequence[float]:
-    """Rates as they are; InputError with even ones between the same ends where their factors differ."""
-    expected = "three or more numbers that ascend by one factor"
-    if len(values) >= 3 and _ascend(values) and values[0] > 0:
-        factor = (values[-1] / values[0]) ** (1 / (len(values) - 1))
-        expected += f", such as {' '.join(f'{values[0] * factor**k:.3g}' for k in range(len(values)))}"
-    return must_be(expected, _ascend_by_one_factor)(values)  # type: ignore[no-any-return]
+def rates(values: Sequence[float]) -> tuple[float, ...]:
+    """Three rates or more, each once, in any order, as they ascend."""
+    ordered = tuple(sorted(values))
+    if len(ordered) < 3:
+        raise InputError(
+            f"must be three or more rates, as the best one is sought between them; got {list(values)}. Give rates "
+            "below and above the one that you expect, such as 0.001 0.003 0.01."
+        )
+    for lower, higher in itertools.pairwise(ordered):
+        if higher < _CLOSEST * lower:
+            got = f"{lower:g} twice" if lower == higher else f"{lower:g} and {higher:g}, which nothing tells apart"
+            raise InputError(f"must be different rates, at least 5 % apart; got {got}. Drop one of them.")
+    return ordered
 
 
 def is_path(name: str) -> bool:
