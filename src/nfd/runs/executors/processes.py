@@ -148,7 +148,8 @@ class _Workers:
 class _Worker:
     """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits.
 
-    ``function`` is the message that holds it, and the path to import from. It loads ``module``, where one is named, before it gets its function.
+    ``function`` is the message that holds it, and the path to import from. The process loads ``module``, where one is
+    named, before it gets its function.
     """
 
     def __init__(self, threads: int, module: str | None = None) -> None:
