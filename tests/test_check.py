@@ -176,13 +176,13 @@ def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
 
 def test_a_broken_parameterisation_is_caught() -> None:
     """Standard rates: the update of the function grows with width, and the stream with depth, as no 1/L is there."""
-    found = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), rule="standard", eta_c=0.1, seeds=2)
+    found = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), "standard", "sgd", 0.1, seeds=2)
     assert not found.ok
     table = rows(found)
     assert table["stream_update", "depth"]["verdict"] == "GROWS"
     assert table["function_update", "width"]["verdict"] == "GROWS"
     assert "rates do not follow it" in table["function_update", "width"]["cause"]
-    mended = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), rule="mup", eta_c=0.3, seeds=2)
+    mended = nfd.check(Residual, [32, 64, 128], [2, 4, 8], vectors(4), "mup", "sgd", 0.3, seeds=2)
     assert abs(rows(mended)["function_update", "width"]["slope"]) < 0.15
 
 
@@ -794,7 +794,7 @@ def test_the_command_says_writes_and_exits(
     assert "COLLAPSES" in capsys.readouterr().out
     result = json.loads((tmp_path / "out/check/result.json").read_text())
     assert result["ok"] is False
-    assert result["config"]["rule"] == "depth-mup"
+    assert (result["rule"], result["optimizer"]) == ("depth-mup", "sgd")  # the default of nfd.ResNet
     assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
     assert (tmp_path / "out/check/depth.png").stat().st_size > 5000
     assert "<script" in (tmp_path / "out/check/report.html").read_text()

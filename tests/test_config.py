@@ -16,13 +16,12 @@ from nfd.core import names
 from nfd.core.activations import ACTIVATIONS
 from nfd.core.errors import InputError
 from nfd.data.load import NAMES
-from nfd.families.constructed import family_of
 from nfd.paper.config import FigureConfig
 from nfd.questions.predict_model import predict_model
 from nfd.questions.predict_paper import predict_paper
 from nfd.questions.sweep_settings import ModelCapacityConfig, data_settings
 from nfd.runs.config import Config
-from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
+from nfd.runs.model_settings import ModelPredictConfig
 from nfd.runs.settings import DataConfig, KernelConfig, PredictConfig, RunConfig, StudyConfig
 from nfd.scaling.laws import rate_for
 from nfd.scaling.rules import RULES
@@ -181,11 +180,6 @@ def disagreements(function: Callable[..., Any], settings: Mapping[str, Any]) -> 
 @pytest.mark.parametrize(("function", "kind"), [*called_like_commands(), *BUILT], ids=lambda x: x.__qualname__)
 def test_python_and_the_command_line_have_the_same_defaults(function: Callable[..., Any], kind: type[Config]) -> None:
     assert disagreements(function, dict(kind())) == {}
-
-
-def test_a_check_of_a_constructor_is_under_the_rule_and_optimizer_of_its_command() -> None:
-    family = family_of(nfd.MLP, base=(4, 2))
-    assert (family.rule, family.optimizer) == (CheckConfig().rule, CheckConfig().optimizer)
 
 
 def test_the_comparison_of_defaults_finds_functions_and_what_differs() -> None:

@@ -166,9 +166,9 @@ def test_what_no_optimizer_does_exactly_is_refused_where_settings_are_checked() 
 
     batch = [(torch.randn(4, 4), torch.zeros(4, dtype=torch.long))]
     with pytest.raises(ValueError, match="Use optimizer='adamw'"):
-        nfd.check(make_model, [4, 8], [1], batch, optimizer="adam", weight_decay=0.1)
+        nfd.check(make_model, [4, 8], [1], batch, "depth-mup", "adam", weight_decay=0.1)
     with pytest.raises(ValueError, match="pass make_optimizer="):
-        nfd.check(make_model, [4, 8], [1], batch, optimizer="lion")
+        nfd.check(make_model, [4, 8], [1], batch, "depth-mup", "lion")
     assert not calls
 
 

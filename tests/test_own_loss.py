@@ -177,7 +177,7 @@ def test_make_optimizer_takes_the_groups_of_a_plan(make_optimizer: Any, message:
 def test_the_head_of_a_check_names_the_optimizer_that_trained() -> None:
     own = nfd.check(Transformer, [8, 16], [1], SHIFTED[:1], rule="mup", seeds=2, make_optimizer=torch.optim.RMSprop)
     assert "\nRule 'mup', RMSprop, lr" in str(own)
-    assert own.optimizer == "sgd"
+    assert own.optimizer == "adamw"
 
 
 class Cache:

@@ -327,7 +327,8 @@ class Constant(Residual):
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rule": "standard"}, ValueError, "rule='standard' has no limit of large width"),
-    ({"optimizer": "adamw"}, ValueError, r"acts on every entry .* nfd\.capacity"),
+    ({"optimizer": "adamw", "weights": "structured"}, ValueError, "weights='structured'.*'adamw' acts on every entry"),
+    ({"optimizer": "adamw", "rank": 4}, ValueError, "rank is of structured"),
     ({"width": 16}, ValueError, "width must be above base_width=16"),
     ({"width": "wide"}, TypeError, "width must be a whole number or 'auto'"),
     ({"weights": "deferred"}, ValueError, "weights must be one of"),
@@ -385,7 +386,18 @@ def test_matrices_that_cannot_be_replaced_are_stored() -> None:
 
 def the_line(out: Path, *options: str) -> list[str]:
     """The command that asks what ``predicted`` asks, at width 32."""
-    words = ["predict", "tests.models:Residual", "--batches", f"{__name__}:VECTORS", "--lr", "0.3", "--depth", "2"]
+    words = [
+        "predict",
+        "tests.models:Residual",
+        "--batches",
+        f"{__name__}:VECTORS",
+        "--lr",
+        "0.3",
+        "--depth",
+        "2",
+        "--optimizer",
+        "sgd",
+    ]
     return [*words, "--base-width", "16", "--width", "32", "--replicates", "3", "--out", str(out), *options]
 
 
@@ -429,7 +441,7 @@ def test_a_stopped_command_says_where_it_goes_on(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--optimizer", "adamw"], "nfd.capacity"),
+        (["--optimizer", "adamw", "--resolution", "0.2"], "acts on every entry"),
         (["--width", "16"], "width must be above base_width=16"),
         (["--rule", "ntk"], "Invalid choice"),
         (["--memory", "1 KB"], "does not fit into memory"),

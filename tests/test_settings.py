@@ -401,8 +401,8 @@ CHECKS = Probe(
     [
         (CHECKED, ()),
         (CHECKED | IMAGES, OF_IMAGES),
-        (CHECKED | {"optimizer": "adam"}, ("optimizer", "weight_decay", "lr", "eta_c", "rule")),
-        (CHECKED | {"optimizer": "adamw", "weight_decay": 0.1}, ("weight_decay", "optimizer")),
+        (CHECKED | {"optimizer": "adam"}, ("weight_decay", "lr", "eta_c", "rule")),
+        (CHECKED | {"optimizer": "adamw", "weight_decay": 0.1}, ("weight_decay",)),
         (CHECKED | PLAIN, ("blocks", "roles", "loss", "gia", "rule", "batches", "make_optimizer")),
         (SIZES, ("batches", "at")),
         (SIZES | {"batches": f"{__name__}_models:batches"}, (*DATA, "steps", "batch", "seeds", "eta_c")),
@@ -412,7 +412,7 @@ CHECKS = Probe(
         "widths": [(4, 9)],
         "depths": [(1, 3)],
         "rule": ["mup", "standard", "ntk", "depth-mup-inner"],
-        "optimizer": ["sgd", "adam"],
+        "optimizer": ["adam"],
         "lr": [0.2],
         "eta_c": [0.2],
         "weight_decay": [0.5],
@@ -500,6 +500,7 @@ MODEL_PREDICTIONS = Probe(
     model_predict_numbers,
     [
         (MODELS_PREDICTED, sorted(set(ModelPredictConfig.model_fields) - {"adamw_lr", "base_depth", "memory", "rtol"})),
+        (MODELS_PREDICTED | {"optimizer": "sgd"}, ("optimizer", "weights", "resolution", "rank")),
         (MODELS_PREDICTED | IMAGES, OF_IMAGES),
         (MODELS_PREDICTED | {"optimizer": "muon"}, ("adamw_lr",)),
         (MODELS_PREDICTED | {"depth": math.inf, "rtol": 0.5}, ("base_depth",)),
@@ -507,7 +508,7 @@ MODEL_PREDICTIONS = Probe(
     ],
     {name: values for name, values in OF_MODELS.items() if name not in ("seeds", "make_optimizer")}
     | {
-        "optimizer": ["muon", f"{__name__}_models:LAW"], "steps": [2], "batch": [5],
+        "optimizer": ["sgd", "muon", f"{__name__}_models:LAW"], "steps": [2], "batch": [5],
         "depth": [3.0], "rule": ["mup", "standard", "ntk"], "lr": [0.2], "adamw_lr": [0.2], "base_width": [2],
         "base_depth": [3], "width": [16], "weights": ["structured"],
         "resolution": [0.5], "rank": [1], "replicates": [3], "rtol": [0.5],

@@ -246,7 +246,12 @@ def test_a_plan_of_a_network_of_nfd_uses_every_argument_or_refuses_it() -> None:
     with pytest.raises(ValueError, match=r"base is a Linear"):
         nfd.plan(net, base=nn.Linear(3, 3))
     with pytest.raises(ValueError, match="Rule 'depth-mup' needs a residual branch"):
-        nfd.plan(nfd.MLP(D, C, 16, 4))
+        nfd.plan(nfd.MLP(D, C, 16, 4), rule="depth-mup")
+    assert (nfd.plan(nfd.MLP(D, C, 16, 4)).rule, nfd.plan(net).rule, nfd.plan(net).optimizer) == (
+        "mup",
+        "depth-mup",
+        "sgd",
+    )
     halves = nfd.plan(net, make_model=lambda width, depth: parent(width // 2, depth), base_width=16, base_depth=2)
     assert (halves.width, halves.depth) == (2.0, 2.0)
     assert (nfd.plan(net, base=parent(4, 2)).width, nfd.plan(net, base=parent(4, 2)).depth) == (4.0, 2.0)

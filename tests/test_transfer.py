@@ -380,7 +380,7 @@ def test_one_axis_alone_has_no_drift_along_the_other() -> None:
     ("settings", "said"),
     [
         ({"eta_c": (0.1, 0.2)}, "three or more"),
-        ({"eta_c": (0.1, 0.2, 0.25)}, "one factor"),
+        ({"eta_c": (0.2, 0.1, 0.2)}, "0.2 twice"),
         ({"widths": (16,), "depths": (4,)}, "two sizes"),
         ({"rules": ("mup", "mup")}, "different"),
         ({"block": "one-layer", "rules": ("depth-mup-inner",)}, "two-layer"),

@@ -188,7 +188,6 @@ def test_networks_of_a_family_are_asked_as_they_are() -> None:
     ("options", "message"),
     [
         ({"lr": (0.1, 0.2)}, "lr must be three or more"),
-        ({"lr": (0.001, 0.003, 0.01, 0.03)}, "such as 0.001 0.00311 0.00965 0.03; got"),
         ({"lr": (0.1, -0.2, 0.3)}, "lr must be greater than 0"),
         ({"rules": ()}, "rules must be one or more"),
         ({"rules": ("mup", "mup")}, "rules must be one or more different"),

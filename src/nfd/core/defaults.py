@@ -9,3 +9,5 @@ RULE: RuleName = "complete-p"
 OPTIMIZER = "adamw"
 RESOLUTION = 0.1  # of structured layers
 SEEDS = 3  # of each network of a check
+RULE = "complete-p"  # of your own models, in plans and in every question about them
+OPTIMIZER = "adamw"  # the same; networks of nfd.nets have theirs (``ScaledNetwork.default_rule``)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -22,7 +22,6 @@ class ScaledNetwork(SelfScaled):
     ``alpha`` is the output multiplier of ``f = alpha / sqrt(n) V h_L``.
     """
 
-    default_rule: ClassVar[str] = "mup"
     in_features: int
     width: int
     depth: int

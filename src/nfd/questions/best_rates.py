@@ -43,7 +43,7 @@ class Asked:
 
     Attributes:
         rules, sizes: every pair; sizes from the smallest to the largest.
-        rates: to begin with, ascending by one factor. rate_name: what they are called.
+        rates: to begin with, ascending. rate_name: what they are called.
         score: the metric that the best rate minimises, of ``SCORES``.
         about: what is trained, in words.
         axes: settings that vary too, one at a time, at every size.

@@ -50,7 +50,7 @@ def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[
     nearest = [*(below[-1:] if low else []), *(above[:1] if high else [])]
     if nearest:
         return sorted([*rates, *nearest])
-    return _extended(rates, cell.edge) if cell.edge else list(rates)
+    return _extended(rates, whole, cell.edge) if cell.edge else list(rates)
 
 
 def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
@@ -63,8 +63,8 @@ def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]
     return list(rates[first : last + 1])
 
 
-def _extended(rates: Sequence[float], edge: int) -> list[float]:
-    """Two more rates beyond the end where the best one lies."""
-    factor = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1))
+def _extended(rates: Sequence[float], whole: Sequence[float], edge: int) -> list[float]:
+    """Two more rates beyond the end where the best one lies, by the mean factor of the grid that was asked for."""
+    factor = (whole[-1] / whole[0]) ** (1 / (len(whole) - 1))
     more = [rates[0 if edge < 0 else -1] * factor ** (edge * k) for k in (1, 2)]
     return sorted([*rates, *(float(f"{rate:.4g}") for rate in more)])

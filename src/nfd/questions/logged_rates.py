@@ -29,7 +29,7 @@ def at_rate(
         best = {size: _best(of_size) for size, of_size in _by_size(runs, variables).items()}
         return [run for run in runs if run.lr == best[_size(run, variables)]], _notes(best, tried)
     wanted = check_real("rate", _number(rate), above=0.0)
-    chosen = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted)]
+    chosen = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
     if not chosen:
         raise InputError(f"rate={wanted:g} is of no run of the log. The rates are {_listed(tried)}.")
     return chosen, []

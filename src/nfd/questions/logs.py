@@ -264,6 +264,11 @@ def _positive(value: Any, name: str, number: int) -> float:
     return size
 
 
+def _rate(value: Any, name: str, number: int) -> float:
+    """To six digits: 0.1 in single precision is no other rate than 0.1."""
+    return float(f"{_positive(value, name, number):.6g}")
+
+
 def _count(value: Any, name: str, number: int) -> int:
     size = _positive(value, name, number)
     if size != int(size):
@@ -281,7 +286,7 @@ _READERS: dict[Field, Callable[[Any, str, int], Any]] = {
     "depth": _count,
     "parameters": _positive,
     "tokens": _positive,
-    "lr": _positive,
+    "lr": _rate,
     "loss": _loss,
     "step": number_of,
 }

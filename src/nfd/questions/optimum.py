@@ -11,7 +11,9 @@ with replacement ("bagging"): its standard error is up to a third smaller there.
 The interval holds three errors, each once. Of the seeds: what the lowest point changes per seed, by least squares over
 the same samples, with Student's t. Of the curve's form: 0.6 of the distance to a parabola's vertex, less the part of
 it that the seeds explain; a ninth of a step where too few rates are near for a cubic. Of the grid: that of any place
-within half a step, in the share of the samples where a rate next to the best one has lost a fifth already.
+within half a step, in the share of the samples where a rate next to the best one has lost a fifth already. On an uneven
+grid the step is that from the rates of the fit to the next ones; where it is larger than all of the fit is wide, the
+error of the grid counts too.
 
 Source: Efron 2014, "Estimation and accuracy after model selection" (the error of a bagged estimate).
 """
@@ -93,12 +95,6 @@ class Scores:
         lost = _lost(self.typical, self.guess)
         return bool(lost[0] <= 1), bool(lost[-1] <= 1)
 
-    @property
-    def step(self) -> float:
-        """The larger of the two steps, in log2, from the best rate of the grid to its neighbours."""
-        best = int(self.typical.argmin())
-        return float(self.log2_eta[max(best - 1, 0) : best + 2].double().diff().max())
-
     def of(self, seeds: Tensor) -> Scores:
         """The scores of some of the seeds, given by their indices."""
         return replace(self, losses=self.losses[seeds], upset=self.upset[seeds])
@@ -134,14 +130,16 @@ class Vertex:
 
     Attributes:
         place: log2 of the rate. parabola: the same by a parabola.
-        curved: whether a cubic was fitted. resolved: whether a parabola was, and rates on both sides of the best one
-            keep four fifths of the progress.
+        curved: whether a cubic was fitted. resolved: whether a parabola was, rates on both sides of the best one keep
+            four fifths of the progress, and the rates of the fit reach as far as ``coarse``.
+        coarse: the larger of the two steps, in log2, from the rates of the fit to those beyond.
     """
 
     place: Tensor
     parabola: Tensor
     curved: Tensor
     resolved: Tensor
+    coarse: Tensor
 
 
 def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
@@ -166,8 +164,13 @@ def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
     cubic = torch.where(curved, cubic, parabola)
     low, high = torch.where(near, t, math.inf).amin(-1), torch.where(near, t, -math.inf).amax(-1)
     start = x[best.squeeze(-1)]
-    resolved = upward & (best - first > 1).squeeze(-1) & (last - best > 1).squeeze(-1)
-    return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), curved, resolved)
+    steps = x.diff() if len(x) > 1 else torch.zeros(1, dtype=torch.float64)
+    left, right = torch.cat([steps[:1], steps])[first + 1], torch.cat([steps, steps[-1:]])[last - 1]
+    coarse = torch.maximum(left, right).squeeze(-1)
+    # rates close to each other show the slope between them, but not whether the best lies in the gap beside them
+    wide = high - low >= coarse
+    resolved = upward & wide & (best - first > 1).squeeze(-1) & (last - best > 1).squeeze(-1)
+    return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), curved, resolved, coarse)
 
 
 def _lost(typical: Tensor, guess: float) -> Tensor:
@@ -211,10 +214,8 @@ def chosen(cells: list[Scores], weights: Tensor, scatter: tuple[float, float] = 
     noise = [scatter] if any(len(cell.losses) < 2 for cell in cells) else _noise(places, cells)
     # a distance between the fits that is noise of the seeds is in their error already
     square = max(0.0, float(form.sum(-1).mean().square()) - sum(v for v, _ in _noise(form, cells)))
-    shares = [[float((~known).double().mean()) for known in (f.curved | ~f.resolved, f.resolved)] for f in fits]
-    steps = torch.tensor([cell.step for cell in cells], dtype=torch.float64)
-    unseen, coarse = torch.tensor(shares, dtype=torch.float64).T
-    of_grid = float((weights * steps).square() @ (_FORM_UNSEEN**2 * unseen + _GRID**2 * coarse))
+    errors = [torch.where(f.resolved, _FORM_UNSEEN * ~f.curved, _GRID) * f.coarse for f in fits]
+    of_grid = float((torch.stack(errors, -1) * weights).square().mean(0).sum())
     return combined(float(places.sum(-1).mean()), [*noise, (_FORM**2 * square + of_grid, math.inf)])
 
 

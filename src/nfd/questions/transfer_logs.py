@@ -4,7 +4,9 @@ Where the largest network was trained at both best rates from starts that chose 
 Its losses may be of anything, so that no loss of a uniform guess is known. Where the caller gives none, the loss from
 which the progress of a size counts is five times as far above its best rate as its fifth best rate is: the fit then
 sees the five best rates, in any unit of the loss, and one rate that spikes without diverging does not decide its
-scale. Divergence counts as that loss. The regret then has no share of progress, and there is no verdict.
+scale. Of coarse grids it sees fewer, three at least, as no cubic is near a curve over five doublings: with steps of a
+factor of 3 intervals of five rates held the best one 0.75 times in one, those of three do 0.95 times. Divergence counts
+as that loss. The regret then has no share of progress, and there is no verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from nfd.questions.regret import Regret
 from nfd.questions.rule_transfer import RuleTransfer, Size, in_words
 from nfd.questions.transfer import Transfer
 
-_NEAREST = 5  # rates of a fit
+_NEAREST = (5, 4, 3)  # rates of a fit: the most that lie
+_REACH = 3.5  # doublings apart, or the fewest
 _SAME = 0.25  # doublings within which a rate that was trained counts as the best one
 _FEWEST_STARTS = 2  # of a regret
 _SHARE = 0.2  # of the progress that a rate of a fit may have lost
@@ -52,7 +55,7 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
             lr, width, depth, rule, seed, tokens (or steps), run, step and state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as the logarithm of
             the vocabulary; a verdict needs it. By default a diverged run counts as a loss five times as far above that
-            of the best rate as the loss of the fifth best rate is.
+            of the best rate as the loss of the fifth best rate is, or of the third on a coarse grid.
 
     Returns:
         A ``Transfer``: ``.best(rule, width, depth)``, ``.drift(rule, "width")``, ``.regret(rule)`` and ``.table``.
@@ -176,12 +179,13 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
         return None
     if any((run.loss or 0.0) <= 0 for run in runs):
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
-    rates, seeds, losses = _table(where, runs)
+    listed, seeds, losses = _table(where, runs)
+    rates = torch.tensor(listed, dtype=torch.float64).log2()
     return Scores(
-        torch.tensor(rates, dtype=torch.float64).log2(),
+        rates,
         losses,
         ~losses.isfinite(),
-        _scale(losses) if guess is None else guess,
+        _scale(rates, losses) if guess is None else guess,
         seeds,
         0.0,
     )
@@ -213,8 +217,12 @@ def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[st
     return rates, seeds, torch.tensor(table, dtype=torch.float64)
 
 
-def _scale(losses: Tensor) -> float:
-    """The loss from which the progress of a size counts, where none is given."""
+def _scale(rates: Tensor, losses: Tensor) -> float:
+    """The loss from which the progress of a size counts, where none is given, by log2 of its rates ``[E]``."""
     typical = losses.log().mean(0).exp()
-    best = typical[typical.isfinite()].sort().values[:_NEAREST] if typical.isfinite().any() else losses.min(0).values
+    if not typical.isfinite().any():
+        typical = losses.min(0).values
+    order = typical.argsort()[: int(typical.isfinite().sum())]
+    several = [order[:count] for count in _NEAREST]
+    best = typical[next((few for few in several if rates[few].max() - rates[few].min() <= _REACH), several[-1])]
     return float(best[0] + (best[-1] - best[0]) / _SHARE)

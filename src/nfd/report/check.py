@@ -34,6 +34,9 @@ def check_report(
         ],
         content={
             "model": model,
+            "rule": check.rule,
+            "optimizer": check.optimizer,
+            "lr": check.lr,
             "ok": check.ok,
             "events": check.events,
             "failures": [asdict(failure) for failure in check.failures],

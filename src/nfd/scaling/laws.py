@@ -163,7 +163,7 @@ class OptimizerLaw:
             raise InputError(
                 f"{name!r} is to have no stored weights, and optimizer={self.name!r} acts on every entry of a matrix "
                 f"by itself. Plan with optimizer={names_where(lambda other: other.equivariant)}, or keep this tensor "
-                "dense; nfd capacity predicts wide models for every optimizer."
+                "dense."
             )
 
     def check_structured(self) -> None:

@@ -33,7 +33,7 @@ from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ROLES, Rule, rule_named
 from nfd.scaling.run_scaling import run_scaling
 from nfd.scaling.self_describing import head_sizes
-from nfd.scaling.self_scaled import check_nothing_said, parts_of_own, self_scaled_of
+from nfd.scaling.self_scaled import check_nothing_said, defaults_of, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
 from nfd.scaling.tensors import check_not_parametrized, check_stored, parametrized, tensors
@@ -67,12 +67,12 @@ _LAW = (
 def plan(
     model: nn.Module,
     *,
-    rule: str = "depth-mup",
+    rule: str | None = None,
     base: nn.Module | None = None,
     base_width: int | None = None,
     base_depth: int | None = None,
     make_model: MakeModel | None = None,
-    optimizer: str | OptimizerLaw | torch.optim.Optimizer = "adamw",
+    optimizer: str | OptimizerLaw | torch.optim.Optimizer | None = None,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     decay: str = "constant-product",
@@ -92,7 +92,8 @@ def plan(
 
     Args:
         model: any module; the plan does not change it. On the meta device it needs a base.
-        rule: ``"standard"``, ``"mup"``, ``"depth-mup"``, ``"depth-mup-inner"`` (Eq. 8) or ``"complete-p"``.
+        rule: ``"standard"``, ``"mup"``, ``"depth-mup"``, ``"depth-mup-inner"`` (Eq. 8) or ``"complete-p"``, the
+            default; that of ``nfd.ResNet`` is ``"depth-mup"``.
         base: the tuned model itself, or
         base_width, base_depth: its width and depth. With ``make_model`` they are its arguments; otherwise the size of
             the residual stream and the number of blocks. If only one is given, only that one differs. Networks of
@@ -102,7 +103,8 @@ def plan(
         optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"`` (``torch.optim.Muon`` at its
             defaults for matrices in blocks, AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"`` and
             ``"muon-unit"`` (the same with other factors of shape), a law or its name (``nfd.register_optimizer``), or
-            an optimizer object, whose law is read from it.
+            an optimizer object, whose law is read from it. By default ``"adamw"``, for networks of ``nfd.nets``
+            ``"sgd"``.
         blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, with one ``*`` per part of a name; None
             finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
@@ -141,7 +143,9 @@ def plan(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_stored(model)
-    chosen, law = rule_named(rule), law_of(optimizer)
+    usual_rule, usual_optimizer = defaults_of(model)
+    rule = usual_rule if rule is None else rule
+    chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
     if chosen.scales_width:
         check_not_parametrized(model)
     decay = check_choice("decay", decay, DECAYS)

@@ -6,10 +6,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 from torch import nn
 
+from nfd.core.defaults import OPTIMIZER, RULE
 from nfd.core.errors import InputError, check_choice
 from nfd.scaling.entries import Parts
 from nfd.scaling.entry import Entry
@@ -24,6 +25,8 @@ from nfd.scaling.tensors import modules, tensors
 class SelfScaled(nn.Module):
     """What plans and rates need of such a network: its size, its blocks, its roles and its forward multipliers."""
 
+    default_rule: ClassVar[str] = "mup"
+    default_optimizer: ClassVar[str] = "sgd"
     width: int
     depth: int
     weights: str
@@ -90,6 +93,12 @@ def self_scaled_of(model: nn.Module) -> SelfScaled | None:
                 raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {name!r}.")
             return module
     return None
+
+
+def defaults_of(model: nn.Module) -> tuple[str, str]:
+    """The rule and the optimizer of a model where nobody chose others."""
+    net = self_scaled_of(model)
+    return (RULE, OPTIMIZER) if net is None else (net.default_rule, net.default_optimizer)
 
 
 def check_nothing_said(blocks: str | Sequence[str] | None, roles: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from nfd.core.interruptions import blocked, unblock
 from nfd.core.machine import cores
 from nfd.runs.executors.attempts import Lost, outcomes
 from nfd.runs.executors.executor import Executor, Outcome, unnoticed
-from nfd.runs.executors.messages import answer, packed_function, unpacked
+from nfd.runs.executors.messages import answer, packed, packed_function, unpacked
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -75,13 +75,14 @@ class Processes(Executor):
             TypeError: if ``function`` cannot be sent to workers.
             RuntimeError: if the workers cannot start, or cannot load ``function``.
         """
-        packed = packed_function(function)
+        # with the path of today: workers that started earlier would not find the user's module
+        message = packed((sys.path, packed_function(function)))
         resting, self._resting = self._resting, []
-        ready = [worker for worker in resting if worker.function in (packed, None) and worker.process.is_alive()]
+        ready = [worker for worker in resting if worker.function in (message, None) and worker.process.is_alive()]
         _end([worker for worker in resting if worker not in ready])
         for worker in ready:
-            worker.learn(packed)
-        return outcomes(_Workers(packed, self, ready), tasks, started, self.attempts)
+            worker.learn(message)
+        return outcomes(_Workers(message, self, ready), tasks, started, self.attempts)
 
     def rest(self, workers: list[_Worker]) -> None:
         """Let idle workers wait for the next run, or end them."""
@@ -147,7 +148,8 @@ class _Workers:
 class _Worker:
     """A process for a function and the pipe to it; ``index`` is the task that it holds, None while it waits.
 
-    It loads ``module``, where one is named, before it gets its function.
+    ``function`` is the message that holds it, and the path to import from. The process loads ``module``, where one is
+    named, before it gets its function.
     """
 
     def __init__(self, threads: int, module: str | None = None) -> None:
@@ -167,7 +169,7 @@ class _Worker:
             raise
 
     def learn(self, function: bytes) -> None:
-        """Tell it its packed function, once."""
+        """Tell it its function, once."""
         if self.function is None:
             self.function = function
             self._send(function)
@@ -242,7 +244,8 @@ def _serve(pipe: Connection, threads: int, module: str | None) -> None:
         import_module(module)
     with suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone
         try:
-            function = unpacked(pipe.recv_bytes())
+            sys.path[:], function = unpacked(pipe.recv_bytes())
+            function = unpacked(function)
         except Exception as error:
             pipe.send_bytes(described(error).encode())
             raise

@@ -1,0 +1,90 @@
+"""Grids of rates, as people write them: uneven, in any order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.common import ResidualMLP, batches, run
+
+import nfd
+
+GUESS = math.log(10)
+SIZES = 240  # of a log, each with a best rate of its own
+GRIDS = {  # steps in doublings from one rate to the next; the first rate lies anywhere
+    "by one factor": (1.0,),
+    "1 3 10 30": (math.log2(3), math.log2(10 / 3)),
+    "1 2 5 10": (1.0, math.log2(2.5), 1.0),
+    "two close, one apart": (0.2, 0.2, 1.2),
+}
+
+
+def planted(steps: tuple[float, ...], random: np.random.Generator) -> tuple[list[dict[str, Any]], dict[int, float]]:
+    """Runs of four seeds at eight rates around a best rate, for every width; log2 of the best rates."""
+    rows, best = [], {}
+    for width in range(1, SIZES + 1):
+        rates = np.cumsum([0.0, *np.roll(np.tile(steps, 8), random.integers(len(steps)))])[:8]
+        best[width] = random.uniform(rates[3], rates[4])
+        for seed in range(4):
+            bowl = 0.5 + 0.2 * (rates - best[width] - 0.15 * random.normal()) ** 2
+            losses = bowl * np.exp(0.1 * random.normal(size=8) + 0.08 * random.normal())
+            rows += [
+                {"width": width, "lr": 2.0**rate, "seed": seed, "loss": float(loss)}
+                for rate, loss in zip(rates, losses, strict=True)
+            ]
+    random.shuffle(rows)
+    return rows, best
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_intervals_of_best_rates_hold_them_on_any_grid(name: str) -> None:
+    rows, best = planted(GRIDS[name], np.random.default_rng(0))
+    found = nfd.fit_transfer(rows, guess=GUESS)
+    intervals = [(found.best("logged", width, 1), 2.0**place) for width, place in best.items()]
+    known = [(interval, rate) for interval, rate in intervals if not math.isnan(interval.value)]  # not at an end
+    assert len(known) > 0.9 * SIZES
+
+    def held(factor: float) -> float:
+        return float(np.mean([interval.low <= factor * rate <= interval.high for interval, rate in known]))
+
+    assert held(1.0) > 0.91  # three errors below 0.95
+    assert held(2.5) < 0.4  # and not by being wide
+
+
+def test_the_same_rate_in_single_precision_is_one_rate() -> None:
+    exact = [{"width": n, "lr": 3.0**-k, "seed": seed, "loss": 2 + 0.1 * (k + n / 16 - 6.3 + seed / 9) ** 2}
+             for n in (8, 16) for seed in range(3) for k in range(3, 9)]  # fmt: skip
+    mixed = [row | {"lr": float(np.float32(row["lr"]))} if row["seed"] else row for row in exact]
+    answer, other = (nfd.fit_transfer(rows, guess=GUESS).best("logged", 16, 1) for rows in (mixed, exact))
+    assert (answer.low, answer.high) == pytest.approx((other.low, other.high), rel=1e-4)
+    one = nfd.fit_transfer([row for row in exact if not row["seed"]], guess=GUESS).best("logged", 16, 1)
+    assert math.isnan(one.low)  # of which no interval could come
+
+
+def test_rates_of_your_model_may_come_in_any_order() -> None:
+    def asked(*rates: float) -> nfd.Transfer:
+        return nfd.transfer(ResidualMLP, [8, 16], [1], batches(6, 8), rules=("mup",), lr=rates, seeds=2)
+
+    shuffled = asked(0.1, 0.002, 0.03, 0.3)
+    assert shuffled.table == asked(0.002, 0.03, 0.1, 0.3).table
+    assert shuffled.table != asked(0.002, 0.03, 0.1, 0.31).table
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"), [((0.1, 0.2, 0.1), "0.1 twice"), ((0.1, 0.101, 0.4), "0.101"), ((0.1, 0.4), "three or more")]
+)
+def test_rates_that_say_nothing_are_refused(rates: tuple[float, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as error:
+        nfd.transfer(ResidualMLP, [8, 16], [1], batches(1, 4), lr=rates)
+    assert str(error.value).startswith("lr ")
+
+
+def test_the_papers_rates_may_come_in_any_order(tmp_path: Path) -> None:
+    sizes = ("--widths", "8", "16", "--depths", "2", "--steps", "4", "--batch", "4", "--seeds", "2")
+    rates = ("--eta-c", "1", "0.02", "30,0.1")
+    answer = run("transfer", "--rules", "mup", *sizes, *rates, "--executor", "inline", folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "0.02,\n    0.1,\n    1.0,\n    30.0," in (tmp_path / "out/transfer/config.toml").read_text()
