@@ -32,6 +32,7 @@ from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimize
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
+from nfd.scaling.self_scaled import defaults_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
 
@@ -244,5 +245,5 @@ def as_family(
     """
     if not isinstance(family, Family):
         check_callable("family", family, "a function of (width, depth), or an nfd.Family")
-        family = Family(family, base)
+        family = Family(family, base).under(*defaults_of(instance(family, *base)))
     return family.under(rule, optimizer, sample)
