@@ -320,7 +320,7 @@ class Predict(Command):
     """width of the networks that stand for the infinitely wide one; by default 1,024"""
     replicates: int = 8
     """how many of them are averaged"""
-    weights: Literal["structured", "deferred", "dense"] = "structured"
+    weights: Literal["structured", "deferred", "dense"] | None = None
     """structured, deferred or dense"""
     rtol: float | None = None
     """wanted standard error, relative to the losses; replicates are doubled until it is met"""

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from nfd.core.defaults import BASE, OPTIMIZER, RESOLUTION, RULE
+from nfd.core.defaults import BASE, RESOLUTION
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -35,6 +35,8 @@ from nfd.scaling.rules import RULES
 from nfd.scaling.self_scaled import defaults_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 
+_UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
+
 
 @dataclass(frozen=True)
 class Family:
@@ -46,7 +48,7 @@ class Family:
     Args:
         make_model: ``make_model(width, depth)``; it returns a new module.
         base: the width and depth at which rates are tuned.
-        rule, optimizer, blocks, roles: as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: as in ``nfd.plan``, with its defaults.
         name: what stores and charts call it; by default the name of the function.
         version: of your code. Change it when the code changes, so that stored trainings are not taken for new ones.
         sample: an input, to trace the model with; the verbs take it from the task.
@@ -63,8 +65,8 @@ class Family:
 
     make_model: MakeModel
     base: tuple[int, int] = BASE
-    rule: RuleName = RULE
-    optimizer: str = OPTIMIZER
+    rule: RuleName = _UNSAID
+    optimizer: str = _UNSAID
     blocks: str | Sequence[str] | None = None
     roles: Mapping[str, str] | None = None
     name: str = ""
@@ -78,7 +80,6 @@ class Family:
             raise InputTypeError(f"base must be a pair (width, depth); got {self.base!r}.")
         for size, most in zip(self.base, (WIDEST, MOST), strict=True):
             check_count("base", size, maximum=most)
-        check_choice("rule", self.rule, RULES)
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)
         for argument in ("name", "version"):
@@ -87,6 +88,11 @@ class Family:
                 raise InputTypeError(f"{argument} must be a text; got {given!r} of {type(given).__name__}.")
         made = self.make_model
         object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
+        if self.rule is None or self.optimizer is None:
+            rule, optimizer = defaults_of(shapes_of(made, *self.base) or instance(made, *self.base))
+            object.__setattr__(self, "rule", self.rule or rule)
+            object.__setattr__(self, "optimizer", self.optimizer or optimizer)
+        check_choice("rule", self.rule, RULES)
         object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -245,5 +251,5 @@ def as_family(
     """
     if not isinstance(family, Family):
         check_callable("family", family, "a function of (width, depth), or an nfd.Family")
-        family = Family(family, base).under(*defaults_of(instance(family, *base)))
+        family = Family(family, base)
     return family.under(rule, optimizer, sample)

@@ -43,7 +43,7 @@ def predict(
     depth: float = math.inf,
     width: int | None = None,
     replicates: int = REPLICATES,
-    weights: NetworkWeights = "structured",
+    weights: NetworkWeights | None = None,
     rtol: float | None = None,
     outputs: bool = False,
     sweep: Sweep | None = None,
@@ -65,14 +65,15 @@ def predict(
         p.loss, p.loss_low, p.loss_high  # of every step
 
     Args:
-        family: an ``nfd.Family``, such as ``nfd.resnets(...)``, or a function of (width, depth). Its optimizer acts on
-            whole matrices: SGD or Muon. Others have no limit that layers without stored weights reach.
+        family: an ``nfd.Family``, such as ``nfd.resnets(...)``, or a function of (width, depth).
         task: batches, one update for each, or an ``nfd.Task``.
         lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the usual rate of the optimizer.
         depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``, ``"complete-p"``).
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: R.
-        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind.
+        weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``); all networks have the same kind. By
+            default structured under optimizers that act on whole matrices (SGD, Muon) and dense under others, which
+            act on every stored entry.
         rtol: the relative standard error that you want; R is doubled until it is met. At infinite depth also how far
             the last doubling may move the losses, by default 0.01.
         outputs: also give the outputs of every step.
@@ -90,6 +91,7 @@ def predict(
     """
     start, depth, task = time.perf_counter(), check_depth(depth), as_task(task)
     family = as_family(family, (64, 4 if depth == math.inf else int(depth)), sample=task.sample)
+    weights = weights or ("structured" if family.law.equivariant else "dense")
     _check_limits(family, depth, check_choice("weights", weights, get_args(NetworkWeights)))
     rate = check_real("lr", family.law.check_rate if lr is None else lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
