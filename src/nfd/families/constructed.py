@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,7 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.self_scaled import defaults_of, self_scaled_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
+from nfd.scaling.tensors import tensors
 
 
 def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
@@ -72,7 +73,7 @@ class ConstructedFamily(Family):
     roles: Mapping[str, str] | None = None
     sample: Any = None
     version: str | None = None
-    _plans: dict[tuple[int, int, bool], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_callable("make_model", self.make_model, "a function of (width, depth)")
@@ -143,10 +144,9 @@ class ConstructedFamily(Family):
             raise InputError(
                 f"{self.name} builds a network of nfd.nets, which has an argument weights= of its own. Pass it there."
             )
-        module = shapes_of(self.make_model, width, depth, seed)
-        if module is not None:
+        for module in shapes_of(self.make_model, width, depth, seed):
             planned = self._planned(module, width, depth, "cpu")
-            if not any(entry.start.kept for entry in planned.entries.values()):
+            if not any(t.parameter.is_meta and planned.entries[n].start.kept for n, t in tensors(module).items()):
                 return module, planned
         module = instance(self.make_model, width, depth, seed)
         return module, self._planned(module, width, depth, "cpu")
@@ -158,7 +158,7 @@ class ConstructedFamily(Family):
 
     def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
-        size = width, depth, any(p.is_meta for p in module.parameters())
+        size = width, depth, sum(p.is_meta for p in module.parameters())
         if size not in self._plans:
             self._plans[size] = self._plan(module, device)
         return self._plans[size]
@@ -188,8 +188,9 @@ class ConstructedFamily(Family):
         )
 
 
-def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> nn.Module | None:
-    """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
+def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> Iterator[nn.Module]:
+    """Modules on the meta device, the second with the numbers of its vectors; without those whose buffers or frozen
+    tensors would be lost."""
     for place in (torch.device("meta"), meta_matrices()):
         try:
             with place:
@@ -198,8 +199,7 @@ def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> n
             continue
         frozen = [p for p in module.parameters() if not p.requires_grad]
         if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
-            return module
-    return None
+            yield module
 
 
 def family_of(

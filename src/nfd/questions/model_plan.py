@@ -47,7 +47,7 @@ def planned(config: PlanConfig, model: str) -> Plan:
 def fit_of(plan: Plan, config: PlanConfig, model: str) -> Differences:
     """How the network of a size differs from the one that was planned; no difference where the plan fits."""
     make_model = _constructor(config, model)
-    built = shapes_of(make_model, config.width, config.depth)
+    built = next(shapes_of(make_model, config.width, config.depth), None)
     module = instance(make_model, config.width, config.depth) if built is None else built
     return differences(held_by(module), plan.entries)
 
