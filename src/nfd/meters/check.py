@@ -28,7 +28,7 @@ from nfd.families.constructed import family_of
 from nfd.families.family import Family
 from nfd.meters.batch_noise import samples_of_a_part
 from nfd.meters.job import Job
-from nfd.meters.looks import after, growth
+from nfd.meters.looks import after, growth, of_stack, stacks_of
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
 from nfd.meters.table import METERS, early, rows
@@ -77,10 +77,14 @@ def check(
     Meters are read on the inputs of the first batch, after the last step:
 
     - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
-    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before training;
+    - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before training, at positions
+      where the stream is not zero, as it is at a padding id;
     - ``loss``: of the last batch, before its update;
     - ``gia_gap``, with ``gia``: the absolute difference between the losses of the standard and the decoupled network,
       over the progress of the standard one.
+
+    Of several stacks of blocks, such as an encoder and a decoder, each is measured and judged by itself. Only
+    ``function_update``, ``function_update_inner``, ``loss`` and ``alignment`` are of the whole network.
 
     With ``at``, meters are read after each of these steps, and ``alignment`` is added; training ends with the last of
     them. ``gradient`` and ``loss`` are read before the update of the step.
@@ -189,10 +193,18 @@ def _class_of_optimizer(job: Job, width: int, depth: int) -> str:
 
 
 def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int, job: Job) -> list[Row]:
-    """The rows of one axis, the steps of every meter below each other."""
-    rule, seen = job.recipe.family.rule, {step: runs if job.at is None else after(runs, step) for step in job.looks}
-    table = [row | {"step": step} for step in seen for row in early(rows(seen[step], sizes, axis, seeds, rule), step)]
-    return sorted(table, key=lambda row: METERS.index(row["meter"]))
+    """The rows of one axis, the steps of every meter below each other, and those of every stack of blocks."""
+    rule, table, stacks = job.recipe.family.rule, list[Row](), stacks_of(runs)
+    for step in job.looks:
+        seen = {stack: of_stack(runs, stack) for stack in stacks}
+        seen = seen if job.at is None else {stack: after(own, step) for stack, own in seen.items()}
+        found = [
+            row | ({"stack": stack} if stack else {})
+            for stack, own in seen.items()
+            for row in rows(own, sizes, axis, seeds, rule)
+        ]
+        table += [row | {"step": step} for row in early(found, step)]
+    return sorted(table, key=lambda row: (METERS.index(row["meter"]), stacks.index(row.get("stack", ""))))
 
 
 def _looks(at: Sequence[int], steps: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from nfd.core.tables import Row
 from nfd.families.member import Member, StreamEnds
 from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
-from nfd.meters.health import dead_units, first_bad, gradient_event
+from nfd.meters.health import dead_units, first_bad, gradient_events
 from nfd.meters.noise import GradientNoise
 from nfd.meters.readings import readings
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
@@ -76,7 +76,8 @@ class Job:
         """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``start`` and
         of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that
         is looked at, ``readings``, the same with those of its blocks, as (step,
-        *``nfd.meters.readings.Reading``), and ``noise``, that of its gradients, if asked for."""
+        *``nfd.meters.readings.Reading``), ``noise``, that of its gradients, if asked for, and where it has several
+        stacks of blocks ``stacks``, the meters, ``unread``, ``start`` and ``first`` of every one, by its name."""
         trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
@@ -86,10 +87,16 @@ class Job:
             if self.noise:
                 noises = noise_of(built.member.module, built.member, self.recipe.task.value, self.batches)
         size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
-        first = {"start": trial.start.stream()} | ({} if trial.first is None else {"first": trial.first})
-        rows = [size | row for row in trial.rows]
+        start, first = trial.start.stream(), {} if trial.first is None else {"first": trial.first}
+        stacks = {
+            stack: {"unread": trial.start.unread[stack], "start": start.get(stack, {})}
+            | {name: own[stack] for name, own in first.items()}
+            | meters
+            for stack, meters in trial.meters.items()
+        }
+        network, rows = stacks.pop(""), [size | row for row in trial.rows]
         read = {"rows": rows, "readings": trial.readings, "noise": noise_rows(size, noises)}
-        return size | {"events": trial.events, "unread": trial.unread} | read | first | trial.meters
+        return size | {"events": trial.events} | read | network | ({"stacks": stacks} if stacks else {})
 
     def rows(self, member: Member, around: Around | None = None) -> Iterator[Step]:
         """Train a member: one row per step."""
@@ -113,10 +120,9 @@ class _Measurement:
     def __init__(self, job: Job, member: Member) -> None:
         self.job, self.member = job, member
         self.start = Baseline(member, job.batches[0][0])
-        self.unread = dict(self.start.unread)
         self.events: list[Event] = []
-        self.meters: dict[str, float] = {}
-        self.first: dict[str, float] | None = None
+        self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
+        self.first: dict[str, dict[str, float]] | None = None
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
@@ -126,21 +132,23 @@ class _Measurement:
         losses: list[float] = []
         for row in self.job.rows(self.member, self._around):
             losses.append(row.loss)
-            self.meters["loss"] = row.loss
+            self.meters[""]["loss"] = row.loss
             self._look(row)
         if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
             self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
         return losses
 
-    def measure(self, step: int, **more: float) -> dict[str, float]:
-        """Read the network, and every matrix of it, after so many updates; returns the network's meters."""
+    def measure(self, step: int, **more: float) -> dict[str, dict[str, float]]:
+        """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
         look = self.start.look(self.previous)
-        network = self.meters | look.network | more
-        self.rows.append({"step": step, "matrix": "", "role": ""} | network)
+        seen = {"": look.network | more, **look.stacks}
+        meters = {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
+        for stack, own in meters.items():
+            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
-        for name, meters in look.matrices.items():
-            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | meters)
-        return network
+        for name, of_matrix in look.matrices.items():
+            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | of_matrix)
+        return meters
 
     def stays_finite(self) -> bool:
         """Whether the last update left a network that still answers."""
@@ -159,7 +167,7 @@ class _Measurement:
             self._break(row.step, x)
             return
         if row.step == 0 and steps > 1:
-            self.first = self.start.updates()
+            self.first = self.start.by_stack()
         if row.step + 1 in self.job.looks and row.step + 1 < steps:
             self.measure(row.step + 1)
         if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
@@ -185,14 +193,13 @@ class _Measurement:
         self.previous = self.start.weights() if asked else None
 
     def _read_gradient(self, ends: StreamEnds, step: int) -> None:
-        sizes = ends.gradients()
-        if sizes is not None and sizes[1] != 0:
-            self.meters["gradient"] = sizes[0] / sizes[1]
-            event = gradient_event(self.meters["gradient"], step)
-            if event is not None:
-                self.events.append(event)
-            self.unread.pop("gradient", None)
-        elif sizes is None:
-            self.unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
-        else:
-            self.unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+        for stack in self.member.stacks:
+            sizes, unread = ends.gradients(stack), self.start.unread[stack]
+            if sizes is not None and sizes.last != 0:
+                self.meters[stack]["gradient"] = sizes.first / sizes.last
+                self.events += gradient_events(sizes, stack, step)
+                unread.pop("gradient", None)
+            elif sizes is None:
+                unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
+            else:
+                unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
