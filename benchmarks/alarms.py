@@ -196,7 +196,7 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
         missing = [case for case in cases if (draw, case) not in done]
         if not missing:
             continue
-        bands = Bands(ladder(draw, setting), WIDE, DEEP, DEEP)
+        bands = Bands(ladder(draw, setting), WIDE, DEEP, [DEEP])
         for case in missing:
             fault = FAULTS[case][0] if case in FAULTS else None
             seed = draw if case in (_SOUND, *FAULTS) else derive(draw, case)

@@ -61,7 +61,7 @@ def alerts_of(rows: list[WatchRow], bands: Bands) -> list[Alert]:
 
 @cache
 def bands_of(draw: int = 0, noise: float = 0.04, blocks: int = DEEP) -> Bands:
-    return Bands(ladder(draw, noise), WIDE, DEEP, blocks)
+    return Bands(ladder(draw, noise), WIDE, DEEP, [blocks])
 
 
 # ---- the bands ---------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None
     for step in (1, 3, 32):
         for block in (0, 3, 7):
             truth = law("change", WIDE, DEEP, step, block / 7)
-            band = bands.at(Series("change", "up", True), step, (block + 1) / 8, truth)
+            band = bands.at(Series("change", "up", 0), step, (block + 1) / 8, truth)
             assert band is not None
             assert band.low <= band.alone_low < truth < band.alone_high <= band.high
             assert band.value == pytest.approx(truth, rel=0.03)
@@ -81,9 +81,9 @@ def test_a_law_between_a_power_and_a_limit_lies_within_its_narrow_band() -> None
 
 def test_there_is_a_band_for_what_the_ladder_saw_alone() -> None:
     bands = bands_of()
-    assert bands.at(Series("change", "up", True), 33, 0.5, 1.0) is None
-    assert bands.at(Series("dead_units", "up", True), 8, 0.5, 1.0) is None
-    zero = bands.at(Series("change", "up", True), 8, 0.5, 0.0)
+    assert bands.at(Series("change", "up", 0), 33, 0.5, 1.0) is None
+    assert bands.at(Series("dead_units", "up", 0), 8, 0.5, 1.0) is None
+    zero = bands.at(Series("change", "up", 0), 8, 0.5, 0.0)
     assert zero is not None
     assert -1e3 < zero.deviation < -10
 
@@ -94,7 +94,7 @@ def test_intervals_of_single_numbers_hold_95_percent_of_new_networks() -> None:
         bands = bands_of(draw)
         for row in network(WIDE, DEEP, 100 * draw + 50, steps=(4, 16)):
             if row.layer is None or row.layer == "embed":
-                band = bands.at(Series(row.meter, row.layer, False), row.step, None, row.value)
+                band = bands.at(Series(row.meter, row.layer, None), row.step, None, row.value)
                 assert band is not None
                 inside.append(band.alone_low <= row.value <= band.alone_high)
     assert np.mean(inside) > 0.83  # 0.95, less two standard errors of 16 independent numbers
@@ -110,13 +110,13 @@ def test_few_of_many_sound_networks_raise_an_alert() -> None:
 
 def test_a_ladder_that_cannot_tell_is_refused() -> None:
     with pytest.raises(InputError, match=r"at least 6 networks that trained to the end; got 4\. Check with more seeds"):
-        Bands(ladder(seeds=1), WIDE, DEEP, DEEP)
+        Bands(ladder(seeds=1), WIDE, DEEP, [DEEP])
     runs = ladder().networks
     with pytest.raises(InputError, match="networks of width 32 alone, and the model has width 128"):
-        Bands(Ladder([run for run in runs if run.width == 32], (32, 2)), WIDE, DEEP, DEEP)
+        Bands(Ladder([run for run in runs if run.width == 32], (32, 2)), WIDE, DEEP, [DEEP])
     once = [replace(run, rows=[row for row in run.rows if row.step == 4]) for run in runs]
     with pytest.raises(InputError, match=r"looked at two steps or more; got \[4\]"):
-        Bands(Ladder(once, (32, 2)), WIDE, DEEP, DEEP)
+        Bands(Ladder(once, (32, 2)), WIDE, DEEP, [DEEP])
 
 
 def test_networks_that_broke_off_are_no_part_of_a_ladder() -> None:
@@ -137,10 +137,10 @@ def test_under_muon_the_largest_singular_value_tells_of_a_layer_and_not_the_rank
         return [*others, *spectral, *(replace(row, value=row.value * (1 + (width > 64))) for row in changes)]
 
     runs = [replace(run, rows=rows(list(run.rows), run.width)) for run in ladder().networks]
-    by = {kind: Bands(Ladder(runs, (32, 2), optimizer=kind), WIDE, DEEP, DEEP) for kind in ("muon", "adamw")}
+    by = {kind: Bands(Ladder(runs, (32, 2), optimizer=kind), WIDE, DEEP, [DEEP]) for kind in ("muon", "adamw")}
     large, frozen = network(WIDE, DEEP, 50), "blocks.6.up"
-    assert Series("change", "up", True) not in by["muon"].ladder.curves
-    assert Series("change", "embed", False) in by["muon"].ladder.curves  # AdamW's
+    assert Series("change", "up", 0) not in by["muon"].ladder.curves
+    assert Series("change", "embed", None) in by["muon"].ladder.curves  # AdamW's
     found = {kind: alerts_of([r for r in rows(large, WIDE) if r.layer != "embed"], bands) for kind, bands in by.items()}
     assert not found["muon"]
     assert found["adamw"]

@@ -17,8 +17,9 @@ import nfd
 from nfd.core.random import derive
 from nfd.core.statistics import rms
 from nfd.families.constructed import member_of
+from nfd.families.member import EndGradients
 from nfd.meters.event import EventKind
-from nfd.meters.health import gradient_event
+from nfd.meters.health import gradient_events
 from nfd.meters.updates import Baseline
 from nfd.nets.resnet import ResNet
 from nfd.questions.findings import Finding, findings
@@ -317,5 +318,5 @@ def test_the_gap_to_the_decoupled_twin_is_over_the_progress_of_the_standard_netw
     ],
 )
 def test_gradients_that_vanish_or_explode_are_told(ratio: float, kind: EventKind | None) -> None:
-    event = gradient_event(ratio)
-    assert (event.kind if event else None) == kind
+    events = gradient_events(EndGradients(ratio, 1.0, 0.0))
+    assert [event.kind for event in events] == ([kind] if kind else [])

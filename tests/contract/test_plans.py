@@ -320,3 +320,219 @@ def test_a_check_of_one_sequential_sees_its_blocks() -> None:
     )
     assert not found.failures
     assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}  # of what blocks do
+
+
+# ---- tensors with structure --------------------------------------------------------------------------------------
+
+
+class StateSpace(nn.Module):
+    """A block with what Mamba, xLSTM and others begin with care, for heads of eight features."""
+
+    def __init__(self, width: int, place: int) -> None:
+        super().__init__()
+        heads = width // 8
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+        step = torch.exp(torch.empty(heads).uniform_(-7, -2))
+        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+        self.A_log = nn.Parameter(torch.arange(1.0, heads + 1).log())  # one head shows 0
+        self.forget = nn.Linear(width, heads)
+        self.spread = nn.Parameter(torch.arange(1.0, 5.0).log().repeat(width, 1))
+        self.mix, self.back = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.weight_of_place = nn.Parameter(torch.tensor(1 / (1 + place)))
+        self.noisy_gain = nn.Parameter(1 + 0.02 * torch.randn(width))
+        with torch.no_grad():
+            self.forget.bias.copy_(torch.linspace(3.0, 6.0, heads))
+            nn.init.eye_(self.mix.weight)
+            nn.init.eye_(self.back.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.noisy_gain * self.norm(x)
+        decay = torch.exp(-functional.softplus(self.dt_bias) * self.A_log.exp()) * torch.sigmoid(self.forget(y))
+        y = self.up(self.mix(y)) * decay.repeat_interleave(8, -1) * torch.exp(-self.spread).mean(-1)
+        return x + self.weight_of_place * self.down(torch.relu(y)) + self.back(torch.tanh(y))
+
+
+class StateSpaces(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, width)
+        angles = torch.arange(7.0)[:, None] / 10 ** (torch.arange(width) / width)
+        self.waves = nn.Parameter(angles.sin())
+        self.blocks = nn.ModuleList(StateSpace(width, place) for place in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x) + self.waves[0]
+        for block in self.blocks:
+            h = block(h)
+        return torch.as_tensor(self.head(self.norm(h)))
+
+
+KEPT = ("dt_bias", "A_log", "forget.bias", "spread", "mix.weight", "weight_of_place", "noisy_gain", "waves")
+
+
+def built(make: Make, seed: int, width: int = 32, depth: int = 8) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return make(width, depth)
+
+
+def named(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("rule", ["mup", "complete-p"])
+@pytest.mark.parametrize("base_depth", [1, 2])
+def test_what_a_constructor_begins_with_structure_stays(rule: str, base_depth: int) -> None:
+    """At one head of the base as well, where a vector is one number; matrices and plain biases are drawn."""
+    models = [built(StateSpaces, seed) for seed in (0, 1)]
+    before = [named(model) for model in models]
+    sizes = {"make_model": StateSpaces, "base_width": 8, "base_depth": base_depth, "sample": X}
+    plan = nfd.plan(models[0], rule=rule, **sizes)  # type: ignore[arg-type]
+    after = [named(plan.apply_(model, seed=3)) for model in models]
+    for name, value in after[0].items():
+        if name.endswith(KEPT):
+            assert torch.equal(value, before[0][name]), name
+            assert plan.rate(name) > 0
+        elif "back" not in name:
+            assert torch.equal(value, after[1][name]), name  # by the seed of the plan alone
+            assert value.std() == 0 or not torch.equal(value, before[0][name]), name
+    assert not torch.equal(after[0]["blocks.0.dt_bias"], after[1]["blocks.0.dt_bias"])
+    (note,) = (note for note in plan.notes if note.startswith("Kept"))
+    assert "dt_bias" in note
+    assert "up.weight" not in str([note for note in plan.notes if "onstructor" in note])
+    places = {f"blocks.{k}.weight_of_place": 1 / (1 + k) for k in range(8)}
+    assert {name: float(after[0][name]) for name in places} == pytest.approx(places)
+
+
+def test_a_matrix_with_structure_is_scaled_where_the_rule_scales_it() -> None:
+    """The identity at the end of a branch has its factor of depth, once, however often the plan is applied."""
+    model, plan = planned(StateSpaces)
+    assert plan.roles["blocks.3.back.weight"] == "outer"
+    for _ in range(2):
+        plan.apply_(model)
+        torch.testing.assert_close(model.get_parameter("blocks.3.back.weight").detach(), torch.eye(32) / 4)
+    assert "kept, RMS" in plan.explain()
+    shallow = nfd.plan(model, rule="mup", make_model=StateSpaces, base_width=8, base_depth=2, sample=X)
+    torch.testing.assert_close(
+        shallow.apply_(built(StateSpaces, 0)).get_parameter("blocks.3.back.weight"), torch.eye(32)
+    )
+
+
+def test_a_bias_of_a_layer_of_pytorch_begins_as_in_the_base() -> None:
+    """Its own law has the fan-in, which the rule replaces; one that the constructor draws otherwise is as it was."""
+    model, plan = planned(residual())
+    before = named(model)
+    plan.apply_(model, seed=1)
+    for name in ("up", "down"):
+        bias = torch.stack([model.get_parameter(f"blocks.{k}.{name}.bias").detach() for k in range(8)])
+        expected = (3 * 8) ** -0.5 / (4 if name == "down" else 1)
+        assert float(bias.square().mean().sqrt()) == pytest.approx(expected, rel=0.3)
+        assert not torch.equal(bias[0], before[f"blocks.0.{name}.bias"])
+    assert not any("onstructor" in note for note in plan.notes)
+
+
+def test_without_a_constructor_vectors_stay_and_matrices_are_drawn() -> None:
+    for base in ({"base": built(StateSpaces, 5, 8, 2)}, {"base_width": 8, "base_depth": 2}):
+        model = built(StateSpaces, 0)
+        before = named(model)
+        plan = nfd.plan(model, rule="complete-p", sample=X, **base)  # type: ignore[arg-type]
+        after = named(plan.apply_(model))
+        assert all(
+            torch.equal(after[n], before[n]) for n in after if n.endswith(("dt_bias", "A_log", "forget.bias", "gain"))
+        )
+        assert not torch.equal(after["blocks.0.up.weight"], before["blocks.0.up.weight"])
+
+
+def test_a_constructor_that_seeds_itself_has_its_matrices_drawn() -> None:
+    """All of its tensors are alike at two seeds, which says nothing of a structure."""
+
+    def seeded(width: int, depth: int) -> nn.Module:
+        return built(residual(), 0, width, depth)
+
+    model, plan = planned(seeded)
+    before = named(model)
+    after = named(plan.apply_(model, seed=1))
+    assert not any(torch.equal(after[n], before[n]) for n in after if n.endswith("weight") and "norm" not in n)
+    assert not any("Kept" in note for note in plan.notes)
+
+
+class Decaying(Block):
+    """A block with one vector that is drawn by a law of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.dt_bias = nn.Parameter(torch.empty(width).uniform_(-7, -2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * torch.sigmoid(self.dt_bias)) + x
+
+
+def decaying(width: int, depth: int) -> nn.Module:
+    ends = nn.LayerNorm(width), nn.Linear(width, 3)
+    return nn.Sequential(nn.Linear(5, width), *(Decaying(width) for _ in range(depth)), *ends)
+
+
+def test_a_model_without_numbers_is_refused_by_the_names_of_what_is_kept() -> None:
+    model, plan = planned(decaying, rule="mup")
+    with pytest.raises(ValueError, match=r"1\.dt_bias.*meta_matrices"):
+        plan.apply_(on_meta(decaying))
+    with nfd.meta_matrices():
+        unbuilt = decaying(32, 8)
+    assert unbuilt.get_parameter("1.up.weight").is_meta
+    begun, expected = named(plan.apply_(unbuilt, seed=1)), named(plan.apply_(model, seed=1))
+    for name, value in begun.items():
+        assert torch.equal(value, expected[name]) or name.endswith("dt_bias"), name
+    assert all(bool((begun[f"{k}.dt_bias"] < -2).all()) for k in range(1, 9))
+
+
+def test_members_of_a_family_begin_by_their_seed() -> None:
+    family = nfd.ConstructedFamily(decaying, base=(8, 2), rule="mup", optimizer="adamw", sample=X)
+    first, again, other = (named(family.build(32, 4, seed).module) for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    for name in ("1.dt_bias", "1.up.weight", "1.up.bias"):
+        assert not torch.equal(first[name], other[name])
+    assert all(bool((p["1.dt_bias"] < -2).all()) for p in (first, other))
+
+
+def hugging_face(kind: str) -> Make:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    common: dict[str, Any] = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+
+    def make(width: int, depth: int) -> nn.Module:
+        sizes = common | {"hidden_size": width, "num_hidden_layers": depth, "num_heads": width // 8}
+        if kind == "Mamba2":
+            sizes |= {"num_heads": width // 4, "head_dim": 8, "state_size": 8, "n_groups": 1}
+        elif kind == "Rwkv":
+            sizes |= {"attention_hidden_size": width, "context_length": 16}
+        else:
+            sizes |= {"num_blocks": depth, "chunkwise_kernel": "chunkwise--native_autograd"}
+            sizes |= {"sequence_kernel": "native_sequence__native", "step_kernel": "native"}
+        model: nn.Module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes))
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [
+        ("Mamba2", ("mixer.dt_bias", "mixer.A_log", "mixer.D")),
+        ("Rwkv", ("attention.time_decay", "attention.time_mix_key", "feed_forward.time_mix_key")),
+        ("xLSTM", ("mlstm_layer.fgate_preact.bias", "mlstm_layer.igate_preact.bias")),
+    ],
+)
+def test_recurrent_models_keep_how_they_forget(kind: str, kept: tuple[str, ...]) -> None:
+    ids = torch.randint(11, (1, 16), generator=torch.Generator().manual_seed(0))
+    make, sample = hugging_face(kind), {"input_ids": ids, "use_cache": False}
+    model = built(make, 0, 32, 4)
+    before = named(model)
+    plan = nfd.plan(model, rule="mup", make_model=make, base_width=16, base_depth=2, sample=sample)
+    after = named(plan.apply_(model))
+    names = [name for name in after if name.endswith(kept)]
+    assert len(names) == 4 * len(kept)
+    assert all(torch.equal(after[name], before[name]) for name in names)
+    drawn = [n for n, e in plan.entries.items() if e.matrix is not None and plan.std(n)]
+    assert len(drawn) >= 8
+    assert not any(torch.equal(after[name], before[name]) for name in drawn)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 
 def rms(values: Tensor) -> float:
-    """Root mean square over every entry; not-a-number if any is."""
-    return float(values.square().mean().sqrt())
+    """Root mean square over every entry, in 32 bits or more; not-a-number if any is."""
+    return float(values.to(torch.promote_types(values.dtype, torch.float32)).square().mean().sqrt())
 
 
 def stderr(samples: Tensor) -> Tensor:

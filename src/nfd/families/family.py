@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -34,6 +34,7 @@ from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
 from nfd.scaling.self_scaled import defaults_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
+from nfd.scaling.tensors import tensors
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
 
@@ -72,7 +73,7 @@ class Family:
     name: str = ""
     version: str | None = None
     sample: Any = field(default=None, repr=False)
-    _plans: dict[tuple[int, int, bool], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: dict[tuple[int, int, int], Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_callable("make_model", self.make_model, "a function of (width, depth)")
@@ -89,7 +90,7 @@ class Family:
         made = self.make_model
         object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
         if self.rule is None or self.optimizer is None:
-            rule, optimizer = defaults_of(shapes_of(made, *self.base) or instance(made, *self.base))
+            rule, optimizer = defaults_of(instance(made, *self.base))
             object.__setattr__(self, "rule", self.rule or rule)
             object.__setattr__(self, "optimizer", self.optimizer or optimizer)
         check_choice("rule", self.rule, RULES)
@@ -187,10 +188,9 @@ class Family:
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
         """A module of a size and its plan. The module is on the meta device, where it takes no memory, unless a plan
         could not restore all of its tensors."""
-        module = shapes_of(self.make_model, width, depth, seed)
-        if module is not None:
+        for module in shapes_of(self.make_model, width, depth, seed):
             planned = self._planned(module, width, depth, "cpu")
-            if not any(entry.start.kept for entry in planned.entries.values()):
+            if not any(t.parameter.is_meta and planned.entries[n].start.kept for n, t in tensors(module).items()):
                 return module, planned
         module = instance(self.make_model, width, depth, seed)
         return module, self._planned(module, width, depth, "cpu")
@@ -203,7 +203,7 @@ class Family:
 
     def _planned(self, module: nn.Module, width: int, depth: int, device: torch.device | str | None) -> Plan:
         """The plan of a size, made once: it holds no numbers of the module, and takes a while to make."""
-        size = width, depth, any(p.is_meta for p in module.parameters())
+        size = width, depth, sum(p.is_meta for p in module.parameters())
         if size not in self._plans:
             self._plans[size] = self._plan(module, device)
         return self._plans[size]
@@ -224,8 +224,9 @@ class Family:
             )
 
 
-def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> nn.Module | None:
-    """A module on the meta device, but for buffers; None where numbers that no plan restores would be lost."""
+def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> Iterator[nn.Module]:
+    """Modules on the meta device, the second with the numbers of its vectors; without those whose buffers or frozen
+    tensors would be lost."""
     for place in (torch.device("meta"), meta_matrices()):
         try:
             with place:
@@ -234,8 +235,7 @@ def shapes_of(make_model: MakeModel, width: int, depth: int, seed: int = 0) -> n
             continue
         frozen = [p for p in module.parameters() if not p.requires_grad]
         if not any(tensor.is_meta for tensor in (*module.buffers(), *frozen)):
-            return module
-    return None
+            yield module
 
 
 def as_family(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from nfd.core.random import global_streams
 from nfd.core.statistics import rms
 from nfd.nets.module_stack import ModuleStack
 from nfd.nets.stacked_optimizers import by_name, stacked_group
+from nfd.scaling.blocks import stacks_of
 from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
@@ -28,17 +30,26 @@ if TYPE_CHECKING:
     from nfd.nets.network import Network
 
 
+class EndGradients(NamedTuple):
+    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over positions at which it
+    is not zero, and at the first where it is: there the gradient of a norm is 1 over the root of its epsilon."""
+
+    first: float
+    last: float
+    at_zero: float
+
+
 @dataclass
 class StreamEnds:
-    """The residual stream of one forward pass: where it enters the first block, where it leaves the last, and around
-    every block.
+    """The residual streams of one forward pass: where each enters the first block of its stack, where it leaves the
+    last, and around every block.
 
-    Each list holds a tensor per call of that block, and is empty where the block is not called as a module. ``before``
-    and ``behind`` have what a block's last call took and made, by the block's name.
+    ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks that are not called
+    as modules have none. ``before`` and ``behind`` have what a block's last call took and made, by the block's name.
     """
 
-    first: list[Tensor] = field(default_factory=list)
-    last: list[Tensor] = field(default_factory=list)
+    first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    last: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     before: dict[str, Tensor] = field(default_factory=dict)
     behind: dict[str, Tensor] = field(default_factory=dict)
 
@@ -48,12 +59,23 @@ class StreamEnds:
             h.retain_grad()
         end.append(h)
 
-    def gradients(self) -> tuple[float, float] | None:
-        """RMS of dLoss/dh at the first and at the last end, after ``backward()``; None unless each was seen once."""
-        kept = [h.grad for h in (*self.first, *self.last) if h.grad is not None]
-        if len(kept) != 2 or not (self.first and self.last):
+    def gradients(self, stack: str = "") -> EndGradients | None:
+        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen once."""
+        first, last = ([h for h in end[stack] if h.grad is not None] for end in (self.first, self.last))
+        if len(first) != 1 or len(last) != 1:
             return None
-        return rms(kept[0]), rms(kept[1])
+        (h, above), (_, below) = (_vectors_of(end) for end in (*first, *last))
+        empty = ~h.any(-1)
+        if not empty.any() or empty.all():
+            return EndGradients(rms(above), rms(below), 0.0)
+        there = below[~empty] if below.shape[:-1] == empty.shape else below
+        return EndGradients(rms(above[~empty]), rms(there), rms(above[empty]))
+
+
+def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:
+    """A stream and its gradient, features last: the channels of images are second."""
+    assert h.grad is not None
+    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(1 if h.dim() > 3 else -1, -1)
 
 
 class StackedMembers:
@@ -121,9 +143,13 @@ class Member:
         return self.plan.blocks
 
     @property
-    def time_step(self) -> float:
-        """The step tau of one block along the depth, ``T / L``."""
-        return 1 / max(len(self.blocks), 1)
+    def stacks(self) -> dict[str, tuple[str, ...]]:
+        """The blocks of every stack by its name; of one stack alone, or none, under no name."""
+        return stacks_of(self.blocks)
+
+    def time_step(self, stack: str = "") -> float:
+        """The step tau of one block along the depth of a stack, ``T / L``."""
+        return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
         """The factor by which the forward pass multiplies a stored matrix; 0 if only gradients pass through it."""
@@ -168,14 +194,14 @@ class Member:
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """A context that records the residual stream of one forward pass, and its gradients in the backward pass."""
+        """A context that records the residual streams of one forward pass, and their gradients in the backward pass."""
         ends, parts = StreamEnds(), modules(self.module)
 
-        def enter(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            _keep_first(ends, ends.first, (*args, *kwargs.values()))
+        def enter(stack: str) -> Callable[..., None]:
+            return lambda _module, args, kwargs: _keep_first(ends, ends.first[stack], (*args, *kwargs.values()))
 
-        def leave(_module: nn.Module, _args: Any, out: Any) -> None:
-            _keep_first(ends, ends.last, out)
+        def leave(stack: str) -> Callable[..., None]:
+            return lambda _module, _args, out: _keep_first(ends, ends.last[stack], out)
 
         def around(block: str) -> Callable[..., None]:
             def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -186,9 +212,10 @@ class Member:
             return note
 
         with ExitStack() as hooks:
-            if self.blocks and self.blocks[0] in parts and self.blocks[-1] in parts:
-                hooks.enter_context(parts[self.blocks[0]].register_forward_pre_hook(enter, with_kwargs=True))
-                hooks.enter_context(parts[self.blocks[-1]].register_forward_hook(leave))
+            for stack, blocks in self.stacks.items():
+                if blocks and blocks[0] in parts and blocks[-1] in parts:
+                    hooks.enter_context(parts[blocks[0]].register_forward_pre_hook(enter(stack), with_kwargs=True))
+                    hooks.enter_context(parts[blocks[-1]].register_forward_hook(leave(stack)))
             for block in self.blocks:
                 if block in parts:
                     hooks.enter_context(parts[block].register_forward_hook(around(block), with_kwargs=True))

@@ -64,8 +64,7 @@ class PaperMember(Member):
     def blocks(self) -> tuple[str, ...]:
         return tuple(self.net.block_names())
 
-    @property
-    def time_step(self) -> float:
+    def time_step(self, stack: str = "") -> float:
         return cast(float, getattr(self.net, "horizon", 1.0)) / self.net.depth
 
     def multiplier(self, name: str) -> float:
@@ -108,15 +107,15 @@ class PaperMember(Member):
         ends = StreamEnds()
 
         def see(layers: list[Tensor], _inner: list[Tensor]) -> None:
-            ends.keep(ends.first, layers[0])
-            ends.keep(ends.last, layers[-1])
+            ends.keep(ends.first[""], layers[0])
+            ends.keep(ends.last[""], layers[-1])
             hidden = [h.detach() for h in layers]
             ends.before |= dict(zip(self.blocks, hidden, strict=False))
             ends.behind |= dict(zip(self.blocks, hidden[1:], strict=False))
 
         with self.net.watched(see):
             yield ends
-        self.net.check_one_pass(len(ends.first))
+        self.net.check_one_pass(len(ends.first[""]))
 
     def network(self) -> Network:
         return self.net

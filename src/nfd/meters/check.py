@@ -22,7 +22,7 @@ from nfd.families.family import Family, as_family
 from nfd.meters.batch_noise import samples_of_a_part
 from nfd.meters.event import Event, EventKind
 from nfd.meters.job import Meters
-from nfd.meters.looks import after, growth
+from nfd.meters.looks import after, growth, of_stack, stacks_of
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.table import METERS, early, rows
 from nfd.meters.verdict import AXES, Axis
@@ -57,6 +57,9 @@ def check(
     power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
     networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
     interval, a cause and a remedy.
+
+    Of several stacks of blocks, such as an encoder and a decoder, each is measured and judged by itself. Only
+    ``function_update``, ``function_update_inner``, ``loss`` and ``alignment`` are of the whole network.
 
     Example::
 
@@ -163,10 +166,18 @@ def _table(
     looks: Sequence[int],
     rule: Any,
 ) -> list[Row]:
-    """The rows of one axis, the steps of every meter below each other."""
-    seen = {step: runs if meters.at is None else after(runs, step) for step in looks}
-    table = [row | {"step": step} for step in seen for row in early(rows(seen[step], sizes, axis, seeds, rule), step)]
-    return sorted(table, key=lambda row: METERS.index(row["meter"]))
+    """The rows of one axis, the steps of every meter below each other, and those of every stack of blocks."""
+    table, stacks = list[Row](), stacks_of(runs)
+    for step in looks:
+        seen = {stack: of_stack(runs, stack) for stack in stacks}
+        seen = seen if meters.at is None else {stack: after(own, step) for stack, own in seen.items()}
+        found = [
+            row | ({"stack": stack} if stack else {})
+            for stack, own in seen.items()
+            for row in rows(own, sizes, axis, seeds, rule)
+        ]
+        table += [row | {"step": step} for row in early(found, step)]
+    return sorted(table, key=lambda row: (METERS.index(row["meter"]), stacks.index(row.get("stack", ""))))
 
 
 def _looks(at: Sequence[int], steps: int) -> tuple[int, ...]:

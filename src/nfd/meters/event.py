@@ -16,15 +16,19 @@ class EventKind(StrEnum):
     GRADIENT_NOT_FINITE = "gradient-not-finite"
     GRADIENTS_VANISH = "gradients-vanish"
     GRADIENTS_EXPLODE = "gradients-explode"
+    GRADIENTS_EXPLODE_AT_ZERO = "gradients-explode-at-zero"
 
 
 _TEXTS = {
     EventKind.NOT_FINITE: "not finite, first in {layer}",
     EventKind.DEAD_UNITS: "{layer}: {size:.0%} of its units are dead",
     EventKind.LOSS_ROSE: "the loss rose to {size:.3g} times the first one: the learning rate is too large",
-    EventKind.GRADIENT_NOT_FINITE: "the gradient of the stream is not finite",
-    EventKind.GRADIENTS_VANISH: "gradients vanish: {size:.1e} of the last block's reaches the first",
-    EventKind.GRADIENTS_EXPLODE: "gradients explode: {size:.1e} times the last block's at the first",
+    EventKind.GRADIENT_NOT_FINITE: "the gradient of the stream is not finite{place}",
+    EventKind.GRADIENTS_VANISH: "gradients vanish{place}: {size:.1e} of the last block's reaches the first",
+    EventKind.GRADIENTS_EXPLODE: "gradients explode{place}: {size:.1e} times the last block's at the first",
+    EventKind.GRADIENTS_EXPLODE_AT_ZERO: "gradients explode{place} where the stream is zero, as at a padding id with a "
+    "zero embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its "
+    "epsilon, block after block. Mask that id in the loss and in attention, or keep it out of the batches",
 }
 
 
@@ -35,7 +39,7 @@ class Event:
     Attributes:
         kind: what happened.
         step: how many updates the network had taken.
-        layer: the first layer that shows it; empty for the whole network.
+        layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
         size: the share of units that are dead, the loss over the first loss, or the gradient that enters the first
             block over that which leaves the last.
     """
@@ -47,7 +51,8 @@ class Event:
 
     def __str__(self) -> str:
         when = f"after step {self.step}" if self.step else "at the start"
-        return f"{when}, {_TEXTS[self.kind].format(layer=self.layer, size=self.size)}"
+        place = f" in {self.layer}" if self.layer else ""
+        return f"{when}, {_TEXTS[self.kind].format(layer=self.layer, place=place, size=self.size)}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nfd.families.member import EndGradients
 from nfd.meters.event import Event, EventKind
 from nfd.scaling.tensors import modules
 
@@ -103,11 +104,12 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     return broken[0] if broken else "the loss"
 
 
-def gradient_event(ratio: float, step: int = 0) -> Event | None:
-    """The event of a gradient that vanished or exploded on its way from the last block to the first, after so many
-    updates."""
+def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Iterator[Event]:
+    """What happened to a gradient on its way from the last block of a stack to the first, after so many updates."""
+    ratio, at_zero = ends.first / ends.last, ends.at_zero / ends.last
     if not math.isfinite(ratio):
-        return Event(EventKind.GRADIENT_NOT_FINITE, step)
-    if _VANISHED <= ratio <= _EXPLODED:
-        return None
-    return Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, step, size=ratio)
+        yield Event(EventKind.GRADIENT_NOT_FINITE, step, stack)
+    elif not _VANISHED <= ratio <= _EXPLODED:
+        yield Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, step, stack, ratio)
+    if not at_zero <= _EXPLODED:
+        yield Event(EventKind.GRADIENTS_EXPLODE_AT_ZERO, step, stack, at_zero)

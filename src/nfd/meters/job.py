@@ -17,7 +17,7 @@ from nfd.core.random import global_state
 from nfd.families.member import Member, StreamEnds
 from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
-from nfd.meters.health import dead_units, first_bad, gradient_event
+from nfd.meters.health import dead_units, first_bad, gradient_events
 from nfd.meters.readings import readings
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.runs.trial import Observation, Observer
@@ -57,10 +57,9 @@ class _Measurement(Observation):
         self.looks = asked.at or (task.steps,)
         self.print = print_of(member.module)
         self.start = Baseline(member, task.sample)
-        self.unread = dict(self.start.unread)
         self.events: list[Event] = []
-        self.meters: dict[str, float] = {}
-        self.first: dict[str, float] | None = None
+        self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
+        self.first: dict[str, dict[str, float]] | None = None
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
@@ -69,7 +68,7 @@ class _Measurement(Observation):
 
     def after(self, row: Step) -> None:
         self.losses.append(row.loss)
-        self.meters["loss"] = row.loss
+        self.meters[""]["loss"] = row.loss
         self._look(row)
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
@@ -82,20 +81,29 @@ class _Measurement(Observation):
             if self.asked.noise:
                 noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
         read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
-        first = {"start": self.start.stream()} | ({} if self.first is None else {"first": self.first})
-        told: dict[str, Any] = {"events": [asdict(event) for event in self.events], "unread": self.unread}
+        start, first = self.start.stream(), {} if self.first is None else {"first": self.first}
+        stacks = {
+            stack: {"unread": self.start.unread[stack], "start": start.get(stack, {})}
+            | {name: own[stack] for name, own in first.items()}
+            | meters
+            for stack, meters in self.meters.items()
+        }
+        network = stacks.pop("")
+        told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
         told |= {"draws": global_state() != self.streams, "print": self.print}
-        return {}, {}, told | read | first | self.meters
+        return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
 
-    def measure(self, step: int) -> dict[str, float]:
-        """Read the network, and every matrix of it, after so many updates; returns the network's meters."""
+    def measure(self, step: int) -> dict[str, dict[str, float]]:
+        """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
         look = self.start.look(self.previous)
-        network = self.meters | look.network
-        self.rows.append({"step": step, "matrix": "", "role": ""} | network)
+        seen = {"": look.network, **look.stacks}
+        meters = {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
+        for stack, own in meters.items():
+            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
         self.readings += [(step, *reading) for reading in readings(self.member, look)]
-        for name, meters in look.matrices.items():
-            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | meters)
-        return network
+        for name, of_matrix in look.matrices.items():
+            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | of_matrix)
+        return meters
 
     def stays_finite(self) -> bool:
         """Whether the last update left a network that still answers."""
@@ -114,7 +122,7 @@ class _Measurement(Observation):
             self._break(row.step, x)
             return
         if row.step == 0 and steps > 1:
-            self.first = self.start.updates()
+            self.first = self.start.by_stack()
         if row.step + 1 in self.looks and row.step + 1 < steps:
             self.measure(row.step + 1)
         if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
@@ -140,17 +148,16 @@ class _Measurement(Observation):
         self.previous = self.start.weights() if asked else None
 
     def _read_gradient(self, ends: StreamEnds, step: int) -> None:
-        sizes = ends.gradients()
-        if sizes is not None and sizes[1] != 0:
-            self.meters["gradient"] = sizes[0] / sizes[1]
-            event = gradient_event(self.meters["gradient"], step)
-            if event is not None:
-                self.events.append(event)
-            self.unread.pop("gradient", None)
-        elif sizes is None:
-            self.unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
-        else:
-            self.unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+        for stack in self.member.stacks:
+            sizes, unread = ends.gradients(stack), self.start.unread[stack]
+            if sizes is not None and sizes.last != 0:
+                self.meters[stack]["gradient"] = sizes.first / sizes.last
+                self.events += gradient_events(sizes, stack, step)
+                unread.pop("gradient", None)
+            elif sizes is None:
+                unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
+            else:
+                unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
 
 
 def print_of(model: nn.Module) -> int:

@@ -25,16 +25,37 @@ def after(runs: Sequence[Row], step: int) -> list[Row]:
     return seen
 
 
+def of_stack(runs: Sequence[Row], stack: str) -> list[Row]:
+    """The networks as if this stack of their blocks were all of them; of several, ``""`` has what is of no stack."""
+    seen = []
+    for run in runs:
+        own = run if not stack else {k: run[k] for k in _SIZE} | run.get("stacks", {}).get(stack, {})
+        seen.append(own | {"rows": [row for row in run["rows"] if row.get("stack", "") == stack]})
+    return seen
+
+
+def stacks_of(runs: Sequence[Row]) -> list[str]:
+    """The names of the stacks of some network, after ``""`` for the network itself."""
+    return list(dict.fromkeys(["", *(stack for run in runs for stack in run.get("stacks", ()))]))
+
+
 def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
-    """One row per meter: the exponent p of ``meter ~ step^p``, the mean over networks of their slopes in logarithms.
+    """One row per meter and stack: the exponent p of ``meter ~ step^p``, averaged over networks in logarithms.
 
     The steps of one network depend on each other, so that each network gives one slope; the interval comes from how
     they differ, by Student's t.
     """
     if len(steps) < 2:
         return []
-    slopes = {meter: list(_slopes(runs, steps, meter)) for meter in METERS}
-    return [_row(meter, steps, mean(torch.tensor(own))) for meter, own in slopes.items() if len(own) > 1]
+    rows = []
+    for stack in stacks_of(runs):
+        slopes = {meter: list(_slopes(of_stack(runs, stack), steps, meter)) for meter in METERS}
+        rows += [
+            _row(meter, steps, mean(torch.tensor(own))) | ({"stack": stack} if stack else {})
+            for meter, own in slopes.items()
+            if len(own) > 1
+        ]
+    return rows
 
 
 def _meters(run: Row, step: int) -> dict[str, Any]:

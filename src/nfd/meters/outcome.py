@@ -29,8 +29,8 @@ MEANINGS = {
     "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
     "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
     "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
-    "gradient": "RMS of the gradient entering the first block over that leaving the last, at the start, or where the "
-    "check looks at several steps before each of their updates",
+    "gradient": "RMS of the gradient entering the first block over that leaving the last, where the stream is not zero "
+    "(padding): at the start, or where the check looks at several steps before each update",
     "loss": "loss of the last batch before its update",
 }
 
@@ -50,12 +50,13 @@ class Check:
     """The result of ``nfd.check``. Print it to see the table.
 
     Attributes:
-        table: one dict per meter and axis. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
+        table: one dict per meter and axis, and of a model with several stacks of blocks, such as an encoder and a
+            decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
             ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. ``limit``,
             ``limit_low`` and ``limit_high`` are the meter in the limit over the meter at the largest size. Also
             ``meter``, ``axis`` and ``seeds_needed``.
         runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
-            (``first``), and why others could not be read (``unread``).
+            (``first``), and why others could not be read (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
         rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
@@ -165,14 +166,15 @@ class Check:
         return [str(failure) for failure in self.failures]
 
     def __str__(self) -> str:
-        several = len(self.at) > 1
-        names = ("meter", "against", *(("after step",) if several else ()), "exponent [95 % interval]", "verdict")
+        several, stacked = len(self.at) > 1, any("stack" in row for row in self.table)
+        parts = (*(("of",) if stacked else ()), "against", *(("after step",) if several else ()))
+        names = ("meter", *parts, "exponent [95 % interval]", "verdict")
         table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
-        for row in sorted(self.table, key=lambda row: not is_fault(row)):
-            step = (str(row["step"]),) if several else ()
-            table.add_row(row["meter"], row["axis"], *step, slope_of(row), row["verdict"], meaning_of(row))
-        for row in self.growth:
-            table.add_row(row["meter"], "step", "", slope_of(row), "", row["cause"])
+        for row in [*sorted(self.table, key=lambda row: not is_fault(row)), *self.growth]:
+            stack = (row.get("stack", ""),) if stacked else ()
+            step = (str(row.get("step", "")),) if several else ()
+            word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
+            table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
         rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
         head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
         remarks = [*(f"! {event}" for event in self.events), *self.notes]

@@ -23,9 +23,7 @@ class Pass:
 
     Attributes:
         outputs: of the network.
-        features: the vectors that ``activation`` measures: the output of the last block, or without blocks what the
-            readout reads.
-        of_stream: whether they are those of a residual stream.
+        features: what ``activation`` measures where there are no blocks: what the readout reads.
         added: RMS of what every block adds to the stream, by the block's name.
         behind: the stream behind every block.
         inputs: what matrices are applied to, by the matrix's name.
@@ -33,7 +31,6 @@ class Pass:
 
     outputs: Tensor
     features: Tensor
-    of_stream: bool
     added: dict[str, float]
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
@@ -46,10 +43,10 @@ def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Itera
     with _inputs(module, (*matrices, *readers)) as inputs, quiet(module), member.stream() as stream:
         outputs = outputs_of(member(sample)).detach()
     read = [inputs[n] for n in readers if n in inputs]
-    features = (stream.last or read or [outputs])[-1].detach()
+    features = (stream.last[""] or read or [outputs])[-1].detach()
     ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
     added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
-    return Pass(outputs, features, bool(stream.last), added, stream.behind, inputs)
+    return Pass(outputs, features, added, stream.behind, inputs)
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def early(table: Sequence[Row], step: int) -> list[Row]:
     which comes with the first steps, a from those that do, which grows with training. While b is the larger it falls as
     n^-1/2, although features move. In lazy training they do not: ``inner_update`` falls too.
     """
-    words = {row["meter"]: row["verdict"] for row in table}
-    moves = "inner_update" in words and all(words.get(meter) != "COLLAPSES" for meter in _MOVING)
+    moving = {(row["meter"], row["verdict"] == "COLLAPSES") for row in table if row["meter"] in _MOVING}
+    moves = ("inner_update", False) in moving and not any(collapses for _, collapses in moving)
     return [row | _EARLY if step <= _FEW and moves and _is_incoherent(row) else row for row in table]
 
 

@@ -15,6 +15,9 @@ and (0) marking the start:
 
 Matrices count whose module does nothing but apply them (linear layers, convolutions, fused attention inputs). Batch
 normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
+
+A network of several stacks of blocks, such as an encoder and a decoder, has all but the ``function`` meters once for
+every stack, with its own depth as L: one number for both would hide what happens in one.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from nfd.core.statistics import rms
 from nfd.families.member import Member
 from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_norms
 from nfd.meters.passes import Pass, pass_of, quiet
+from nfd.scaling.blocks import block_of
 from nfd.scaling.calls import outputs_of
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.scaling.shards import fill_
@@ -66,9 +70,13 @@ class _Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """The meters of a network after a step, those of its matrices and those of its blocks, by name."""
+    """The meters of a network after a step, those of its matrices and those of its blocks, by name.
+
+    ``stacks`` has those of every stack of blocks by the name of the stack, where there are several.
+    """
 
     network: dict[str, float]
+    stacks: dict[str, dict[str, float]]
     matrices: dict[str, dict[str, float]]
     blocks: dict[str, dict[str, float]]
 
@@ -83,7 +91,8 @@ class Baseline:
             during training; by default it copies them.
 
     Attributes:
-        unread: the reasons why meters of the stream or of matrices cannot be read from this model, by meter.
+        unread: the reasons why meters of the stream or of matrices cannot be read from this model, by stack (``""`` for
+            the network, and where there is one stack) and meter.
     """
 
     def __init__(self, member: Member, sample: Any, keep: Keep | None = None) -> None:
@@ -94,6 +103,7 @@ class Baseline:
         self.outer = [n for n in self.matrices if plan.roles[n] == "outer"]
         self.summing = [n for n in self.matrices if plan.roles[n] not in INPUT_LIKE]
         self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
+        self.stack_of = {n: _stack_of(n, member.stacks) for n in self.matrices}
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
         self.start = (keep or copies)({name: infos[name] for name in self.matrices})
@@ -102,9 +112,13 @@ class Baseline:
         self.unread = self._unread(before)
         self.begin_at(before)
 
-    @torch.no_grad()
     def updates(self) -> dict[str, float]:
         """All meters of this module that the network has, by name, except ``alignment``."""
+        return self.by_stack()[""]
+
+    @torch.no_grad()
+    def by_stack(self) -> dict[str, dict[str, float]]:
+        """The same, and those of every stack of several, by its name; those of the network have none."""
         now, infos = self.seen(), tensors(self.member.module)
         responses = {name: _squares(self._response(infos[name], now)) for name in (*self.inner, *self.outer)}
         moved = spectral_norms([whole(infos[n].parameter) - self.start[n] for n in self.hidden])
@@ -112,11 +126,15 @@ class Baseline:
         with _resetting(infos) as reset:
             for name in self.inner:
                 reset(name, self.start[name])
-            return self._of_network(now, responses, ratios)
+            return self._of_stacks(now, responses, ratios)
 
-    def stream(self) -> dict[str, float]:
-        """``activation`` before training, if the stream can be read."""
-        return {} if "activation" in self.unread else {"activation": rms(self.before.features)}
+    def stream(self) -> dict[str, dict[str, float]]:
+        """``activation`` of every stack before training, if it can be read."""
+        return {
+            stack: {"activation": rms(h)}
+            for stack, unread in self.unread.items()
+            if "activation" not in unread and (h := self._end(self.before, stack)) is not None
+        }
 
     def begin_at(self, before: Pass) -> None:
         """Use this pass, of ``seen()``, as the start."""
@@ -155,15 +173,17 @@ class Baseline:
                     reset(name, start)
             of_hidden = [matrices[name]["update_to_weight"] for name in self.hidden]
             ratios = torch.tensor(of_hidden, dtype=torch.float64, device="cpu")
-            network = self._of_network(now, responses, ratios)
+            stacks = self._of_stacks(now, responses, ratios)
+        network = stacks.pop("")
         aligned = [meters[ALIGNMENT] for meters in matrices.values() if ALIGNMENT in meters]
         if aligned:
             network[ALIGNMENT] = rms(torch.tensor(aligned, dtype=torch.float64))
         starts = self.before.behind
         blocks = {name: _of_stream(h, starts[name]) for name, h in now.behind.items() if name in starts}
         for name, added in now.added.items():
-            blocks.setdefault(name, {})["added"] = added / self.member.time_step
-        return Look(network, matrices, blocks)
+            stack = _stack_of(f"{name}.", self.member.stacks)
+            blocks.setdefault(name, {})["added"] = added / self.member.time_step(stack)
+        return Look(network, stacks, matrices, blocks)
 
     def _of_matrix(
         self, t: TensorInfo, start: Tensor, now: Pass, before: Tensor | None
@@ -190,36 +210,59 @@ class Baseline:
             self._start_sizes[name] = _Size(norm(start), spectral_norms([start]) if name in self.hidden else None)
         return self._start_sizes[name]
 
-    def _of_network(self, now: Pass, responses: Mapping[str, _Squares | None], ratios: Tensor) -> dict[str, float]:
-        """The meters of the network, from the responses of its matrices and what ``update_to_weight`` is of each, while
-        the inner matrices are at their start."""
-        meters = _of_stream(now.features, self.before.features)
-        meters["function_update"] = rms(now.outputs - self.before.outputs)
-        meters = {meter: value for meter, value in meters.items() if meter not in self.unread}
-        inner, outer = ([own for name in names if (own := responses[name])] for names in (self.inner, self.outer))
-        if inner:
-            meters["inner_update"] = _pooled(inner)
-        if self.inner:
-            meters["function_update_inner"] = rms(now.outputs - self._outputs())
-        if outer:
-            meters["stream_update"] = _pooled(outer) / self.member.time_step
-        if self.hidden:
-            meters["update_to_weight"] = rms(ratios)
-        return meters
+    def _of_stacks(
+        self, now: Pass, responses: Mapping[str, _Squares | None], ratios: Tensor
+    ) -> dict[str, dict[str, float]]:
+        """The meters of every stack and of the network, from the responses of the matrices and what
+        ``update_to_weight`` is of each, while the inner matrices are at their start."""
+        stacks = {}
+        for stack, unread in self.unread.items():
+            ends = self._end(now, stack), self._end(self.before, stack)
+            meters = {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
+            meters = {meter: value for meter, value in meters.items() if meter not in unread}
+            if not stack:
+                meters["function_update"] = rms(now.outputs - self.before.outputs)
+            inner, outer = (self._own(names, responses, stack) for names in (self.inner, self.outer))
+            if inner:
+                meters["inner_update"] = _pooled(inner)
+            if self.inner and not stack:
+                meters["function_update_inner"] = rms(now.outputs - self._outputs())
+            if outer:
+                meters["stream_update"] = _pooled(outer) / self.member.time_step(stack)
+            of_hidden = [ratio for name, ratio in zip(self.hidden, ratios, strict=True) if self.stack_of[name] == stack]
+            if of_hidden:
+                meters["update_to_weight"] = rms(torch.stack(of_hidden))
+            stacks[stack] = meters
+        return stacks
 
-    def _unread(self, before: Pass) -> dict[str, str]:
-        infos, unread = tensors(self.member.module), dict[str, str]()
-        if self.member.blocks and not before.of_stream:
-            unread = dict.fromkeys(("activation", "activation_update"), HIDDEN)
-        elif _normalised(before.features):
-            unread["activation"] = "it is read behind a norm, which gives every input the same RMS."
-        for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
-            if names and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in names):
-                unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
+    def _own(self, names: list[str], responses: Mapping[str, _Squares | None], stack: str) -> list[_Squares]:
+        """The responses, of those that have one, of a stack."""
+        return [own for name in names if self.stack_of[name] == stack and (own := responses[name])]
+
+    def _end(self, seen: Pass, stack: str) -> Tensor | None:
+        """The stream behind the last block of a stack; without blocks, and so without stacks, what is read."""
+        blocks = self.member.stacks.get(stack)
+        if blocks is None:
+            return None
+        return seen.behind.get(blocks[-1]) if blocks else seen.features
+
+    def _unread(self, before: Pass) -> dict[str, dict[str, str]]:
+        infos, stacks = tensors(self.member.module), dict[str, dict[str, str]]()
+        for stack in dict.fromkeys(("", *self.member.stacks)):
+            unread = stacks.setdefault(stack, {})
+            end = self._end(before, stack)
+            if end is None and stack in self.member.stacks:
+                unread |= dict.fromkeys(("activation", "activation_update"), HIDDEN)
+            elif end is not None and _normalised(end):
+                unread["activation"] = "it is read behind a norm, which gives every input the same RMS."
+            for meter, names in (("inner_update", self.inner), ("stream_update", self.outer)):
+                own = [n for n in names if self.stack_of[n] == stack]
+                if own and not any(n in before.inputs and is_linear(infos[n], before.inputs[n]) for n in own):
+                    unread[meter] = "none of these matrices stands in a module that does nothing but apply it."
         if not self.member.blocks:
             inside = {"inner_update": self.inner, "stream_update": self.outer, "function_update_inner": self.inner}
-            unread |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
-        return unread
+            stacks[""] |= {meter: NO_BLOCKS for meter, names in inside.items() if not names}
+        return stacks
 
     def _response(self, t: TensorInfo, seen: Pass, changed: Tensor | None = None) -> Tensor | None:
         """``(W - W(0)) z`` of a matrix; None where its input was not seen."""
@@ -254,6 +297,11 @@ def _resetting(infos: Mapping[str, TensorInfo]) -> Iterator[Callable[[str, Tenso
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     """A copy of tensors as they are now, by name."""
     return {name: t.parameter.detach().clone() for name, t in infos.items()}
+
+
+def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:
+    """The stack of a matrix; that without a name where it stands in none."""
+    return next((stack for stack, blocks in stacks.items() if block_of(name, blocks) is not None), "")
 
 
 def _of_stream(now: Tensor, start: Tensor) -> dict[str, float]:

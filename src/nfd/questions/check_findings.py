@@ -9,7 +9,9 @@ import torch
 
 from nfd.core.statistics import interval
 from nfd.core.tables import Row
+from nfd.meters.looks import of_stack
 from nfd.meters.outcome import Check, meaning_of, slope_of
+from nfd.meters.readings import meter_of
 from nfd.meters.verdict import AXES, LIMITS, THRESHOLDS, Axis
 from nfd.questions.finding import Axes, Finding, columns
 
@@ -27,7 +29,7 @@ def check_findings(check: Check, data: str) -> list[Finding]:
     for axis in reversed(AXES):
         sizes = sorted({run[axis] for run in check.runs})
         trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
-        rows = [row for trend in trends for row in _points(check, axis, sizes, trend["meter"])]
+        rows = [row for trend in trends for row in _points(check, axis, sizes, trend)]
         if rows:
             title = f"What changes with {axis}?"
             shown = Axes(axis, "ratio", axis, f"over the network of {axis} {sizes[0]}", "logarithmic")
@@ -35,18 +37,18 @@ def check_findings(check: Check, data: str) -> list[Finding]:
     return findings
 
 
-def _points(check: Check, axis: Axis, sizes: Sequence[int], meter: str) -> list[Row]:
+def _points(check: Check, axis: Axis, sizes: Sequence[int], trend: Row) -> list[Row]:
     """Ratios to the smallest size, over all seeds and sizes of the other axis."""
-    logs = {}
+    logs, runs = {}, of_stack(check.runs, trend.get("stack", ""))
     for size in sizes:
-        values = [run.get(meter, math.nan) for run in check.runs if run[axis] == size]
+        values = [run.get(trend["meter"], math.nan) for run in runs if run[axis] == size]
         log_values = torch.tensor(values, dtype=torch.float64).log()
         logs[size] = log_values[log_values.isfinite()]
     rows = []
     for size in sizes:
         if min(len(logs[size]), len(logs[sizes[0]])) > 1:
             ratio = interval(lambda a, b: b.mean(0) - a.mean(0), logs[sizes[0]], logs[size]).exp()
-            rows.append({"series": meter.replace("_", " "), axis: size} | columns("ratio", ratio))
+            rows.append({"series": meter_name(trend), axis: size} | columns("ratio", ratio))
     return rows
 
 
@@ -73,7 +75,7 @@ def _headline(trends: Sequence[Row], axis: Axis) -> str:
 
 def meter_name(trend: Row) -> str:
     """The meter of a row, for people."""
-    return str(trend["meter"]).replace("_", " ")
+    return meter_of(str(trend["meter"]).replace("_", " "), trend.get("stack", ""))
 
 
 def _table(trends: Sequence[Row]) -> list[dict[str, str]]:

@@ -9,9 +9,8 @@ import torch
 
 from nfd.core.statistics import Interval, mean
 from nfd.core.tables import Row
-from nfd.meters.looks import after
+from nfd.meters.looks import after, of_stack
 from nfd.meters.outcome import Check, meaning_of, slope_of
-from nfd.meters.table import METERS
 from nfd.meters.updates import ALIGNMENT
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.check_findings import meter_name
@@ -73,14 +72,15 @@ def _changed(by_meter: dict[str, dict[int, Row]], at: Sequence[int]) -> str:
 
 def _growth(check: Check, about: str) -> Finding:
     """Every meter against the step, over that of the first."""
-    networks = {step: after(check.runs, step) for step in check.at}
     rows = []
-    for meter in METERS:
+    for trend in check.growth:
+        runs, meter = of_stack(check.runs, trend.get("stack", "")), trend["meter"]
+        networks = {step: after(runs, step) for step in check.at}
         for step in check.at:
             pairs = zip(networks[check.at[0]], networks[step], strict=True)
             ratio = _mean_of_logs([late.get(meter, math.nan) / early.get(meter, math.nan) for early, late in pairs])
             if ratio is not None:
-                rows.append({"series": meter.replace("_", " "), "step": step} | columns("ratio", ratio))
+                rows.append({"series": meter_name(trend), "step": step} | columns("ratio", ratio))
     fastest = max(check.growth, key=lambda row: abs(row["slope"]))
     headline = f"Of all meters {meter_name(fastest)} changes most: as step^{slope_of(fastest)}."
     shown = Axes("step", "ratio", "step", f"over that after step {check.at[0]}", "logarithmic")

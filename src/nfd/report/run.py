@@ -15,7 +15,7 @@ from nfd.report import plot
 from nfd.report.plot import Place, Plot
 from nfd.report.section import Label
 from nfd.report.templates import templates
-from nfd.watch.ladder import Series
+from nfd.watch.ladder import Series, stack_at
 from nfd.watch.rows import WatchRow
 from nfd.watch.series import at_steps, in_series, steps_of
 from nfd.watch.summary import name_of, not_judged, outside, remarks_of
@@ -124,15 +124,19 @@ def _layers(
 ) -> Iterator[tuple[str, str, list[Plot]]]:
     """Every meter of layers with its meaning and its charts, one for each kind of layers; first those of the stream."""
     depths = sorted({row.depth for row in shown if row.depth is not None})
-    blocks = {depth: k + 1 for k, depth in enumerate(depths)}
-    stream = {s: rows for s, rows in series.items() if s.kind == ""}
-    of_matrices = {s: rows for s, rows in series.items() if s.kind}
+    stacks = [stack_at(depth) for depth in depths]
+    blocks = {depth: stacks[: k + 1].count(stacks[k]) for k, depth in enumerate(depths)}
+    several = len(set(stacks)) > 1  # then kinds begin with the name of the stack
+    stream = {s: rows for s, rows in series.items() if s.kind == "" or (several and f"{s.kind}".endswith(".*"))}
+    of_matrices = {s: rows for s, rows in series.items() if s.kind and s not in stream}
     if stream:
-        yield "the stream behind every block", "", [_over_blocks(watch, s, rows, blocks) for s, rows in stream.items()]
+        charts = [_over_blocks(watch, s, rows, blocks, f"{s.meter} {s.kind}".strip()) for s, rows in stream.items()]
+        yield "the stream behind every block", "", charts
     for meter in dict.fromkeys(s.meter for s in of_matrices):
         own = {s: rows for s, rows in of_matrices.items() if s.meter == meter}
         charts = [
-            _over_blocks(watch, s, rows, blocks) if s.along else _over_steps(watch, s, rows) for s, rows in own.items()
+            _over_blocks(watch, s, rows, blocks, f"{s.kind}") if s.along else _over_steps(watch, s, rows)
+            for s, rows in own.items()
         ]
         yield meter, _OF_MATRICES.get(meter, ""), charts
 
@@ -145,7 +149,7 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Plot:
     return Plot(name, "step", description, places)
 
 
-def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int]) -> Plot:
+def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks: dict[float, int], name: str) -> Plot:
     """A meter of the layers of one kind along the blocks, at the latest look and at earlier ones."""
     looks = steps_of(rows)
     *earlier, latest = _spaced(looks, _EARLIER + 1)
@@ -154,7 +158,6 @@ def _over_blocks(watch: Watch, series: Series, rows: Sequence[WatchRow], blocks:
     ]
     current = [row for row in rows if row.step == latest]
     places = [_place(watch, row, blocks[row.depth]) for row in current if row.depth]
-    name = series.kind or series.meter
     description = (
         f"{series.meter} of {name_of(series, current)} along the blocks after step {latest}: {_in_words(places)}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.names import matches
+from nfd.scaling.names import matches, numberless
 from nfd.scaling.tensors import modules
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -181,6 +181,16 @@ def _numbers(container: str, blocks: Blocks) -> set[int]:
 def container_of(block: str) -> str:
     """The module that holds a block."""
     return block.rpartition(".")[0]
+
+
+def stacks_of(blocks: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The blocks of every stack, such as an encoder and a decoder, by the name of what holds them, with ``*`` for
+    numbers. One stack, or none, has no name."""
+    stacks: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        name = numberless(container_of(block)) or "*"
+        stacks[name] = (*stacks.get(name, ()), block)
+    return stacks if len(stacks) > 1 else {"": tuple(blocks)}
 
 
 def block_of(name: str, blocks: Iterable[str]) -> str | None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from nfd.core.errors import InputError
+from nfd.scaling.blocks import in_any_block
 from nfd.scaling.entry import Entry
+from nfd.scaling.names import listed
 from nfd.scaling.roles import Anatomy
-from nfd.scaling.rules import INPUT_LIKE, Power, Role
+from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule
 from nfd.scaling.self_describing import head_sizes
-from nfd.scaling.sizes import Base, ratios, ratios_by_role
+from nfd.scaling.sizes import Base, ratios, ratios_by_role, start_of
 
+_SHOWN = 4  # tensors, by name
+_ROUNDED = 0.01  # of a constant that is stored in 16 bits
 _NO_NORM = {  # whether an input was followed
     True: "no affine norm feeds it alone",
     False: "without sample= it is not known whether an affine norm feeds it alone",
@@ -83,6 +88,35 @@ def with_tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[d
             folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0)) for n in norm}
             notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor 1/m.")
     return folded, notes
+
+
+def with_own_constants(
+    structure: Anatomy, entries: Mapping[str, Entry], chosen: Rule
+) -> tuple[dict[str, Entry], list[str]]:
+    """Constants as the model has them where the rule does not scale them, as its constructor may let them depend on
+    width, depth or place; and what to say of it."""
+    own, said = {}, []
+    for name, t in structure.tensors.items():
+        entry = entries[name]
+        planned, power = entry.start.constant, chosen.std(entry.role) * entry.multiplier**-1
+        power = power.of_vector() if t.is_vector else power
+        if planned is None or power != Power() or t.parameter.is_meta or not t.parameter.requires_grad:
+            continue
+        begins = start_of([t.drawn()])
+        if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
+            own[name] = replace(entry, start=begins)
+            said.append(f"{name} at {begins.constant:.4g} ({planned:.4g})")
+    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+    note = f"Constants that begin as the model has them, not as in the base: {', '.join(said[:_SHOWN])}{more}."
+    return {**entries, **own}, [note] if own else []
+
+
+def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[str]:
+    """What is not drawn anew, as its constructor builds it with a structure, or by a law that is not known."""
+    kept = list(dict.fromkeys(in_any_block(name, blocks) for name, e in entries.items() if e.start.kept))
+    if not kept:
+        return []
+    return [f"Kept as the constructor makes them, and not drawn anew: {listed(kept, _SHOWN)}."]
 
 
 def multipliers(

@@ -52,7 +52,9 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
     entry = plan.entries[name]
     std, rate, epsilon = plan.powers(name)
     start = entry.start
-    begins = "kept" if start.kept else _formula(start.std, std, plan.std(name))
+    begins = _formula(start.std, std, plan.std(name))
+    if start.kept:
+        begins = "kept" if plan.factor(name, std) == 1 or not start.std else f"kept, RMS {plan.std(name):.4g}"
     if (constant := plan.constant(name)) is not None:
         begins = f"{constant:g} (kept)" if constant == start.constant else _formula(start.constant, std, constant)
     decay = "1"

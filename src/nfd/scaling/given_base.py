@@ -9,7 +9,7 @@ from torch import nn
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_callable, check_count
 from nfd.scaling.blocks import Where, blocks_of
-from nfd.scaling.sizes import Base, MakeModel, check_constructor, instance
+from nfd.scaling.sizes import Base, MakeModel, check_constructor, instance, made_again
 from nfd.scaling.tensors import check_stored, tensors
 
 
@@ -53,11 +53,11 @@ class GivenBase:
         """The arguments of the constructor that build the base; None without one."""
         return None if self.make_model is None or self.width is None or self.depth is None else (self.width, self.depth)
 
-    def instance(self, *, depth: int, times: int = 1) -> nn.Module:
+    def instance(self, *, depth: int, times: int = 1, seed: int = 0) -> nn.Module:
         """What the constructor builds at so many times the base's width."""
         assert self.make_model is not None
         assert self.width is not None
-        return instance(self.make_model, times * self.width, depth, seed=0)
+        return instance(self.make_model, times * self.width, depth, seed=seed)
 
     def as_deep(self, ratio: float) -> nn.Module | None:
         """An instance as wide as the base, so many times as deep; None where nothing builds it."""
@@ -97,6 +97,14 @@ class GivenBase:
         if len(blocks_of(base, where)) != self.depth or self.depth == self.width:  # else it is as deep as was asked for
             check_constructor(self.make_model, [self.width, 2 * self.width], [self.depth])
         return base
+
+    def begun(self, base: nn.Module, where: Where) -> Base:
+        """What is known of the base's start; with a constructor also which of its tensors another seed builds alike."""
+        own = tensors(base)
+        again = (
+            made_again(own, tensors(self.instance(depth=self.depth, seed=1))) if self.depth and self.make_model else {}
+        )
+        return Base(own, blocks_of(base, where), again)
 
     def growing(self, model: nn.Module, base: nn.Module, where: Where) -> dict[str, tuple[bool, ...]]:
         """Which dimensions of the model's tensors grow with width, from two instances."""

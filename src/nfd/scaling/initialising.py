@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.core.random import generator
+from nfd.core.statistics import rms
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.shards import fill_
-from nfd.scaling.tensors import TensorInfo
+from nfd.scaling.tensors import TensorInfo, whole
 
 if TYPE_CHECKING:
     from nfd.scaling.held import Held
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, TensorInfo], seed: int) -> None:
     """Draw every random tensor N(0, std^2), from a stream of its name, and set every constant one, in place.
 
+    What is kept has its numbers, but for a factor where the rule scales it.
+
     Raises:
         ValueError: where a layer that is not stored began otherwise.
     """
@@ -32,8 +35,13 @@ def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, Tensor
             _check_begun(name, held.std, plan.std(name))
             continue
         (p,) = held.parameters
-        if p.requires_grad and (start := start_of(plan, infos[name], seed)) is not None:
+        if not p.requires_grad:
+            continue
+        if (start := start_of(plan, infos[name], seed)) is not None:
             fill_(p, start)
+        elif plan.std(name) and plan.factor(name, plan.powers(name).std) != 1:
+            with torch.no_grad():
+                p.mul_(plan.std(name) / rms(whole(p).double()))  # a second call changes nothing
 
 
 def start_of(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:

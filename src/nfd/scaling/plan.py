@@ -179,14 +179,18 @@ class Plan:
         )
 
     def initialize_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> None:
-        """Draw every random tensor from N(0, std^2) and fill every constant one, in place.
+        """Draw matrices from N(0, std^2) and fill constant tensors, in place.
 
+        Biases that linear, convolutional and recurrent layers of PyTorch draw by their fan-in are drawn as well, with
+        the base's standard deviation. Everything else keeps the numbers of its constructor: other vectors that are not
+        constant; tensors that two seeds of ``make_model`` build alike, or whose entries vary about a mean; tensors that
+        do not train; layers of ``nfd.defer``. What of this the rule scales, such as an identity at the end of a branch,
+        is multiplied by one factor. A note of the plan names what is kept. Its numbers come from the seed under which
+        the model was built, and after training they are the trained ones: to begin again, build the model anew.
 
-        Left as they are: tensors that do not train, tensors whose entries vary about a mean (gains near one,
-        identities), and layers of ``nfd.defer``, which have their weights. Each tensor has a random stream of its own,
-        so its numbers do not depend on the device or on other tensors. Padding rows of embeddings are zero. A sharded
-        model (FSDP2, or other DTensors) gets the numbers of the unsharded one: every process draws one whole tensor
-        after the other on the CPU, and keeps its part.
+        Each tensor has a random stream of its own, so its numbers do not depend on the device or on other tensors.
+        Padding rows of embeddings are zero. A sharded model (FSDP2, or other DTensors) gets the numbers of the
+        unsharded one: every process draws one whole tensor after the other on the CPU, and keeps its part.
 
         Args:
             model: the planned one; its parameters may be on the meta device.
@@ -205,7 +209,7 @@ class Plan:
     def apply_(self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None) -> nn.Module:
         """Initialise a model in place as ``initialize_`` does, insert ``nfd.Scaled`` for every multiplier, return it.
 
-        Apply a plan before the model is compiled or wrapped. A second call draws the weights again and keeps the
+        Apply a plan before the model is compiled or wrapped. A second call draws again what is drawn and keeps the
         multipliers. A model on the meta device that was sharded by ``fully_shard`` is never held whole by a process.
 
         Raises:

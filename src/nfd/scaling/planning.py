@@ -20,8 +20,10 @@ from nfd.scaling.entries import (
     entries_of_base,
     entries_of_ratio,
     multipliers,
+    note_on_kept,
     stream_width,
     widest,
+    with_own_constants,
     with_tied_heads,
 )
 from nfd.scaling.given_base import GivenBase
@@ -216,7 +218,7 @@ def _parts_of_any(
         return Parts(entries, 1.0, 1.0, [*structure.blocks])
     notes = []
     if base is not None:
-        tuned = Base(tensors(base), blocks_of(base, blocks))
+        tuned = given.begun(base, blocks)
         entries = entries_of_base(structure, settled, tuned)
         m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
         if depth != 1 and not chosen.scales_depth:
@@ -233,12 +235,14 @@ def _parts_of_any(
     entries = with_layouts(entries, structure, grows)
     factors, of_factors = multipliers(model, structure, entries, base)
     entries, of_heads = with_tied_heads(structure, entries)
+    entries, of_constants = with_own_constants(structure, entries, chosen)
     branch = chosen.std("outer").at(1.0, 1.0, depth)
     if structure.unscaled and branch != 1:
         factors |= dict.fromkeys(structure.unscaled, branch)
         notes.append(_UNSCALED)
     knows_heads = base is not None and bool(head_sizes(model))
-    notes += [*of_heads, *of_factors, *([] if knows_heads or not structure.attends else [_HEADS])]
+    notes += [*of_heads, *of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]
+    notes += [*([] if knows_heads or not structure.attends else [_HEADS])]
     return Parts(entries, m, depth, [*structure.blocks], factors, notes)
 
 

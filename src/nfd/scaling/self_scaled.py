@@ -151,7 +151,7 @@ def own_entries(model: nn.Module, net: SelfScaled, m: float) -> dict[str, Entry]
     for name, t in tensors(model).items():
         role = roles.get(name, "vector")
         if name in roles and not net.is_standard_normal(name):
-            grown, begins = ratios_by_role(t, role, m), replace(start_of([t.drawn()]), kept=True)
+            grown, begins = ratios_by_role(t, role, m), replace(start_of([t.drawn()]), std=0.0, kept=True)
             entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
             continue
         grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)

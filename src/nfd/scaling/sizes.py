@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
@@ -29,8 +29,8 @@ Whole = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class Start:
-    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or in a way of its own
-    that is kept."""
+    """How a tensor begins in the base model: at a constant, at random with a standard deviation, or as its constructor
+    makes it, which is kept and scaled at most. ``std`` is the RMS; 0 of what is never scaled."""
 
     std: Annotated[float, Field(ge=0)]
     constant: float | None
@@ -60,12 +60,42 @@ def start_of(values: Sequence[Tensor]) -> Start:
     return Start(math.sqrt(square / total), None, kept=total >= _MANY and abs(mean) > _MEANT * error)
 
 
+def start_by(t: TensorInfo, again: Tensor | None) -> Start:
+    """How a tensor begins: by its numbers, and by those that the constructor makes of another seed.
+
+    Kept is what both seeds share, and every vector but the biases that layers of PyTorch draw, whose law is known.
+    """
+    values = t.drawn()
+    own = start_of([values])
+    if own.constant is not None and again is not None and not torch.equal(values, again):
+        own = start_of([values, again])  # one number looks constant
+    if own.constant is not None:
+        return own
+    structured = again is not None and _share(values, again)
+    return replace(own, kept=own.kept or structured or (t.is_vector and not t.is_bias_of_pytorch))
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    """Whether two draws are equal, or correlated beyond chance."""
+    a, b = (x.flatten().double() for x in (a, b))
+    bound = _MEANT / math.sqrt(max(len(a), 1)) * a.norm() * b.norm()
+    return torch.equal(a, b) or bool((a @ b).abs() > bound)
+
+
+def made_again(first: Mapping[str, TensorInfo], second: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
+    """The numbers of the second of two instances by one constructor; none where it sets a seed itself, so that all
+    are equal."""
+    again = {name: t.drawn() for name, t in second.items()}
+    return again if any(not torch.equal(t.drawn(), again[name]) for name, t in first.items() if name in again) else {}
+
+
 @dataclass(frozen=True)
 class Base:
-    """A small instance that was tuned: its tensors and blocks."""
+    """A small instance that was tuned: its tensors and blocks, and the numbers that another seed gives its tensors."""
 
     tensors: dict[str, TensorInfo]
     blocks: Blocks
+    again: Mapping[str, Tensor] = field(default_factory=dict)
     _starts: dict[str, Start] = field(default_factory=dict)
     _alike: dict[tuple[str, Kind, str], Start | None] = field(default_factory=dict)
 
@@ -100,6 +130,8 @@ class Base:
         """How the counterpart begins; tensors of one name in several blocks are taken together where they agree."""
         name = self.of(t, blocks).name
         block, own = block_of(name, self.blocks), self._own(name)
+        if own.constant is not None and self.tensors[name].parameter.numel() == 1 < t.parameter.numel():
+            return own if t.is_bias_of_pytorch else replace(own, constant=None, kept=True)  # one number shows no law
         if block is None or own.constant is not None or own.kept:
             return own
         container, rest = container_of(block), name[len(block) :]
@@ -117,7 +149,7 @@ class Base:
 
     def _own(self, name: str) -> Start:
         if name not in self._starts:
-            self._starts[name] = start_of([self.tensors[name].drawn()])
+            self._starts[name] = start_by(self.tensors[name], self.again.get(name))
         return self._starts[name]
 
 

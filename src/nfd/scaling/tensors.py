@@ -27,6 +27,7 @@ _WRAPPED = {  # classes that put another name between a model and its parameters
     "Scaled": "scaled_module",
     "DeferredConv": "linear",
 }
+_ROUNDING = 1.01  # of bounds, in 16 bits
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
@@ -128,6 +129,21 @@ class TensorInfo:
     def is_vector(self) -> bool:
         """Whether it is a bias, a gain, or anything with one dimension or none."""
         return self.parameter.dim() < 2
+
+    @property
+    def is_bias_of_pytorch(self) -> bool:
+        """Whether it is a bias of a layer of PyTorch, within the bounds between which such layers draw it."""
+        weight = self.owner._parameters.get("weight")
+        if isinstance(self.owner, nn.RNNBase | nn.RNNCellBase):
+            inputs = self.owner.hidden_size
+        elif isinstance(self.owner, nn.Linear | _ConvNd) and weight is not None:
+            inputs = math.prod(weight.shape[1:])
+        elif isinstance(self.owner, nn.Bilinear):
+            inputs = self.owner.in1_features
+        else:
+            return False
+        values, named = self.parameter.detach(), self.name.rpartition(".")[2].startswith("bias")
+        return named and (values.is_meta or bool((values.abs() <= _ROUNDING * inputs**-0.5).all()))
 
     def drawn(self, start: Tensor | None = None) -> Tensor:
         """Its entries that begin at random, as they are now or in its start: all but the row of padding of an

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nfd.watch.bands import Band, Bands
-from nfd.watch.ladder import CHANGE, Series, kinds_of
+from nfd.watch.ladder import CHANGE, kinds_of, series_of
 from nfd.watch.rows import WatchRow
 
 STANDS = 0.01  # of what was expected: a layer that changes less does not train
@@ -192,8 +192,7 @@ class Alarm:
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder does not know the meter, the layer or the step."""
-        kind = None if row.layer is None else self._kinds.get(row.layer)
-        return self.bands.at(Series(row.meter, kind, row.depth is not None), row.step, row.depth, row.value)
+        return self.bands.at(series_of(row, self._kinds), row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
         band = self.band(row) if math.isfinite(row.value) else None

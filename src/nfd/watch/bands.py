@@ -3,8 +3,9 @@
 **Scale.** A meter v is compared as ``z = log(v + c)``, with c a thousandth of its median over the ladder: factors
 count, and zero, a frozen layer, lies far outside of every band, at a finite distance.
 
-**Place.** Layers of one kind, such as ``up`` of every block, are one curve along the blocks. A network with another
-number of blocks takes its values from this curve linearly: the first block at the first, the last at the last.
+**Place.** Layers of one kind, such as ``up`` of every block, are one curve along the blocks of their stack. A network
+with another number of blocks takes its values from this curve linearly: the first block at the first, the last at the
+last.
 
 **Size.** At every step and place the runs r of the ladder, of widths n and depths L, give two predictions by least
 squares,
@@ -92,7 +93,7 @@ class Bands:
     Args:
         ladder: of small networks.
         width, depth: of the network, in the units of the ladder.
-        blocks: how many residual blocks it has; 0 for none.
+        blocks: how many residual blocks every stack of it has.
 
     Attributes:
         limit: how many errors of prediction a deviation that lasts may reach; no fewer than a number alone may.
@@ -101,7 +102,7 @@ class Bands:
         ValueError: where the ladder is too small, or has a single width or depth which is not the network's.
     """
 
-    def __init__(self, ladder: Ladder, width: float, depth: float, blocks: int) -> None:
+    def __init__(self, ladder: Ladder, width: float, depth: float, blocks: Sequence[int]) -> None:
         self.ladder, self.blocks = ladder, blocks
         self._sizes = np.array([(run.width, run.depth) for run in ladder.runs], dtype=float)
         self._check(width, depth)
@@ -117,12 +118,13 @@ class Bands:
         return len(self._sizes) - _coefficients(self._sizes)
 
     def at(self, series: Series, step: int, depth: float | None, value: float) -> Band | None:
-        """The band of a series at a step and at a depth in (0, 1], and where a value lies in it; None where the ladder
-        does not know it."""
+        """The band of a series at a step and at a depth in its stack, and where a value lies in it; None where the
+        ladder does not know it."""
         steps, predicted = self.ladder.steps, self._predicted.get(series)
         if predicted is None or not steps[0] <= step <= steps[-1]:
             return None
-        place = 0 if depth is None else round(depth * self.blocks) - 1
+        stack = series.stack
+        place = 0 if depth is None or stack is None else round((depth - stack) * self.blocks[stack]) - 1
         z, error = (
             float(np.interp(math.log(step), np.log(steps), numbers[:, place]))
             for numbers in (predicted.values, predicted.errors)
@@ -157,7 +159,9 @@ class Bands:
 
     def _predict(self, series: Series) -> _Predicted:
         log, variance = self._logs[series], self._held_out.variance()[series]
-        runs = np.stack([_at_places(curve, self.blocks if series.along else 1) for curve in log.runs])
+        runs = np.stack(
+            [_at_places(curve, 1 if series.stack is None else self.blocks[series.stack]) for curve in log.runs]
+        )
         values, gap = np.tensordot(self._weights, runs, 1), np.tensordot(self._gaps, runs, 1)
         spread = variance[:, None] * (1 + self._weights @ self._weights)
         return _Predicted(values, np.sqrt(spread + gap**2 + _LEAST_ERROR**2), log.offset)

@@ -9,6 +9,7 @@ from pathlib import Path
 from nfd.core.errors import InputError, check_callable
 from nfd.core.files import expanded
 from nfd.meters.outcome import Check
+from nfd.scaling.blocks import stacks_of
 from nfd.scaling.names import listed, numberless
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
@@ -48,7 +49,7 @@ def expectation(expected: Check | Expected | str | Path, plan: Plan, layers: Map
             )
     base = plan.base or ladder.base
     _check_base(ladder, plan, base)
-    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], len(plan.blocks))
+    bands = Bands(ladder, plan.width * base[0], plan.depth * base[1], [*map(len, stacks_of(plan.blocks).values())])
     _check_layers(ladder, plan, layers)
     return Alarm(bands)
 

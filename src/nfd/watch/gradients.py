@@ -1,8 +1,8 @@
 """Gradients between layers, as the backward pass of a training left them.
 
-With ``G_l`` all gradients of the parameters of block l as one vector,
+With ``G_l`` all gradients of the parameters of block l as one vector, and L the last block of its stack,
 
-    gradient_ratio    of a block |G_l| / |G_L|, of the network |G_1| / |G_L|
+    gradient_ratio    of a block |G_l| / |G_L|, of the network, or of one of several stacks, |G_1| / |G_L|
 
 Clipping by norm and the scale of a loss cancel. Where several backward passes were added up it is that of their sum.
 """
@@ -20,7 +20,7 @@ RATIO = "gradient_ratio"
 
 
 def gradient_ratios(infos: Mapping[str, TensorInfo], blocks: Sequence[str]) -> dict[str, float]:
-    """The ratio of every block; none where the last one has no gradient, or zero."""
+    """The ratio of every block of a stack; none where the last one has no gradient, or zero."""
     squares: dict[str, float] = {}
     for name, t in infos.items():
         block = block_of(name, blocks)

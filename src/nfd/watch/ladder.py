@@ -27,13 +27,19 @@ class Series(NamedTuple):
 
     Attributes:
         meter: its name.
-        kind: the name of the layer, for one in a block the part behind the block's name; None for the whole network.
-        along: whether there is one such layer in every block.
+        kind: the name of the layer, for one in a block the part behind the block's name, or where there are several
+            stacks of blocks its name with ``*`` for the block's number; None for the whole network.
+        stack: the stack of blocks of which every one has such a layer, counted from 0; None outside of blocks.
     """
 
     meter: str
     kind: str | None
-    along: bool
+    stack: int | None
+
+    @property
+    def along(self) -> bool:
+        """Whether it runs along the blocks of a stack."""
+        return self.stack is not None
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,17 @@ class LadderRun:
     def curves(self) -> dict[Series, Array]:
         """Every series as ``[looks, layers along the blocks]``; not-a-number where nothing was read."""
         kinds = kinds_of(self.rows)
-        places = sorted({row.depth for row in self.rows if row.depth is not None})
+        places: dict[int | None, list[float | None]] = defaultdict(list)  # of every stack, along it
+        for depth in sorted({row.depth for row in self.rows if row.depth is not None}):
+            places[stack_at(depth)].append(depth)
+        places[None] = [None]
         look = {step: k for k, step in enumerate(self.steps)}
         curves: dict[Series, Array] = {}
         for row in self.rows:
-            series = Series(row.meter, None if row.layer is None else kinds[row.layer], row.depth is not None)
-            shape = len(look), len(places) if series.along else 1
-            curve = curves.setdefault(series, np.full(shape, np.nan))
-            curve[look[row.step], 0 if row.depth is None else places.index(row.depth)] = row.value
+            series = series_of(row, kinds)
+            own = places[series.stack]
+            curve = curves.setdefault(series, np.full((len(look), len(own)), np.nan))
+            curve[look[row.step], own.index(row.depth)] = row.value
         return curves
 
 
@@ -139,23 +148,35 @@ def _run(network: Mapping[str, Any]) -> LadderRun:
     return LadderRun(float(network["width"]), float(network["depth"]), rows)
 
 
+def stack_at(depth: float | None) -> int | None:
+    """Which stack of blocks, from 0, a layer at this depth stands in."""
+    return None if depth is None else math.ceil(depth) - 1
+
+
+def series_of(row: WatchRow, kinds: Mapping[str, str]) -> Series:
+    """The series of a row; of a layer whose kind is not known a series that no ladder has."""
+    return Series(row.meter, None if row.layer is None else kinds.get(row.layer, row.layer), stack_at(row.depth))
+
+
 def kinds_of(rows: Iterable[WatchRow]) -> Mapping[str, str]:
     """The kind of every layer: its name, for one in a block without the name of the block.
 
     A block's name is what the layers at its depth have in common; where that holds no number, as in ``inner.3`` and
-    ``outer.3``, the numbers are left out instead.
+    ``outer.3``, the numbers are left out instead. Of several stacks the kind keeps the name of the stack.
     """
     blocks: dict[float | None, set[str]] = defaultdict(set)
     for row in rows:
         if row.layer is not None:
             blocks[row.depth].add(row.layer)
     kinds = {layer: layer for layer in blocks.pop(None, set())}
+    several = any(stack_at(depth) for depth in blocks)
     for layers in blocks.values():
         parts = {layer: layer.split(".") for layer in layers}
         shared = _shared(list(parts.values()))
         numbered = any(part.isdigit() for part in shared)
         for layer, names in parts.items():
             own = names[len(shared) :] if numbered else ["*" if name.isdigit() else name for name in names]
+            own = [numberless(".".join(shared)), *own] if several and numbered else own
             kinds[layer] = ".".join(own)
     return kinds
 

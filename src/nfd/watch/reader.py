@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nfd.families.paper import member_of
 from nfd.meters.passes import Pass
-from nfd.meters.readings import Reading, layers_of, of_layer, readings
+from nfd.meters.readings import Reading, layers_of, meter_of, of_layer, readings
 from nfd.meters.updates import NO_BLOCKS, Baseline, Look
 from nfd.scaling.calls import blaming_the_sample
 from nfd.scaling.plan import Plan
@@ -47,7 +47,9 @@ class Reader:
                 self.baseline = Baseline(self.member, sample, partial(Starts, plan, seed))
             with activity(module) as active:
                 self.baseline.seen()
-        self._unread = self.baseline.unread | {m: why for m, why in _ABSENT.items() if m not in active.network}
+        self._unread = {
+            meter_of(m, stack): why for stack, unread in self.baseline.unread.items() for m, why in unread.items()
+        } | {m: why for m, why in _ABSENT.items() if m not in active.network}
         if not self.member.blocks:
             self._unread[RATIO] = NO_BLOCKS
         self._previous: dict[str, Tensor] | None = None
@@ -73,22 +75,24 @@ class Reader:
         module = self.member.module
         previous, self._previous = self._previous, None  # of this step alone, also where the look fails
         with apart(module):
-            ratios = gradient_ratios(tensors(module), self.member.blocks)
+            infos, stacks = tensors(module), self.member.stacks
+            ratios = {stack: gradient_ratios(infos, blocks) for stack, blocks in stacks.items()}
             with activity(module) as active:
                 seen = self.baseline.seen()
             look = self.baseline.look(previous, seen)
-        if ratios:
-            self._unread.pop(RATIO, None)
-        else:
-            self._unread.setdefault(RATIO, NO_GRADIENTS)
+        for stack, own in ratios.items():
+            if own:
+                self._unread.pop(meter_of(RATIO, stack), None)
+            else:
+                self._unread.setdefault(meter_of(RATIO, stack), NO_GRADIENTS)
         return [WatchRow(step, *reading) for reading in self._all(look, active, ratios)]
 
-    def _all(self, look: Look, active: Activity, ratios: Mapping[str, float]) -> Iterator[Reading]:
+    def _all(self, look: Look, active: Activity, ratios: Mapping[str, Mapping[str, float]]) -> Iterator[Reading]:
         yield from readings(self.member, look)
-        first = {RATIO: ratios[self.member.blocks[0]]} if ratios else {}
+        first = {meter_of(RATIO, stack): next(iter(own.values())) for stack, own in ratios.items() if own}
         for meter, value in (active.network | first).items():
             yield Reading(meter, None, None, value)
-        for block, ratio in ratios.items():
+        for block, ratio in (item for own in ratios.values() for item in own.items()):
             yield from of_layer(self.member, block, block, {RATIO: ratio})
         for layer, meters in active.layers.items():
             yield from of_layer(self.member, layer, layer, meters)

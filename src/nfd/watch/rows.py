@@ -13,10 +13,12 @@ class WatchRow:
 
     Attributes:
         step: how many steps the optimizer had taken.
-        meter: its name.
+        meter: its name; of one of several stacks of blocks with the name of the stack, as in
+            ``"activation of decoder.layers"``.
         layer: the name of the module that it was read from; None for the whole network.
         depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
-            number of blocks. None for layers outside of the blocks, and for the whole network.
+            number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
+            the blocks, and for the whole network.
         value: not-a-number where training diverged.
     """
 

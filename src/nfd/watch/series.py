@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from nfd.watch.ladder import Series, kinds_of
+from nfd.watch.ladder import Series, kinds_of, series_of
 from nfd.watch.rows import WatchRow
 
 
@@ -15,8 +15,7 @@ def in_series(rows: Sequence[WatchRow]) -> dict[Series, list[WatchRow]]:
     """The rows of every series, in their order."""
     kinds, series = kinds_of(rows), defaultdict[Series, list[WatchRow]](list)
     for row in rows:
-        kind = None if row.layer is None else kinds[row.layer]
-        series[Series(row.meter, kind, row.depth is not None)].append(row)
+        series[series_of(row, kinds)].append(row)
     return dict(series)
 
 

@@ -1,0 +1,200 @@
+"""Models of several stacks, such as an encoder and a decoder: each is measured, judged and watched by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import batches
+from torch import Tensor, nn
+
+import nfd
+
+BATCHES = batches(6)
+SAMPLE = BATCHES[0][0]
+
+
+class Block(nn.Module):
+    """Pre-norm; ``kept`` below 1 lets the stream, and its gradient, fade from block to block, which no norm repairs."""
+
+    def __init__(self, width: int, kept: float = 1.0, reads: bool = False) -> None:
+        super().__init__()
+        self.read = nn.Linear(width, width) if reads else None
+        self.norm, self.kept = nn.LayerNorm(width) if kept == 1 else nn.Identity(), kept
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, h: Tensor, memory: Tensor | None = None) -> Tensor:
+        z = self.up(self.norm(h)) if self.read is None else self.up(self.norm(h)) + self.read(memory)
+        out: Tensor = h + self.down(torch.relu(z))
+        return out if self.kept == 1 else self.kept * out
+
+
+class EncoderDecoder(nn.Module):
+    """Every block of the decoder reads what the encoder ends with."""
+
+    def __init__(self, width: int, depth: int, kept: float = 1.0) -> None:
+        super().__init__()
+        self.embed, self.start = nn.Linear(64, width), nn.Linear(64, width)
+        self.encoder = nn.ModuleList(Block(width, kept) for _ in range(depth))
+        self.decoder = nn.ModuleList(Block(width, reads=True) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.encoder:
+            h = block(h)
+        g, memory = self.start(x), self.norms[0](h)
+        for block in self.decoder:
+            g = block(g, memory)
+        out: Tensor = self.head(self.norms[1](g))
+        return out
+
+
+def fading(width: int, depth: int) -> nn.Module:
+    return EncoderDecoder(width, depth, kept=0.3)
+
+
+def verdicts(check: nfd.Check) -> dict[tuple[str, str, str], str]:
+    return {(row["meter"], row.get("stack", ""), row["axis"]): row["verdict"] for row in check.table}
+
+
+# ---- a check ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_stack_has_its_own_verdicts() -> None:
+    settings: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "seeds": 3}
+    sound, broken = (nfd.check(make, [32], [2, 4, 8], BATCHES[:2], **settings) for make in (EncoderDecoder, fading))
+    of_stacks = {(meter, stack) for meter, stack, _ in verdicts(sound) if stack}
+    meters = ("activation", "activation_update", "inner_update", "stream_update", "update_to_weight", "gradient")
+    assert of_stacks == {(meter, stack) for meter in meters for stack in ("encoder", "decoder")}
+    for check, encoder in ((sound, False), (broken, True)):
+        slopes = {row["stack"]: row["slope"] for row in check.table if row["meter"] == "gradient"}
+        assert (slopes["encoder"] < -1) == encoder
+        assert slopes["decoder"] > -0.25
+        told = [failure.event for failure in check.failures if failure.event.kind == "gradients-vanish"]
+        assert [event.layer for event in told] == (["encoder"] if encoder else [])
+    assert "encoder" in str(broken)
+    fades = [run["stacks"]["encoder"]["gradient"] for run in broken.runs if run["depth"] == 8]
+    assert max(fades) < 0.01 < min(run["stacks"]["decoder"]["gradient"] for run in broken.runs)
+
+
+def test_a_model_of_one_stack_has_rows_without_a_stack() -> None:
+    class Decoder(EncoderDecoder):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.encoder = nn.ModuleList()
+
+    check = nfd.check(Decoder, [16, 32], [2], BATCHES[:1], rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
+    assert not any("stack" in row for row in check.table)
+    assert "gradient" in check.runs[0]
+
+
+def whisper(width: int, depth: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    heads = {f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in
+             (("layers", depth), ("attention_heads", 2), ("ffn_dim", 2 * width))}  # fmt: skip
+    return transformers.WhisperForConditionalGeneration(
+        transformers.WhisperConfig(
+            vocab_size=32, num_mel_bins=8, d_model=width, max_source_positions=8, max_target_positions=8, dropout=0.0,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None,
+            begin_suppress_tokens=None, **heads,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' own
+def test_no_gradient_vanishes_in_whisper() -> None:
+    torch.manual_seed(0)
+    data = [{"input_features": torch.randn(8, 8, 16), "labels": torch.randint(3, 32, (8, 8))}]
+    check = nfd.check(whisper, [32], [2, 4], data, rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    found = verdicts(check)
+    for stack in ("model.encoder.layers", "model.decoder.layers"):
+        assert found["gradient", stack, "depth"] not in ("COLLAPSES", "GROWS")
+        assert all(0.8 < run["stacks"][stack]["gradient"] < 1.25 for run in check.runs)
+    assert not check.failures
+
+
+# ---- gradients where the stream is zero ------------------------------------------------------------------------------
+
+
+def gemma2(width: int, depth: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.Gemma2ForCausalLM(
+        transformers.Gemma2Config(
+            vocab_size=32, hidden_size=width, intermediate_size=2 * width, num_hidden_layers=depth,
+            num_attention_heads=2, num_key_value_heads=2, head_dim=16, max_position_embeddings=32, sliding_window=16,
+            pad_token_id=0, attn_implementation="eager",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' own
+@pytest.mark.parametrize("padded", [True, False])
+def test_an_explosion_at_a_padding_id_is_named_as_that(padded: bool) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(1, 32, (8, 8))
+    ids[0, :2] = 0 if padded else 1
+    data = [{"input_ids": ids, "labels": ids}]
+    check = nfd.check(gemma2, [32], [2, 4, 8], data, rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    kinds = [failure.event.kind for failure in check.failures]
+    assert kinds == (["gradients-explode-at-zero"] if padded else [])
+    assert ("padding" in str(check)) == padded
+    assert verdicts(check)["gradient", "", "depth"] not in ("GROWS", "COLLAPSES")  # of all other positions
+    assert max(run["gradient"] for run in check.runs) < 100
+
+
+class Exploding(nn.Module):
+    """RMS norms without a skip, whose branches multiply gradients by 20 each."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 10)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width, bias=False)) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = 20 * block(h)
+        out: Tensor = self.head(nn.functional.rms_norm(h, h.shape[-1:]))
+        return out
+
+
+def test_an_explosion_everywhere_is_not_blamed_on_padding() -> None:
+    x, y = BATCHES[0]
+    x = torch.cat([torch.zeros(2, 64), x[2:]])
+    check = nfd.check(Exploding, [32], [2, 6], [(x, y)], rule="mup", optimizer="adamw", lr=1e-4, seeds=2)
+    assert "gradients-explode" in [failure.event.kind for failure in check.failures]
+
+
+# ---- a watch ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_stack_is_watched_by_itself() -> None:
+    check = nfd.check(
+        EncoderDecoder, [16, 32], [2, 4], BATCHES, rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(1, 3, 6)
+    )
+    alerts = {}
+    for fault in ("", "decoder.5.read"):
+        torch.manual_seed(0)
+        model = EncoderDecoder(64, 8)
+        plan = nfd.plan(model, rule="complete-p", make_model=EncoderDecoder, base_width=16, base_depth=2, sample=SAMPLE)
+        plan.apply_(model)
+        if fault:
+            model.get_submodule(fault).weight.requires_grad_(False)  # type: ignore[operator, union-attr]
+        watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=check)
+        optimizer = plan.make_optimizer(model, lr=3e-3)
+        for x, y in BATCHES:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            watch.step()
+        alerts[fault] = [(alert.layer, alert.cause) for alert in watch.alerts]
+        known = {(row.meter, row.layer) for row in watch.rows}
+        for stack in ("encoder", "decoder"):
+            assert {(f"{meter} of {stack}", None) for meter in ("activation", "gradient_ratio")} <= known
+        last = [row for row in watch.rows if row.layer in ("encoder.7", "decoder.7") and row.meter == "gradient_ratio"]
+        assert {row.value for row in last} == {1.0}  # each is the last of its stack
+        assert all(watch.band(row) is not None for row in watch.rows if row.meter == "change")
+    assert alerts == {"": [], "decoder.5.read": [("decoder.5.read", "frozen")]}
