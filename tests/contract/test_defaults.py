@@ -15,7 +15,6 @@ import nfd
 BATCHES = batches(3, 8)
 LONGER = batches(8, 32)
 OWN, PAPERS = ("complete-p", "adamw"), ("depth-mup", "sgd")
-FEW: dict[str, Any] = {"batches": BATCHES, "seeds": 2}
 
 
 def resnet(width: int, depth: int) -> nfd.ResNet:
@@ -33,32 +32,31 @@ def test_every_question_has_the_default_of_the_model(make_model: Any, default: t
     sizes: dict[str, Any] = {} if default == PAPERS else base
     plan = nfd.plan(make_model(16, 2), **sizes)
     assert (plan.rule, plan.optimizer) == default
-    check = nfd.check(make_model, [8, 16], [2], **FEW)
+    check = nfd.check(make_model, BATCHES, [8, 16], [2], seeds=2)
     assert (check.rule, check.optimizer) == default
     assert check.lr == (1e-3 if optimizer == "adamw" else 0.1)
-    capacity = nfd.capacity(make_model, [8, 16, 24], [2, 3, 4], **FEW)
-    assert f"rule {rule}, {optimizer}" in capacity.about
-    transfer = nfd.transfer(make_model, [8, 16], [2], **FEW, lr=(1e-3, 1e-2, 1e-1))
+    law = nfd.scaling_law(make_model, BATCHES, [8, 16, 24], [2, 3, 4], seeds=2)
+    assert f"rule {rule}, {optimizer}" in law.about
+    transfer = nfd.transfer(make_model, BATCHES, [8, 16], [2], lr=(1e-3, 1e-2, 1e-1), seeds=2)
     assert optimizer in transfer.about
     assert [answer.rule for answer in transfer] == (["standard", rule] if default == OWN else [rule])
 
 
 @pytest.mark.parametrize(("make_model", "default"), KINDS)
 def test_a_family_has_the_default_of_its_model_unless_it_has_another(make_model: Any, default: tuple[str, str]) -> None:
-    family = nfd.ConstructedFamily(make_model, (8, 2), sample=BATCHES[0][0])
+    family = nfd.Family(make_model, (8, 2), sample=BATCHES[0][0])
     assert (family.rule, family.optimizer) == default
-    other = nfd.ConstructedFamily(make_model, (8, 2), optimizer="muon", sample=BATCHES[0][0])
+    other = nfd.Family(make_model, (8, 2), optimizer="muon", sample=BATCHES[0][0])
     assert (other.rule, other.optimizer) == (default[0], "muon")
-    check = nfd.check(other, [8, 16], [2], **FEW)
+    check = nfd.check(other, BATCHES, [8, 16], [2], seeds=2)
     assert (check.rule, check.optimizer) == (default[0], "muon")
 
 
 def test_a_prediction_has_the_default_too_and_holds_what_wide_networks_do() -> None:
-    about: dict[str, Any] = {"batches": LONGER, "make_model": ResidualMLP, "depth": 2, "base_width": 16, "width": 64}
-    predicted = nfd.predict(**about, lr=0.01, replicates=24, seed=1)
-    assert "'complete-p', adamw, lr = 0.01" in str(predicted)
+    family = nfd.Family(ResidualMLP, (16, 2))
+    about: dict[str, Any] = {"family": family, "task": LONGER, "depth": 2, "width": 64}
+    predicted = nfd.predict(**about, lr=0.01, replicates=24)
     assert predicted.weights == "dense"
-    family = nfd.ConstructedFamily(ResidualMLP, (16, 2), *OWN, sample=BATCHES[0][0])
     wide = [trained(family, 256, seed) for seed in range(8)]
     losses = torch.tensor(wide, dtype=torch.float64)
     half = (torch.as_tensor(predicted.loss_high) - torch.as_tensor(predicted.loss_low)) / 2
@@ -70,48 +68,47 @@ def test_a_prediction_has_the_default_too_and_holds_what_wide_networks_do() -> N
         nfd.predict(**about, weights="structured")
 
 
-def trained(family: nfd.ConstructedFamily, width: int, seed: int) -> list[float]:
+def trained(family: nfd.Family, width: int, seed: int) -> list[float]:
     """Losses of a wide network by a loop of one's own."""
-    member, losses = family.build(width, 2, 100 + seed), []
-    optimizer = member.plan.make_optimizer(member.module, lr=0.01)
+    net, losses = family.under(sample=BATCHES[0][0]).build(width, 2, 100 + seed), []
+    optimizer = family.under(sample=BATCHES[0][0]).plan(width, 2).make_optimizer(net, lr=0.01)
     for x, y in LONGER:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(member(x), y)
+        loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses
 
 
-MODULE = """
+SETUP = """
 import torch
 import nfd
-from tests.contract.common import ResidualMLP, batches
+from tests.contract.common import ResidualMLP, batches as drawn
 
 def resnet(width, depth):
     return nfd.ResNet(64, 10, width, depth, seed=int(torch.randint(1000, ())))
 
-few = batches(3, 8)
+make_model = {model}
+batches = drawn(3, 8)
 """
-TRAINED = ["--batches", "mine:few", "--seeds", "2", "--executor", "inline"]
+TRAINED = ["--seeds", "2", "--executor", "inline"]
 WORDS = {
-    "plan": ["--width", "16", "--base-width", "8"],
-    "check": ["--batches", "mine:few", "--widths", "8", "16", "--depths", "2", "--seeds", "2"],
+    "plan": ["--width", "16", "--base", "8", "2"],
+    "check": [*TRAINED, "--widths", "8", "16", "--depths", "2"],
     "transfer": [*TRAINED, "--widths", "8", "16", "--depths", "2", "--lr", "0.001", "0.01", "0.1"],
-    "capacity": [*TRAINED, "--widths", "8", "16", "24", "--depths", "2", "3", "4"],
+    "scaling-law": [*TRAINED, "--widths", "8", "16", "24", "--depths", "2", "3", "4"],
 }
 
 
 @pytest.mark.parametrize("command", [pytest.param(name, marks=[pytest.mark.slow] * (name != "plan")) for name in WORDS])
 @pytest.mark.parametrize(("model", "default"), [("ResidualMLP", OWN), ("resnet", PAPERS)])
 def test_the_shell_has_them_as_well(command: str, model: str, default: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(MODULE)
-    ended = run(command, f"mine:{model}", *WORDS[command], "--out", "out", folder=tmp_path)
+    (tmp_path / "setup.py").write_text(SETUP.format(model=model))
+    ended = run(command, "setup.py", *WORDS[command], "--out", "out", folder=tmp_path)
     assert ended.returncode in (0, 1), ended.stderr
-    result = (tmp_path / "out" / "result.json").read_text()
-    if command in ("plan", "check"):
-        asked = json.loads(result)
-        asked = asked.get("plan", asked)
+    if command == "plan":
+        asked = json.loads((tmp_path / "out" / "plan.json").read_text())
         assert (asked["rule"], asked["optimizer"]) == default
     else:
         page = (tmp_path / "out" / "report.html").read_text()

@@ -116,7 +116,7 @@ def test_a_parametrized_matrix_is_refused_by_name(name: str, rule: str) -> None:
         with pytest.raises(ValueError, match=rf"head\.weight by {kind}"):
             planned(residual(head=WRAPS[name]), rule=rule)
     with pytest.raises(ValueError, match=rf"down\.weight by {kind}"):
-        nfd.check(residual(branch=WRAPS[name]), [8, 16], [2], batches=[(X, torch.zeros(4, 3))], lr=0.1, rule=rule)
+        nfd.check(residual(branch=WRAPS[name]), [(X, torch.zeros(4, 3))], [8, 16], [2], lr=0.1, rule=rule)
 
 
 def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:
@@ -316,7 +316,7 @@ def test_blocks_that_add_nothing_to_their_input_are_refused_with_what_to_pass() 
 def test_a_check_of_one_sequential_sees_its_blocks() -> None:
     batches = [(X, torch.tensor([0, 1, 2, 0]))]
     found = nfd.check(
-        sequential, [8, 16], [2, 4], batches=batches, rule="complete-p", optimizer="adamw", lr=0.01, seeds=2
+        sequential, batches, [8, 16], [2, 4], rule="complete-p", optimizer="adamw", lr=0.01, seeds=2
     )
     assert not found.failures
     assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}  # of what blocks do
@@ -487,8 +487,8 @@ def test_a_model_without_numbers_is_refused_by_the_names_of_what_is_kept() -> No
 
 
 def test_members_of_a_family_begin_by_their_seed() -> None:
-    family = nfd.ConstructedFamily(decaying, base=(8, 2), rule="mup", optimizer="adamw", sample=X)
-    first, again, other = (named(family.build(32, 4, seed).module) for seed in (1, 1, 2))
+    family = nfd.Family(decaying, base=(8, 2), rule="mup", optimizer="adamw", sample=X)
+    first, again, other = (named(family.build(32, 4, seed)) for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
     for name in ("1.dt_bias", "1.up.weight", "1.up.bias"):
         assert not torch.equal(first[name], other[name])

@@ -73,7 +73,7 @@ def test_smaller_rates_do_not_move_the_regret_of_digits() -> None:
     lr = [2.0**k for k in range(-10, 0)]
 
     def ask(lr: list[float]) -> nfd.Transfer:
-        return nfd.transfer(ResidualMLP, [8, 32], [1], batches(), rules=("standard",), lr=lr, seeds=3)
+        return nfd.transfer(ResidualMLP, batches(), [8, 32], [1], rules=("standard",), lr=lr, seeds=3)
 
     few, many = ask(lr), ask([2.0**k for k in range(-26, -10)] + lr)
     assert few.regret("standard").value == pytest.approx(many.regret("standard").value, rel=1e-3)

@@ -24,13 +24,12 @@ batches = [
     (torch.randn(4, 64, generator=_samples), torch.randint(10, (4,), generator=_samples)) for _ in range(2)
 ]
 """
-MODEL = "setup_of_mine:make_model"  # how a command names what the file holds
 COMMANDS = {
     "check": "--widths 8 16 --depths 1 --seeds 2",
-    "plan": "--width 16 --depth 1 --base-width 8",
+    "plan": "--width 16 --depth 1 --base 8 1",
     "transfer": "--widths 8 16 --depths 1 --seeds 2 --rules mup --lr 9 1e-4 .03 --workers 2",
-    "capacity": "--widths 8 12 16 --depths 1 2 --seeds 2 --workers 1",
-    "predict": "--base-width 8 --width 16 --depth 1 --weights dense --replicates 2 --workers 1",
+    "scaling-law": "--widths 8 12 16 --depths 1 2 --seeds 2 --workers 1",
+    "predict": "--base 8 1 --width 16 --depth 1 --weights dense --replicates 2 --workers 1",
 }
 
 
@@ -45,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Path) -> None:
-    answer = run(name, MODEL, "--batches", "setup_of_mine:batches", *COMMANDS[name].split(), folder=folder)
+    answer = run(name, "setup_of_mine.py", *COMMANDS[name].split(), folder=folder)
     assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold
     assert "No module named" not in answer.stderr
     written = folder / "out" / name / ("plan.json" if name == "plan" else "result.json")

@@ -65,7 +65,7 @@ def verdicts(check: nfd.Check) -> dict[tuple[str, str, str], str]:
 
 def test_every_stack_has_its_own_verdicts() -> None:
     settings: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "seeds": 3}
-    sound, broken = (nfd.check(make, [32], [2, 4, 8], BATCHES[:2], **settings) for make in (EncoderDecoder, fading))
+    sound, broken = (nfd.check(make, BATCHES[:2], [32], [2, 4, 8], **settings) for make in (EncoderDecoder, fading))
     of_stacks = {(meter, stack) for meter, stack, _ in verdicts(sound) if stack}
     meters = ("activation", "activation_update", "inner_update", "stream_update", "update_to_weight", "gradient")
     assert of_stacks == {(meter, stack) for meter in meters for stack in ("encoder", "decoder")}
@@ -86,7 +86,7 @@ def test_a_model_of_one_stack_has_rows_without_a_stack() -> None:
             super().__init__(width, depth)
             self.encoder = nn.ModuleList()
 
-    check = nfd.check(Decoder, [16, 32], [2], BATCHES[:1], rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(Decoder, BATCHES[:1], [16, 32], [2], rule="mup", optimizer="adamw", lr=1e-3, seeds=2)
     assert not any("stack" in row for row in check.table)
     assert "gradient" in check.runs[0]
 
@@ -108,7 +108,7 @@ def whisper(width: int, depth: int) -> Any:
 def test_no_gradient_vanishes_in_whisper() -> None:
     torch.manual_seed(0)
     data = [{"input_features": torch.randn(8, 8, 16), "labels": torch.randint(3, 32, (8, 8))}]
-    check = nfd.check(whisper, [32], [2, 4], data, rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(whisper, data, [32], [2, 4], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
     found = verdicts(check)
     for stack in ("model.encoder.layers", "model.decoder.layers"):
         assert found["gradient", stack, "depth"] not in ("COLLAPSES", "GROWS")
@@ -137,7 +137,7 @@ def test_an_explosion_at_a_padding_id_is_named_as_that(padded: bool) -> None:
     ids = torch.randint(1, 32, (8, 8))
     ids[0, :2] = 0 if padded else 1
     data = [{"input_ids": ids, "labels": ids}]
-    check = nfd.check(gemma2, [32], [2, 4, 8], data, rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
+    check = nfd.check(gemma2, data, [32], [2, 4, 8], rule="complete-p", optimizer="adamw", lr=1e-3, seeds=2)
     kinds = [failure.event.kind for failure in check.failures]
     assert kinds == (["gradients-explode-at-zero"] if padded else [])
     assert ("padding" in str(check)) == padded
@@ -164,7 +164,7 @@ class Exploding(nn.Module):
 def test_an_explosion_everywhere_is_not_blamed_on_padding() -> None:
     x, y = BATCHES[0]
     x = torch.cat([torch.zeros(2, 64), x[2:]])
-    check = nfd.check(Exploding, [32], [2, 6], [(x, y)], rule="mup", optimizer="adamw", lr=1e-4, seeds=2)
+    check = nfd.check(Exploding, [(x, y)], [32], [2, 6], rule="mup", optimizer="adamw", lr=1e-4, seeds=2)
     assert "gradients-explode" in [failure.event.kind for failure in check.failures]
 
 
@@ -173,7 +173,7 @@ def test_an_explosion_everywhere_is_not_blamed_on_padding() -> None:
 
 def test_every_stack_is_watched_by_itself() -> None:
     check = nfd.check(
-        EncoderDecoder, [16, 32], [2, 4], BATCHES, rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(1, 3, 6)
+        EncoderDecoder, BATCHES, [16, 32], [2, 4], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(1, 3, 6)
     )
     alerts = {}
     for fault in ("", "decoder.5.read"):

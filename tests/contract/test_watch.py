@@ -104,7 +104,7 @@ class Halves(ResidualMLP):
 
 def test_a_check_measures_a_model_with_an_autocast_of_its_own() -> None:
     settings: dict[str, Any] = {"rule": "complete-p", "optimizer": "adamw", "lr": 3e-3, "seeds": 2}
-    full, half = (nfd.check(make, [16, 32], [2], BATCHES[:4], **settings) for make in (ResidualMLP, Halves))
+    full, half = (nfd.check(make, BATCHES[:4], [16, 32], [2], **settings) for make in (ResidualMLP, Halves))
     assert len(half.table) == len(full.table)
     for seen, wanted in zip(half.runs, full.runs, strict=True):
         for meter in ("activation", "inner_update", "stream_update", "function_update", "update_to_weight"):
@@ -217,7 +217,7 @@ GREEN = 'label good">no alert'
 def checked() -> nfd.Check:
     """Small networks, looked at up to step 6."""
     return nfd.check(
-        ResidualMLP, [16, 32], [2, 4], BATCHES[:6], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(2, 4, 6)
+        ResidualMLP, BATCHES[:6], [16, 32], [2, 4], rule="complete-p", optimizer="adamw", lr=3e-3, seeds=3, at=(2, 4, 6)
     )
 
 

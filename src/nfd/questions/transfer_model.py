@@ -25,7 +25,6 @@ from nfd.core.errors import (
 )
 from nfd.core.names import RuleName
 from nfd.families.family import Family, as_family
-from nfd.families.resnets import NetworkFamily
 from nfd.questions.against import SettingAxis, Variation
 from nfd.questions.assumed import assumed_of
 from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
@@ -36,7 +35,8 @@ from nfd.runs.trial import Trial
 from nfd.scaling.calls import evaluating
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
-from nfd.scaling.sizes import MakeModel
+from nfd.scaling.self_scaled import self_scaled_of
+from nfd.scaling.sizes import MakeModel, instance
 from nfd.store.rows import Record
 from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
@@ -130,8 +130,8 @@ def transfer(
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
     if rules is None:
-        own = isinstance(family, NetworkFamily) or family.rule == "standard"
-        return [family.rule] if own else ["standard", family.rule]
+        papers = self_scaled_of(instance(family.make_model, *family.base)) is not None
+        return [family.rule] if papers or family.rule == "standard" else ["standard", family.rule]
     checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
     if len({*checked}) < max(1, len(checked)):
         raise InputError(f"rules must be one or more different names; got {list(rules)}.")
@@ -141,9 +141,13 @@ def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
 def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
     given = [law.check_rate * 2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)] if lr is None else lr
     rates = sorted(check_real("lr", rate, above=0.0, below=MAX_RATE) for rate in check_several("lr", given, "rates"))
-    if len(rates) < 3 or any(b < _CLOSEST * a for a, b in pairwise(rates)):
+    if len(rates) < 3:
+        raise InputError(f"lr must be three or more rates; got {list(given)}.")
+    if doubled := [b for a, b in pairwise(rates) if a == b]:
+        raise InputError(f"lr must hold every rate once; got {doubled[0]:g} twice in {list(given)}.")
+    if close := [(a, b) for a, b in pairwise(rates) if b < _CLOSEST * a]:
         raise InputError(
-            f"lr must be three or more rates, each at least {_CLOSEST} times the one below it; got {list(given)}."
+            f"lr must hold rates at least 5 % apart; got {close[0][0]:g} and {close[0][1]:g}. Drop one of them."
         )
     return rates
 

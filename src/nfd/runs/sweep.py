@@ -154,7 +154,7 @@ class Sweep:
                 shown.advance(group.cost)
 
     def _kept(self, group: Group, outcome: Outcome[Any]) -> list[Record]:
-        """Store the records of a group; RuntimeError where a trial could not be trained, as the others would fail
+        """Store the records of a group; an error where a trial could not be trained, as the others would fail
         alike."""
         records = group.failed(outcome.error or "no result") if outcome.value is None else outcome.value
         if tuple(record.key for record in records) != group.keys:
@@ -168,10 +168,13 @@ class Sweep:
         return list(records)
 
 
-def failure(broken: Sequence[Record], outcome: str) -> RuntimeError:
-    """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
+def failure(broken: Sequence[Record], outcome: str) -> Exception:
+    """The error for runs that failed: of input where it was, but where one failed by a mistake of ours, that one's."""
     mistake = next((record for record in broken if record.trace is not None), None)
     lines = ((mistake or broken[0]).error or "no result").splitlines()
+    kind, _, said = lines[0].partition(": ")
+    if mistake is None and kind == InputError.__name__:
+        return InputError(said)
     message = f"{outcome}: {lines[0]}. The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
