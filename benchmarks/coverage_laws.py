@@ -72,6 +72,8 @@ BENDS: dict[str, Callable[[Random], Array]] = {
     ),
     "second order of +50 %": lambda random: np.full(3, 0.5),
     "second order of -30 %": lambda random: np.full(3, -0.3),
+    "second order of -50 %": lambda random: np.full(3, -0.5),
+    "second order of -80 %": lambda random: np.full(3, -0.8),
 }
 
 

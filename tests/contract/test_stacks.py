@@ -198,3 +198,23 @@ def test_every_stack_is_watched_by_itself() -> None:
         assert {row.value for row in last} == {1.0}  # each is the last of its stack
         assert all(watch.band(row) is not None for row in watch.rows if row.meter == "change")
     assert alerts == {"": [], "decoder.5.read": [("decoder.5.read", "frozen")]}
+
+
+# ---- a plan ----------------------------------------------------------------------------------------------------------
+
+
+def test_stacks_that_grow_by_different_factors_have_depths_of_their_own() -> None:
+    model, base = EncoderDecoder(16, 8), EncoderDecoder(16, 2)
+    model.decoder = model.decoder[:4]
+    plan = nfd.plan(model, base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE)
+    for stack, deeper in (("encoder", 4.0), ("decoder", 2.0)):
+        tuned = (
+            torch.cat([block.down.weight.detach().flatten() for block in getattr(base, stack)]).square().mean().sqrt()
+        )
+        assert plan.std(f"{stack}.1.down.weight") == pytest.approx(float(tuned) / deeper, rel=1e-5)
+        assert plan.rate(f"{stack}.1.down.weight") == pytest.approx(1 / deeper)  # of a branch
+        assert f"l = {deeper:g} in {stack}" in str(plan)
+    assert nfd.Plan.from_dict(plan.to_dict()) == plan
+    even = nfd.plan(EncoderDecoder(16, 8), base=base, rule="complete-p", optimizer="sgd", sample=SAMPLE)
+    assert even.depth == 4.0
+    assert "l = 4;" in str(even)

@@ -28,7 +28,8 @@ _TEXTS = {
     EventKind.GRADIENTS_EXPLODE: "gradients explode{place}: {size:.1e} times the last block's at the first",
     EventKind.GRADIENTS_EXPLODE_AT_ZERO: "gradients explode{place} where the stream is zero, as at a padding id with a "
     "zero embedding: {size:.1e} times the last block's at the first. There a norm divides them by the root of its "
-    "epsilon, block after block. Mask that id in the loss and in attention, or keep it out of the batches",
+    "epsilon, block after block until they overflow. Mask that id in the loss and in attention, or keep it out of "
+    "the batches",
 }
 
 

@@ -112,4 +112,5 @@ def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Itera
     elif not _VANISHED <= ratio <= _EXPLODED:
         yield Event(EventKind.GRADIENTS_VANISH if ratio < 1 else EventKind.GRADIENTS_EXPLODE, step, stack, ratio)
     if not at_zero <= _EXPLODED:
-        yield Event(EventKind.GRADIENTS_EXPLODE_AT_ZERO, step, stack, at_zero)
+        size = at_zero if math.isfinite(at_zero) else math.inf
+        yield Event(EventKind.GRADIENTS_EXPLODE_AT_ZERO, step, stack, size)

@@ -25,44 +25,49 @@ _UNBOUNDED = 2**62
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size for a budget, what it costs, the loss the law predicts there, and what else to know."""
+    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies inside of what was
+    fitted, and what else to know."""
 
     width: int
     depth: int
     cost: int
     predicted: Interval
+    inside: bool
     note: str
 
     def __str__(self) -> str:
-        return f"width {self.width:,} and depth {self.depth:,}"
+        return f"width {self.width:,} and depth {self.depth:,}: loss {self.predicted.unsigned}. {self.note}".strip()
 
     @property
     def content(self) -> dict[str, Any]:
         """The size as ``result.json`` holds it."""
-        names = ("width", "depth", "cost", "note")
+        names = ("width", "depth", "cost", "inside", "note")
         return {name: getattr(self, name) for name in names} | {"loss": self.predicted.limits}
 
 
 @dataclass(frozen=True)
 class BestSplit:
-    """The best numbers of parameters and tokens for a budget of operations, and the loss the law predicts there."""
+    """The best numbers of parameters and tokens for a budget of operations, the loss the law predicts there, whether
+    both lie inside of what was fitted, and what else to know."""
 
     parameters: Interval
     tokens: Interval
     cost: int
     predicted: Interval
+    inside: bool
     note: str
 
     def __str__(self) -> str:
-        return " and ".join(
+        both = " and ".join(
             f"{number.value:.3g} [{number.low:.3g}, {number.high:.3g}] {name}"
             for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
         )
+        return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
 
     @property
     def content(self) -> dict[str, Any]:
         """The numbers as ``result.json`` holds them."""
-        about = {"cost": self.cost, "note": self.note, "loss": self.predicted.limits}
+        about = {name: getattr(self, name) for name in ("cost", "inside", "note")} | {"loss": self.predicted.limits}
         return {"parameters": self.parameters.limits, "tokens": self.tokens.limits} | about
 
 
@@ -71,29 +76,39 @@ def best_size(law: SizeLaw, costs: Costs, resource: Resource, budget: str | floa
     are multiples of ``costs.multiple``.
 
     By the values of a and b, which decide where networks are large: terms of second order are left out of the choice.
-    A note says where a or b does not differ significantly from zero. An axis whose term is not positive, or lost in its
-    noise, does not pay: it stays at the smallest size fitted. A law that may not be extrapolated is searched only where
-    it was fitted. Where the law is in tokens too, they are the most of the fit.
+    A note says where a or b does not differ significantly from zero, and where the best size lies outside of what was
+    fitted. An axis whose term is not positive, or lost in its noise, does not pay: it stays at the smallest size
+    fitted. A law that may not be extrapolated is searched only where it was fitted. Where the law is in tokens too,
+    they are the most of the fit.
 
     Raises:
-        ValueError: when the budget buys no size that may be chosen, and for a budget that cannot be read.
+        ValueError: when the budget buys no size that may be chosen, for a budget that cannot be read, and where the
+            losses tell of neither axis whether it pays.
     """
     step = costs.multiple
     cost, most = costs.cost(resource).by(step), amount(resource, budget)
     lowest, highest = _bounds(law, step)
-    wide, deep = pays(law.terms["a"]), pays(law.terms["b"])
+    a, b = law.terms["a"], law.terms["b"]
+    wide, deep = pays(a), pays(b)
+    if not wide and not deep and max(a.high, b.high) > 0:
+        raise InputError(
+            f"the losses do not tell which size is best: neither more width (a = {a}) nor more depth (b = {b}) lowers "
+            f"them significantly. Train more seeds, or width {2 * law.largest[0]:g} and depth {2 * law.largest[1]:g}."
+        )
     if cost.at(*lowest) > most:
         raise InputError(
             f"budget must pay for width {step * lowest[0]} and depth {lowest[1]}, {cost.at(*lowest):,} in {resource}; "
             f"got {most:,}. Raise it."
         )
     if wide and deep:
-        m, L = _both(law.terms["a"].value / step, law.terms["b"].value, cost, most, lowest, highest)
+        m, L = _both(a.value / step, b.value, cost, most, lowest, highest)
     else:
         m = min(cost.widest(lowest[1], most), highest[0]) if wide else lowest[0]
         L = min(cost.deepest(lowest[0], most), highest[1]) if deep else lowest[1]
     n = step * m
-    return BestSize(n, L, cost.at(m, L), law.loss(n, L, *law.largest[2:]), _about(law, n, L))
+    beyond = _beyond(law, n, L)
+    note = " ".join([*_about(law), *beyond])
+    return BestSize(n, L, cost.at(m, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
 
 
 def best_split(law: PowerLaw, resource: Resource, budget: str | float) -> BestSplit:
@@ -117,8 +132,9 @@ def best_split(law: PowerLaw, resource: Resource, budget: str | float) -> BestSp
     if not N[0] > 0:
         raise InputError(f"more parameters or more tokens raise the loss in this law, so that no size is best: {law}")
     parameters, tokens = (interval_of(float(x[0]), x[1:][np.isfinite(x[1:])]) for x in (N, most / 6 / N))
-    note = "" if law.good else law.note
-    return BestSplit(parameters, tokens, most, law.loss(parameters.value, tokens.value), note)
+    beyond = _beyond(law, parameters.value, tokens.value)
+    note = " ".join([*([] if law.good else [law.note]), *beyond])
+    return BestSplit(parameters, tokens, most, law.loss(parameters.value, tokens.value), not beyond, note)
 
 
 def pays(term: Interval) -> bool:
@@ -157,7 +173,7 @@ def _both(
     return size
 
 
-def _about(law: SizeLaw, n: int, L: int) -> str:
+def _about(law: SizeLaw) -> list[str]:
     notes = [law.note] if not law.good else []
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
@@ -169,10 +185,17 @@ def _about(law: SizeLaw, n: int, L: int) -> str:
             )
         elif not term.low > 0:
             notes.append(f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to be sure.")
-    for name, size, least, most in zip(("Width", "Depth"), (n, L), law.smallest, law.largest, strict=False):
-        if not least <= size <= most:
-            notes.append(f"{name} {size} lies outside what was fitted, {least:g}..{most:g}.")
-    return " ".join(notes)
+    return notes
+
+
+def _beyond(law: SizeLaw, *sizes: float) -> list[str]:
+    """Which of these sizes lie outside of what was fitted."""
+    fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
+    return [
+        f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: train it to be sure."
+        for name, size, least, most in fitted
+        if not least <= size <= most
+    ]
 
 
 @dataclass(frozen=True)

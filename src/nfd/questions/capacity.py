@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from nfd.core.errors import InputError, check_real
-from nfd.core.statistics import Interval, mean
+from nfd.core.statistics import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, best_size, best_split
 from nfd.questions.costs import Costs, Resource
@@ -87,8 +87,11 @@ class Capacity:
 
     @property
     def floor(self) -> Interval:
-        """The loss of the infinitely large network, with its 95 % interval: every variable of the law is infinite."""
-        return self.law.floor
+        """The loss of the infinitely large network, with its 95 % interval: every variable of the law is infinite.
+
+        Not-a-number where the law may not be extrapolated (``law.good``); ``law.note`` says what would settle it.
+        """
+        return self.law.floor if self.law.good else UNKNOWN
 
     def at(
         self,
@@ -136,11 +139,11 @@ class Capacity:
 
         Returns:
             The best width and depth, or the best numbers of parameters and tokens for a law in these, with the cost
-            and the predicted loss.
+            and the predicted loss; ``inside`` says whether that was fitted.
 
         Raises:
-            ValueError: without exactly one budget, if it cannot be read or is too small for any size, and if the costs
-                are not known.
+            ValueError: without exactly one budget, if it cannot be read or is too small for any size, if the costs are
+                not known, and if the losses do not tell which size is best.
         """
         if seconds is not None and flops is None:
             if math.isnan(self.speed):
@@ -172,8 +175,9 @@ class Capacity:
 
         ``value``, ``stderr``, ``low`` and ``high`` are a number, its standard error and its 95 % interval.
         """
+        terms = self.law.terms | {"floor": self.floor}
         about: dict[str, Any] = dict.fromkeys(self.law.variables)
-        rows = [{"quantity": name, **about, **term.limits} for name, term in self.law.terms.items()]
+        rows = [{"quantity": name, **about, **term.limits} for name, term in terms.items()]
         for size, losses in sorted(self.losses.items()):
             sizes = dict(zip(self.law.variables, size, strict=True))
             rows.append({"quantity": self.score, **sizes, **mean_of(losses).limits})

@@ -87,7 +87,7 @@ class Answers:
         if isinstance(size, InputError):
             return f"For {budget} of {resource} there is no best size: {size}"
         shown = f"{budget:,} {resource}" if isinstance(budget, int) else f"{budget} of {resource}"
-        return f"For {shown} the best size is {size}: loss {size.predicted.unsigned}. {size.note}".strip()
+        return f"For {shown} the best size is {size}"
 
     def _of_held_out(self) -> list[str]:
         h = self.capacity.held_out

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
-from nfd.questions.capacity import Capacity, largest_held_out, shorter
+from nfd.questions.capacity import Capacity
 from nfd.questions.costs import Costs, counted
-from nfd.questions.law_fit import fit_law
 from nfd.questions.logged_rates import at_rate
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
-from nfd.questions.power_fit import fit_power_law
 from nfd.questions.power_law import Sizes
-from nfd.questions.trusted import trusted_law
+from nfd.questions.trusted import judged_law
 
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 
@@ -25,8 +22,6 @@ _REMEDIES = {
     "lr": "Give rate='best', in the shell --rate best, to fit the runs of the best rate of each size, or one rate.",
     "rule": "Give the rows of one rule at each size.",
 }
-
-Fit = Callable[[Any], Any]  # Law or PowerLaw
 
 
 @undisturbed()
@@ -74,20 +69,11 @@ def fit_scaling_law(
     runs, of_rates = at_rate(runs, variables, rate)
     rungs = _rungs(runs, variables)
     losses = {size: [run.loss for run in rung if run.loss is not None] for size, rung in rungs.items()}
-    if variables == ("width", "depth") and min(map(len, losses.values())) > 1:
-        fit: Fit = partial(fit_law, paired=_paired(rungs), trim=True)
-        law, held_out = fit(losses), largest_held_out(fit, losses)
-    else:
-        fit = partial(fit_power_law, variables)
-        law, held_out = trusted_law(variables, losses)
     return Capacity(
-        law,
-        losses,
-        f"A log of {log.recognised}",
-        log.columns["loss"],
+        **judged_law(variables, losses, paired=_paired(rungs)),
+        about=f"A log of {log.recognised}",
+        score=log.columns["loss"],
         costs=_costs(runs),
-        held_out=held_out,
-        shorter=shorter(fit, losses),
         notes=(*log.notes, *of_rates, *([f"{lacking} rows that lack a size were left out."] if lacking else [])),
     )
 

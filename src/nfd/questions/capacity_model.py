@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
 from nfd.families.family import Family, as_family
-from nfd.questions.capacity import Capacity, largest_held_out, shorter
+from nfd.questions.capacity import Capacity
 from nfd.questions.costs import Cost, Costs, Resource, counted
-from nfd.questions.law import Law, Losses
-from nfd.questions.law_fit import check_sizes, fit_law
-from nfd.questions.power_fit import fit_power_law
-from nfd.questions.power_law import PowerLaw
-from nfd.questions.trusted import trusted_law
+from nfd.questions.law import Losses
+from nfd.questions.law_fit import check_sizes
+from nfd.questions.trusted import judged_law
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.calls import batch_size
@@ -136,18 +133,11 @@ def _speed(costs: Costs, trained: Mapping[Any, Sequence[Record]]) -> float:
 
 def _fitted(losses: Losses) -> dict[str, Any]:
     """The law of what varies, and what holds it to account."""
-    names = ("width", "depth", "tokens")
-    if len(next(iter(losses))) == 2:
-        fit: Callable[[Any], Any] = partial(fit_law, paired=False)
-        law: Law | PowerLaw = fit_law(losses, paired=False, trim=True)
-        held_out = largest_held_out(fit, losses)
-    else:
-        varying = [place for place, sizes in enumerate(zip(*losses, strict=True)) if len({*sizes}) > 1]
-        variables = tuple(names[place] for place in varying)
-        losses = {tuple(size[place] for place in varying): own for size, own in losses.items()}
-        fit = partial(fit_power_law, variables)
-        law, held_out = trusted_law(variables, losses)
-    return {"law": law, "losses": losses, "held_out": held_out, "shorter": shorter(fit, losses)}
+    varying = [place for place, sizes in enumerate(zip(*losses, strict=True)) if len({*sizes}) > 1]
+    variables = tuple(("width", "depth", "tokens")[place] for place in varying)
+    return judged_law(
+        variables, {tuple(size[place] for place in varying): own for size, own in losses.items()}, paired=True
+    )
 
 
 def _costs(family: Family, sizes: Sequence[tuple[int, int]], task: Task) -> Costs:

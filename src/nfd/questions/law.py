@@ -73,15 +73,15 @@ class Law:
     """A fitted law of size, ``loss(n, L) = floor + a / n + b / L``, with terms of second order and 95 % intervals.
 
     The intervals include the noise of the seeds and the uncertainty of second order: each term of second order is taken
-    to be 0, with a standard error of half of the terms of first order at the smallest size. If the true terms are
-    larger, and the noise hides them, the floor is biased. To test this, fit without the smallest sizes, or compare with
+    to be 0, with a standard error of the terms of first order at the smallest size. If the true terms are larger, and
+    the noise hides them, the floor is biased. To test this, fit without the smallest sizes, or compare with
     ``nfd.predict(..., eval_targets=...)``.
 
     Attributes:
         floor, a, b: the numbers of the law.
         second: c, d and e of ``c / n^2 + d / L^2 + e / (n L)``, each 0 unless it differs significantly from 0.
         chi2, freedom: misfit beyond second order, and its expectation from the noise of the seeds alone.
-        bend: mean square of the terms of second order, relative to its expectation; 1 on average if the law holds.
+        bend: the largest term of second order, over what it is allowed.
         p_value: the probability of a larger misfit or of larger terms of second order if the law holds: three times the
             smallest p-value of three tests.
         widths, depths: the fitted ones, ascending.
@@ -89,8 +89,8 @@ class Law:
         correlation: of the losses of two sizes with the same place in the list of seeds, mean over pairs of sizes;
             not-a-number if sizes have different numbers of seeds.
         paired: whether the fit accounts for that correlation.
-        good: whether the law may be extrapolated: p_value at least 0.01, and at least three widths and three depths.
-        note: the reason if not, and the runs that were left out; otherwise empty.
+        good: whether the law may be extrapolated: p_value at least 0.05, and at least three widths and three depths.
+        note: the reason if not, and what would settle it; the runs that were left out; otherwise empty.
         cells, doubts, noise: the parts of the intervals; ``doubts`` is the change of every coefficient per standard
             error of each term of second order.
     """
@@ -185,8 +185,8 @@ class Law:
     def test(self) -> str:
         """The test of the law in words: its misfit, and the size of the terms of second order."""
         return (
-            f"chi2 {self.chi2:.1f} of {self.freedom} degrees of freedom beyond second order, terms of second order "
-            f"{math.sqrt(self.bend):.1f} times as large as allowed for, p = {self.p_value:.2g}"
+            f"chi2 {self.chi2:.1f} of {self.freedom} degrees of freedom beyond second order, terms of second order up "
+            f"to {self.bend:.1f} times what is allowed for, p = {self.p_value:.2g}"
         )
 
     def _along(self, along: Vector) -> Interval:

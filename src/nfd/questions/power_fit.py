@@ -2,8 +2,8 @@
 
 Least squares. Every run scatters alike about the law, by what is left over: the larger of the mean square of the runs
 and that of the rungs, so that misfit counts as noise. Width and depth have terms of second order, each with one
-measurement more, as in ``nfd.questions.law_fit``: at the smallest size it is 0, with a standard error of half of the
-first order there. A power that is fitted bends the law enough.
+measurement more, as in ``nfd.questions.law_fit``: at the smallest size it is 0, with a standard error of the first
+order there. A power that is fitted bends the law enough.
 
 Whether the law holds is tested by its misfit against the noise of the seeds, where rungs have several, and by how much
 of the misfit other powers of width and depth explain.
@@ -28,7 +28,7 @@ from nfd.core.statistics import f_tail
 from nfd.questions.law import Losses
 from nfd.questions.power_law import Array, Form, PowerLaw, interval_of
 
-GOOD = 0.01  # the p-value below which the law does not hold
+GOOD = 0.05  # the p-value below which the law does not hold
 _FEWEST, _FEWEST_FREE = 3, 4  # sizes of a variable that can tell its law, by whether its power is known
 _FEWEST_LEFT = 4  # where a longer ladder failed: three lie on some law of second order, whatever they are
 _STARTS = (0.1, 0.3, 0.6, 1.2)  # of powers
@@ -36,7 +36,6 @@ _POWERS = 0.02, 3.0  # the least and the largest
 _DRAWS, _ROUNDS, _REFINED = 400, 60, 4
 _SETTLED = 1e-10  # of the sum of squares: a step that gains less is the last
 _ROUNDING = 1e-12  # of a loss: what is left is no scatter of runs
-_HALF = 0.5  # standard error of a term of second order at the smallest size, over the first order there
 _NONE = 1e-6  # standard error of a term of second order where there shall be none
 
 
@@ -64,7 +63,8 @@ def fit_power_law(variables: tuple[str, ...], losses: Losses) -> PowerLaw:
     known = [p for p in tests if not math.isnan(p)]
     p_value = min(1.0, len(known) * min(known)) if known else math.nan  # Bonferroni
     draws, noise = problem.drawn(law, allowed, variance, freedom)
-    reason = _reason(form, sizes, p_value)
+    residuals = np.sqrt(counts) * (problem.means - form.losses(law[None], sizes)[0])
+    reason = _reason(form, sizes, p_value, sizes[np.abs(residuals).argmax()])
     floor, *coefficients = (interval_of(*pair) for pair in _named(form, law, draws))
     powers = zip(form.powers(law[None])[0], form.powers(draws).T, strict=True)
     return PowerLaw(
@@ -118,11 +118,24 @@ class _Problem:
         degrees of freedom that it is known with."""
         law, allowed = self._straight(), np.full(len(self.form.bent), _NONE)
         variance, freedom = self._scatter(law, allowed, 1.0, within, runs)
+        allowed, none = self._allowed(law, variance, within, runs), np.zeros((1, len(allowed)))
         for _ in range(_REFINED):
-            allowed = np.maximum(_HALF * np.abs(law[self.form.first][self.form.bent]), _NONE)
-            law = self.settled(law[None], self.means[None], allowed, variance, np.zeros((1, len(allowed))))[0]
+            law = self.settled(law[None], self.means[None], allowed, variance, none)[0]
             variance, freedom = self._scatter(law, allowed, variance, within, runs)
         return law, allowed, variance, freedom
+
+    def _allowed(self, law: Array, variance: float, within: float, runs: int) -> Array:
+        """First order at the smallest size by the nearest law whose terms of second order are free, and its error.
+
+        ``law``, ``variance``: without second order. Its scatter is taken where no run is left to tell another by.
+        """
+        free = np.full(len(self.form.bent), math.inf)
+        nearest = self.settled(law[None], self.means[None], free, 1.0, np.zeros((1, len(free))))[0]
+        if len(self.means) > len(law):
+            variance, _ = self._scatter(nearest, free, 1.0, within, runs)
+        slopes = np.sqrt(self.counts)[:, None] * self.form.slopes(nearest[None], self.sizes)[0]
+        errors = np.sqrt(variance * np.diag(np.linalg.pinv(slopes.T @ slopes)))
+        return np.asarray(np.maximum(np.hypot(nearest, errors)[self.form.first][self.form.bent], _NONE))
 
     def drawn(self, law: Array, allowed: Array, variance: float, freedom: float) -> tuple[Array, Array]:
         """Laws fitted to drawn losses, ``[B, numbers]``, and the noise of a new run in each draw, ``[B]``."""
@@ -229,15 +242,20 @@ def _lack_of_fit(misfit: float, freedom: float, within: float, seeds: int) -> fl
     return f_tail(misfit / freedom / (within / seeds), freedom, seeds)
 
 
-def _reason(form: Form, sizes: Array, p_value: float) -> str | None:
-    """Why the law may not be extrapolated; None where it may."""
+def _reason(form: Form, sizes: Array, p_value: float, furthest: Array) -> str | None:
+    """Why the law may not be extrapolated, and what would settle it; None where it may."""
     if p_value < GOOD:
-        return f"The law does not hold on these sizes: its misfit exceeds the noise (p = {p_value:.1g})."
+        place = " and ".join(f"{name} {x:g}" for name, x in zip(form.variables, furthest, strict=True))
+        return (
+            f"The law does not hold on these sizes: its misfit exceeds the noise (p = {p_value:.1g}). Furthest from it "
+            f"lies {place}: train it from other seeds, or larger sizes."
+        )
     fewest = [_FEWEST_FREE if k in form.free else _FEWEST for k in range(len(form.variables))]
     counts = [len(set(column)) for column in sizes.T.tolist()]
     few = [
-        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed)"
-        for name, count, least in zip(form.variables, counts, fewest, strict=True)
+        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train {name} "
+        f"{2 * sizes[:, k].max():g} too"
+        for k, (name, count, least) in enumerate(zip(form.variables, counts, fewest, strict=True))
         if count < least
     ]
     return f"{'; '.join(few)}." if few else None

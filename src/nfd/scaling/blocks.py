@@ -183,7 +183,7 @@ def container_of(block: str) -> str:
     return block.rpartition(".")[0]
 
 
-def stacks_of(blocks: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def stacks_of(blocks: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The blocks of every stack, such as an encoder and a decoder, by the name of what holds them, with ``*`` for
     numbers. One stack, or none, has no name."""
     stacks: dict[str, tuple[str, ...]] = {}

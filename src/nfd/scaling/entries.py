@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.blocks import in_any_block
+from nfd.scaling.blocks import block_of, in_any_block, stacks_of
 from nfd.scaling.entry import Entry
 from nfd.scaling.names import listed
 from nfd.scaling.roles import Anatomy
@@ -41,12 +41,22 @@ class Parts:
 
 def entries_of_base(structure: Anatomy, settled: Settled, base: Base) -> dict[str, Entry]:
     """Ratios from the shapes of the base's tensors, and their scale."""
-    entries = {}
+    entries, depths = {}, depths_of(structure.blocks, base.blocks)
     for name, t in structure.tensors.items():
         role, why = settled[name]
-        grown = ratios(t, base.of(t, structure.blocks), role)
-        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, base.start(t, structure.blocks))
+        grown, depth = ratios(t, base.of(t, structure.blocks), role), depths.get(block_of(name, structure.blocks) or "")
+        begins = base.start(t, structure.blocks)
+        entries[name] = Entry(t.shape, role, why, t.fan_in(), grown, begins, depth=depth)
     return entries
+
+
+def depths_of(blocks: Iterable[str], base: Iterable[str]) -> dict[str, float]:
+    """How much deeper than in the base the stack of every block is, where stacks grow by different factors; else
+    none."""
+    tuned, depths = stacks_of(base), dict[str, float]()
+    for stack, own in stacks_of(blocks).items():
+        depths |= dict.fromkeys(own, len(own) / len(tuned[stack]) if tuned.get(stack) else 1.0)
+    return depths if len(set(depths.values())) > 1 else {}
 
 
 def entries_of_ratio(structure: Anatomy, settled: Settled, m: float) -> dict[str, Entry]:

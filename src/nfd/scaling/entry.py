@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nfd.scaling.rules import Power, Role
-from nfd.scaling.sizes import Ratios, Start, Whole
+from nfd.scaling.sizes import Positive, Ratios, Start, Whole
 
 Layout = Literal["out-in", "in-out"]
 
@@ -23,6 +23,8 @@ class Entry:
         multiplier: powers by which the model's own forward multiplier scales.
         matrix: memory layout of a matrix between two sizes that grow: ``"out-in"`` (as ``nn.Linear``) or ``"in-out"``;
             None for any other tensor.
+        depth: blocks of its stack, as a multiple of those in the base, where stacks grow by different factors; None
+            where the depth of the plan is its own.
     """
 
     shape: tuple[Whole, ...]
@@ -33,6 +35,7 @@ class Entry:
     start: Start
     multiplier: Power = field(default=Power())
     matrix: Layout | None = None
+    depth: Positive | None = None
 
     @property
     def base_matrix(self) -> tuple[float, float]:

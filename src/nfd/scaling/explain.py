@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Column
 
 from nfd.core.tables import as_text, table_of
-from nfd.scaling.blocks import in_any_block
+from nfd.scaling.blocks import block_of, in_any_block, stacks_of
 from nfd.scaling.explain_run import explained_run
 from nfd.scaling.rules import Power
 
@@ -34,9 +34,21 @@ def _title(plan: Plan) -> str:
 def _legend(plan: Plan) -> str:
     blocks = f"{len(plan.blocks)} blocks" if plan.blocks else "no blocks"
     return (
-        f"{blocks}; in, out: a tensor's fan-in and fan-out over the base's; l = {plan.depth:g}; std is absolute, rate, "
+        f"{blocks}; in, out: a tensor's fan-in and fan-out over the base's; {_depths(plan)}; std is absolute, rate, "
         f"decay ({plan.decay}) and epsilon are over the base's"
     )
+
+
+def _depths(plan: Plan) -> str:
+    """``l = 4``, or what it is in every stack where they differ."""
+    own = {
+        stack: plan.entries[n].depth
+        for stack, blocks in stacks_of(plan.blocks).items()
+        for n in plan.entries
+        if block_of(n, blocks) is not None
+    }
+    parts = [f"l = {depth:g} in {stack}" for stack, depth in own.items() if depth is not None]
+    return ", ".join(parts) or f"l = {plan.depth:g}"
 
 
 def _rows(plan: Plan) -> list[tuple[str, int, tuple[str, ...]]]:

@@ -39,7 +39,8 @@ class Plan:
 
     Attributes:
         rule, optimizer, decay: their names.
-        width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas.
+        width, depth: of the model, as multiples of the base; ``depth`` is ``l`` in the formulas. Where stacks, such as
+            encoder and decoder, grow by different factors, tensors in blocks have that of their stack.
         entries: the numbers of every tensor, by its name in ``model.named_parameters()``.
         blocks: names of the residual blocks.
         multipliers: forward factors that cannot be folded, by module name. ``apply_`` inserts them as ``nfd.Scaled``.
@@ -87,8 +88,9 @@ class Plan:
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
-        ratios = self.entries[name].ratios
-        return power.at(ratios.fan_in, ratios.fan_out, self.depth)
+        entry = self.entries[name]
+        depth = self.depth if entry.depth is None else entry.depth
+        return power.at(entry.ratios.fan_in, entry.ratios.fan_out, depth)
 
     def std(self, name: str) -> float:
         """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""

@@ -13,10 +13,11 @@ from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
 from nfd.core.names import Decay, RuleName
 from nfd.core.statistics import Interval
-from nfd.scaling.blocks import Repeated, Where, blocks_of, repeated
+from nfd.scaling.blocks import Repeated, Where, block_of, blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (
     Parts,
+    depths_of,
     entries_of_base,
     entries_of_ratio,
     multipliers,
@@ -236,9 +237,11 @@ def _parts_of_any(
     factors, of_factors = multipliers(model, structure, entries, base)
     entries, of_heads = with_tied_heads(structure, entries)
     entries, of_constants = with_own_constants(structure, entries, chosen)
-    branch = chosen.std("outer").at(1.0, 1.0, depth)
-    if structure.unscaled and branch != 1:
-        factors |= dict.fromkeys(structure.unscaled, branch)
+    depths = {} if base is None else depths_of(structure.blocks, tuned.blocks)
+    own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in structure.unscaled}
+    branches = {name: chosen.std("outer").at(1.0, 1.0, deeper) for name, deeper in own.items() if deeper != 1}
+    if chosen.scales_depth and branches:
+        factors |= branches
         notes.append(_UNSCALED)
     knows_heads = base is not None and bool(head_sizes(model))
     notes += [*of_heads, *of_factors, *of_constants, *note_on_kept(entries, structure.blocks)]

@@ -123,5 +123,6 @@ class Reader:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Know this start again."""
-        self.baseline.begin_at(Pass(**state["before"]))
+        known = {part.name for part in fields(Pass)}  # earlier versions stored more
+        self.baseline.begin_at(Pass(**{name: part for name, part in state["before"].items() if name in known}))
         self.starts.seed, self.starts.kept = state["seed"], dict(state["kept"])

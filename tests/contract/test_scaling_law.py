@@ -1,0 +1,128 @@
+"""The law of size: the same runs give the same answer, laws that do not hold are refused, intervals hold the truth."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.common import ResidualMLP, batches
+
+import nfd
+
+FLOOR, FIRST = 0.7, 0.25  # nats; the terms of first order at the smallest size
+WIDTHS, DEPTHS = (32, 64, 128, 256), (2, 4, 8, 16)
+FAR = (4 * WIDTHS[-1], 4 * DEPTHS[-1])
+
+Rows = list[dict[str, Any]]
+
+
+def mean_loss(width: float, depth: float, bends: np.ndarray) -> float:
+    """The loss of a size; ``bends``: terms of second order in width, depth and both, over those of first order."""
+    wide, deep = WIDTHS[0] / width, DEPTHS[0] / depth
+    return float(FLOOR + FIRST * (wide + deep) + FIRST * bends @ np.array([wide**2, deep**2, wide * deep]))
+
+
+def planted(bends: np.ndarray, scatter: float, seed: int, seeds: int = 3, sizes: int = 4) -> Rows:
+    random = np.random.default_rng(seed)
+    return [
+        {"width": n, "depth": L, "seed": s, "loss": mean_loss(n, L, bends) + scatter * random.normal()}
+        for n in WIDTHS[:sizes]
+        for L in DEPTHS[:sizes]
+        for s in range(seeds)
+    ]
+
+
+def test_runs_that_were_trained_and_the_same_runs_of_a_log_give_one_answer(tmp_path: Path) -> None:
+    for seed in range(2):
+        trained = nfd.scaling_law(ResidualMLP, batches(6, seed=seed), [8, 16, 32], [1, 2, 4], lr=3e-3, seeds=3)
+        rows = [
+            {"width": n, "depth": L, "seed": seed, "loss": loss}
+            for (n, L), losses in trained.losses.items()
+            for seed, loss in enumerate(losses)
+        ]
+        with (tmp_path / "runs.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows[::-1])
+        logged = nfd.fit_scaling_law(tmp_path / "runs.csv")
+        assert logged.law.p_value == pytest.approx(trained.law.p_value)
+        assert vars(logged.law.floor) == pytest.approx(vars(trained.law.floor))
+        assert logged.law.good == trained.law.good
+
+
+def test_seeds_that_share_their_noise_count_as_one_sample_each() -> None:
+    random = np.random.default_rng(0)
+    common = 0.1 * random.normal(size=4)
+    rows = planted(np.zeros(3), 0.01, 0, seeds=4)
+    shared = nfd.fit_scaling_law([row | {"loss": row["loss"] + common[row["seed"]]} for row in rows])
+    alone = nfd.fit_scaling_law([row | {"loss": row["loss"] + 0.1 * random.normal()} for row in rows])
+    assert shared.law.paired
+    assert not alone.law.paired
+    assert shared.floor.low < FLOOR + common.mean() < shared.floor.high
+
+
+@pytest.mark.parametrize("bends", [np.zeros(3), np.full(3, 0.5), np.full(3, -0.8), np.array([0.4, -0.3, 0.2])])
+def test_a_law_that_holds_is_used_and_its_intervals_hold_the_truth(bends: np.ndarray) -> None:
+    good, held = 0, 0
+    for seed in range(40):
+        capacity = nfd.fit_scaling_law(planted(bends, 0.05, seed))
+        good += capacity.law.good
+        if capacity.law.good:
+            loss = capacity.at(*FAR)
+            held += loss.low <= mean_loss(*FAR, bends) <= loss.high
+    assert good >= 34  # 5 of 100 are refused; three errors of 40
+    assert held >= good - 6
+
+
+@pytest.mark.parametrize("bends", [np.full(3, 1.6), np.full(3, -1.6), np.array([1.6, -1.6, 1.6])])
+def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.ndarray) -> None:
+    """1.6 times what is allowed; the refusal names sizes that would settle it."""
+    fitted = [nfd.fit_scaling_law(planted(bends, 0.02, seed)) for seed in range(40)]
+    refused = [capacity for capacity in fitted if not capacity.law.good]
+    assert len(refused) >= 38
+    for capacity in refused[:3]:
+        assert capacity.law.p_value < 0.05
+        assert "512" in capacity.law.note or "32" in capacity.law.note
+        assert math.isnan(capacity.floor.value)
+        assert capacity.at(64, 4).low < mean_loss(64, 4, bends) < capacity.at(64, 4).high
+        with pytest.raises(ValueError, match="Train"):
+            capacity.at(*FAR)
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.8, -0.8])
+def test_one_seed_of_each_size_gives_intervals_that_hold_the_truth(bend: float) -> None:
+    """Terms of second order that cancel those of first order at the smallest size hid half of the law."""
+    held, bends = [], np.array([bend, bend, 0.0])
+    for seed in range(8):
+        capacity = nfd.fit_scaling_law(planted(bends, 0.003, seed, seeds=1, sizes=3))
+        if capacity.law.good:
+            held.append(capacity.floor.low <= FLOOR <= capacity.floor.high)
+    assert len(held) >= 6
+    assert sum(held) >= len(held) - 2
+
+
+def with_parameters(rows: Rows) -> Rows:
+    return [row | {"parameters": 12 * row["depth"] * row["width"] ** 2 + 100 * row["width"]} for row in rows]
+
+
+def test_a_best_size_outside_of_the_fit_is_marked() -> None:
+    capacity = nfd.fit_scaling_law(with_parameters(planted(np.zeros(3), 0.01, 0)))
+    small, large = capacity.best(parameters="500k"), capacity.best(parameters="1B")
+    assert small.inside
+    assert not large.inside
+    assert f"{WIDTHS[0]}..{WIDTHS[-1]}" in str(large)
+    assert "outside" in str(large)
+    assert "outside" not in str(small)
+
+
+def test_losses_that_do_not_tell_the_best_size_give_none() -> None:
+    random = np.random.default_rng(0)
+    flat = [row | {"loss": FLOOR + 0.01 * random.normal()} for row in planted(np.zeros(3), 0.0, 0)]
+    capacity = nfd.fit_scaling_law(with_parameters(flat))
+    assert capacity.law.good
+    with pytest.raises(ValueError, match=r"width 512 and depth 32"):
+        capacity.best(parameters="6.4M")
