@@ -11,9 +11,9 @@ import numpy as np
 
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
-from nfd.runs.grid import grid
-from nfd.runs.settings import RunConfig
-from nfd.runs.trained import looks
+from nfd.paper.runs import grid
+from nfd.paper.runs import RunConfig
+from nfd.paper.runs import looks
 from nfd.store.rows import Record
 
 SEEDS = [0, 1, 2, 3]

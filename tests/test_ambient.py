@@ -21,12 +21,13 @@ import nfd
 from nfd.core.ambient import undisturbed
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
-from nfd.data.load import load
+from nfd.paper.data.load import load
 from nfd.limits.function_space import kernel_facts
 from nfd.questions.kernel_fit import KernelFit
-from nfd.questions.study import Study
-from nfd.runs.records import train_group
-from nfd.runs.settings import KernelConfig, RunConfig, StudyConfig
+from nfd.paper.study import Study
+from nfd.paper.runs import train_group
+from nfd.paper.runs import RunConfig
+from nfd.paper.settings import KernelConfig, StudyConfig
 
 X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (3, 4), generator=torch.Generator().manual_seed(1))

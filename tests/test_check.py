@@ -31,7 +31,7 @@ from nfd.meters.outcome import Check
 from nfd.meters.table import METERS
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import seeds_needed, since
-from nfd.questions.findings.check import check_findings
+from nfd.questions.check_findings import check_findings
 from nfd.questions.named import named_batches
 from nfd.questions.plan_lines import plan_lines
 from nfd.report.check import check_report

@@ -24,7 +24,7 @@ from nfd.core.statistics import Interval, mean
 from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.limits.kernel import kernel
-from nfd.meters.start import at_start
+from nfd.paper.start import at_start
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
 from nfd.paper import distances, two_limits

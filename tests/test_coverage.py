@@ -20,7 +20,7 @@ from scipy import stats
 from nfd.core import statistics
 from nfd.core.statistics import Interval, interval, pooled_slope
 from nfd.paper.distances import beyond, distance, relative
-from nfd.questions.findings.gap import gap
+from nfd.paper.findings.gap import gap
 
 REPETITIONS = 200
 CHEAP = (
@@ -58,7 +58,7 @@ def test_every_kind_of_interval_covers_what_it_says() -> None:
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     right = statistics.standard_errors
-    for module in ("nfd.core.statistics", "nfd.questions.findings.losses"):
+    for module in ("nfd.core.statistics", "nfd.paper.findings.losses"):
         monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
     draws = (
         partial(coverage_means.means, 8, 0.0),

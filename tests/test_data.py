@@ -22,12 +22,12 @@ from tests.waiting import PATIENCE
 from nfd.core.errors import check_choice
 from nfd.data import cifar10 as reader
 from nfd.data import images as folders
-from nfd.data.cifar10 import cifar10
+from nfd.paper.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset, Images
 from nfd.data.describe import description
 from nfd.data.digits import _shipped, digits
-from nfd.data.images import image_folders
-from nfd.data.load import load
+from nfd.paper.data.images import image_folders
+from nfd.paper.data.load import load
 from nfd.data.sheet import contact_sheet
 
 FILES = (*reader.TRAIN, reader.TEST)

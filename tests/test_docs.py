@@ -34,7 +34,7 @@ from nfd.cli.commands import COMMANDS, parsed
 from nfd.cli.commands import command as command_named
 from nfd.cli.main import main
 from nfd.data.digits import digits
-from nfd.runs.grid import grid_of
+from nfd.paper.settings import grid_of
 from nfd.scaling import laws
 
 ROOT = Path(__file__).parents[1]

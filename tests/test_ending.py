@@ -24,20 +24,20 @@ from nfd.core.errors import InputError, StateError, described, trace_of
 
 # A command, what it is given, the function of ours in which it is broken, and a file that it writes.
 BROKEN = {
-    "study": ("", "nfd.questions.study.Study", "gap.csv"),
+    "study": ("", "nfd.paper.study.Study", "gap.csv"),
     "predict": ("", "nfd.questions.prediction.prediction", "predict.csv"),
     "check": ("tests.models:Residual", "nfd.questions.checking.checked", "runs.csv"),
     "plan": ("tests.models:Residual", "nfd.questions.model_plan.planned", "plan.json"),
     "transfer": ("--executor inline", "nfd.questions.transfer_sweep.transfer_of_sweep", "loss-mup.png"),
     "capacity": ("--executor inline", "nfd.questions.capacity_sweep.capacity_of_sweep", "report.html"),
-    "sweep": ("{grid} --executor inline", "nfd.runs.trained.member", "result.json"),
+    "sweep": ("{grid} --executor inline", "nfd.paper.runs.member", "result.json"),
     "runs": ("{sweep}", "nfd.runs.export.listing", "runs.csv"),
     "figure": ("1 --executor inline", "nfd.paper.figures.making.dataset_for", "figure-1.html"),
     "claims": ("--executor inline", "nfd.paper.claims.table.evidence_for", "claims.md"),
     "kernel": ("", "nfd.questions.kernel_fit.KernelFit", "config.toml"),
     "report": ("{sweep}", "nfd.report.overview.write_report", "report.html"),
     "explore": ("", "nfd.report.explore.explore_page", "explore.html"),
-    "data": ("", "nfd.data.load.load", "contact.png"),
+    "data": ("", "nfd.paper.data.load.load", "contact.png"),
 }
 GRID = "width = 4\ndepth = 2\nsteps = 2\nbatch = 4\n"
 

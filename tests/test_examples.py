@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE
 import nfd
 from nfd.core.statistics import Interval, mean
 from nfd.data.digits import digits
-from nfd.runs.settings import RunConfig
+from nfd.paper.runs import RunConfig
 from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
@@ -390,7 +390,7 @@ def test_epochs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert page.count("| NTK |") == page.count("| NNGP |") == 2
     assert "{" not in page
     assert all((tmp_path / f"out/epochs-{name}.png").stat().st_size > 5000 for name in ("error", "loss"))
-    monkeypatch.setattr(nfd.runs.records, "train_group", None)
+    monkeypatch.setattr(nfd.paper.runs, "train_group", None)
     example.main()
     assert (tmp_path / "page/epochs.md").read_text() == page
 

@@ -37,10 +37,10 @@ from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
-from nfd.questions.findings.finding import Finding, slope_row
-from nfd.runs.settings import RunConfig
+from nfd.questions.finding import Finding, slope_row
+from nfd.paper.runs import RunConfig
 from nfd.runs.sweep import Sweep
-from nfd.runs.trained import looks
+from nfd.paper.runs import looks
 from nfd.store.rows import Record
 
 ROOT = Path(__file__).parents[1]

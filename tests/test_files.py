@@ -18,7 +18,7 @@ import pytest
 import nfd
 from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json, write_text
 from nfd.core.ownership import MARKER, made_here
-from nfd.questions.findings.finding import Axes
+from nfd.questions.finding import Axes
 from nfd.report.charts import Series, curves
 from nfd.report.page import Section, page
 

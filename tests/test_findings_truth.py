@@ -22,13 +22,14 @@ from nfd.meters.event import EventKind
 from nfd.meters.health import gradient_events
 from nfd.meters.updates import Baseline
 from nfd.nets.resnet import ResNet
-from nfd.questions.findings import Finding, findings
-from nfd.questions.findings.finding import INFINITE
-from nfd.questions.study import BLOCK_RULES, NARROW, Study
+from nfd.paper.findings import Finding, findings
+from nfd.questions.finding import INFINITE
+from nfd.paper.study import BLOCK_RULES, NARROW, Study
 from nfd.runs.metering import METERS
-from nfd.runs.records import dataset_of, train_group
-from nfd.runs.settings import RunConfig, StudyConfig
-from nfd.runs.trained import PROBES, member
+from nfd.paper.runs import dataset_of, train_group
+from nfd.paper.runs import RunConfig
+from nfd.paper.settings import StudyConfig
+from nfd.paper.runs import PROBES, member
 from nfd.training.loop import train
 from nfd.training.losses import cross_entropy
 

@@ -21,10 +21,11 @@ from nfd.meters.event import EventKind
 from nfd.nets.network import Network
 from nfd.nets.revealed import RevealedMatrix
 from nfd.questions.kernel_fit import KernelFit, Score
-from nfd.questions.study import Study
+from nfd.paper.study import Study
 from nfd.runs.executors import executor_named
-from nfd.runs.records import train_group
-from nfd.runs.settings import KernelConfig, RunConfig, StudyConfig
+from nfd.paper.runs import train_group
+from nfd.paper.runs import RunConfig
+from nfd.paper.settings import KernelConfig, StudyConfig
 from pretend import pretended_cuda
 from replay import gap
 

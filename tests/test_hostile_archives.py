@@ -20,8 +20,8 @@ from fuzz.targets import TARGETS, archive, mutations, seeds
 from PIL import Image
 
 from nfd.cli.main import main
-from nfd.data.cifar10 import FOLDER, TEST, TRAIN, cifar10
-from nfd.data.images import image_folders
+from nfd.paper.data.cifar10 import FOLDER, TEST, TRAIN, cifar10
+from nfd.paper.data.images import image_folders
 
 RECORD = bytes(3073)
 FILES = {f"{FOLDER}/{name}": RECORD for name in (*TRAIN, TEST)}
@@ -140,7 +140,7 @@ def test_the_sound_archive_of_these_files_is_read(tmp_path: Path) -> None:
 
 BOMB = """
 import resource, sys
-from nfd.data.cifar10 import cifar10
+from nfd.paper.data.cifar10 import cifar10
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     cifar10(sys.argv[1])

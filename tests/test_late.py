@@ -19,7 +19,7 @@ from nfd.core.errors import InputError
 from nfd.meters.looks import growth
 from nfd.meters.matrices import alignment
 from nfd.meters.outcome import Check
-from nfd.questions.findings.late import late_findings
+from nfd.questions.late_findings import late_findings
 from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.laws import law_of
 from nfd.scaling.tensors import tensors

@@ -23,7 +23,7 @@ from nfd.core.random import Increment
 from nfd.core.statistics import Magnitude, rms, student
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import _growth, extrapolated
-from nfd.limits.networks import DEPTHS
+from nfd.limits.ensemble import DEPTHS
 from nfd.meters.verdict import verdict
 from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM

@@ -13,14 +13,14 @@ from scipy import stats
 import nfd
 from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
 from nfd.families.constructed import member_of
-from nfd.meters.spectra import Spectra, WatchedNetwork
-from nfd.meters.start import at_start
+from nfd.paper.spectra import Spectra, WatchedNetwork
+from nfd.paper.start import at_start
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict
 from nfd.nets.resnet import ResNet
-from nfd.runs.records import dataset_of, train_group
-from nfd.runs.settings import RunConfig
-from nfd.runs.trained import member
+from nfd.paper.runs import dataset_of, train_group
+from nfd.paper.runs import RunConfig
+from nfd.paper.runs import member
 
 
 def updates(net: ResNet, start: ResNet, x: torch.Tensor) -> dict[str, float]:
@@ -147,7 +147,7 @@ def test_slopes_and_roots() -> None:
     assert root.stderr == pytest.approx(0.025)
 
 
-# ---- networks before training (nfd.meters.start) --------------------------------------------------------------------
+# ---- networks before training (nfd.paper.start) --------------------------------------------------------------------
 
 
 def inputs(rows: int = 3, size: int = 5) -> torch.Tensor:
@@ -257,7 +257,7 @@ def test_a_stream_without_features_has_particles() -> None:
     assert 0 < numbers["h_particles"] < 10
 
 
-# ---- covariances of the steps (nfd.meters.spectra) ------------------------------------------------------------------
+# ---- covariances of the steps (nfd.paper.spectra) ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [{}, {"network": "mlp", "rule": "mup"}, {"block": "two-layer"}], ids=str)

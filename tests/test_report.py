@@ -23,7 +23,7 @@ from nfd.core.files import write_json
 from nfd.paper.claims.page import claims_markdown, claims_section
 from nfd.paper.config import FigureConfig
 from nfd.paper.pages import write_claims
-from nfd.questions.findings.finding import Axes, Finding, plain
+from nfd.questions.finding import Axes, Finding, plain
 from nfd.report.charts import chart_of
 from nfd.report.figure import figure_section, finding_section
 from nfd.report.labels import apart

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from nfd.core.statistics import rms
-from nfd.questions.findings import NAMES, Finding, findings
-from nfd.questions.study import BLOCK_RULES, LIMITS, Study
-from nfd.runs.settings import StudyConfig
+from nfd.paper.findings import NAMES, Finding, findings
+from nfd.paper.study import BLOCK_RULES, LIMITS, Study
+from nfd.paper.settings import StudyConfig
 
 DEPTHS, WIDTHS, REPLICATES, SEEDS = (2, 4, 8, 16), (64, 256, 1024), 4, 5
 
