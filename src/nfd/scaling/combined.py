@@ -102,9 +102,9 @@ def optimizer_of(
     parts = []
     for part, own in by_law(law, groups):
         if part is law:
-            parts.append((make or law.check_made("make"))(own, **main_options))
+            parts.append((make or law.check_made())(own, **main_options))
         else:
-            parts.append(part.check_made("make")(own, **rest_options))
+            parts.append(part.check_made()(own, **rest_options))
     return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
 
 

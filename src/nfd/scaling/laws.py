@@ -129,11 +129,12 @@ class OptimizerLaw:
         """Numbers stored per parameter at this momentum: none by plain SGD, one by SGD with momentum."""
         return self.states + (1 if momentum and self.is_linear else 0)
 
-    def check_made(self, argument: str = "make_optimizer") -> Callable[..., torch.optim.Optimizer]:
-        """``make``; ValueError if there is none, with the name of the argument that supplies one."""
+    def check_made(self) -> Callable[..., torch.optim.Optimizer]:
+        """``make``; ValueError if there is none, with what to pass instead."""
         if self.make is None:
             raise InputError(
-                f"optimizer={self.name!r} is not built here; pass {argument}=, a function of parameter groups."
+                f"optimizer={self.name!r} is not built here. Pass a function that makes it from parameter groups: "
+                "make_optimizer= of nfd.Task, or make= of plan.make_optimizer."
             )
         return self.make
 

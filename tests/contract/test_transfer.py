@@ -1,0 +1,257 @@
+"""``nfd.transfer``: best rates that are known, through the whole measurement; a sweep that is stopped and goes on."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import NFD, ResidualMLP, batches, run
+from torch import Tensor, nn
+
+import nfd
+
+ONES = [(torch.ones(4, 1), torch.ones(4, 1))] * 8
+FEW = batches(steps=4, size=8)
+
+
+class Bowl(nn.Module):
+    """A place in a bowl of curvature ``(width / 4)**growth``; plain descent is best at the inverse of its curvature."""
+
+    growth = 0.0
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.place = nn.Parameter(1 + 0.1 * torch.rand(1))
+        self.unused = nn.Linear(1, width)
+        self.curvature = (width / 4) ** self.growth
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.curvature * (x * self.place).square() / 2 + 0 * self.unused(x).sum()
+
+
+class Steeper(Bowl):
+    """The wider, the steeper."""
+
+    growth = 1.0
+
+
+class Slope(Bowl):
+    """A slope that is walked down in strides of the rate, and should be by about 1: the best rate is 1 / steps."""
+
+    summed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        gone = self.place - 1
+        if not self.training:
+            return x * (1 - gone).square() + 0 * self.unused(x).sum()
+        return x * (1.5 - gone * (len(x) / 4 if self.summed else 1)) + 0 * self.unused(x).sum()
+
+
+class Summed(Slope):
+    """The same with a gradient that is summed over the batch: every sample moves it as far."""
+
+    summed = True
+
+
+def height(out: Tensor, y: Tensor) -> Tensor:
+    return out.mean() + 0.1
+
+
+def octaves(first: int, last: int) -> list[float]:
+    return [2.0**k for k in range(first, last + 1)]
+
+
+def of_bowls(make_model: Any) -> nfd.Transfer:
+    """Under the rule that leaves every rate as it is."""
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    return nfd.transfer(family, nfd.Task(ONES[:3], height), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142))
+
+
+def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
+    flat, steep = of_bowls(Bowl), of_bowls(Steeper)
+    for answer, best in ((flat, 1.0), (steep, 1 / 4)):
+        assert answer.best("standard", 16, 2).value == pytest.approx(best, rel=0.1)
+        assert answer.best("standard", 4, 2).value == pytest.approx(1, rel=0.1)
+        drift = answer.drift("standard", "width")
+        assert drift.low <= math.log(best, 4) <= drift.high
+    assert (flat.verdict("standard"), steep.verdict("standard")) == ("TRANSFERS", "COSTS")
+    assert abs(flat.regret("standard").value) < 0.02
+    assert steep.regret("standard").value > 1
+
+
+def along(axes: dict[str, Any], make_model: Any, lr: list[float], steps: int = 8, **about: Any) -> Any:
+    """The answer along one axis."""
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:steps], height, eval_batches=ONES[:1], **about)
+    answer = nfd.transfer(family, task, [4], [2], lr=lr, axes=axes, seeds=2)
+    (against,) = answer.rules[0].against.values()
+    return against
+
+
+def test_linear_scaling_of_the_batch_is_told_from_none() -> None:
+    """Of the same samples, larger batches make fewer steps; a gradient that is summed makes up for it."""
+    linear, none = (along({"batch_size": (2, 4, 8)}, made, octaves(-6, 0)) for made in (Slope, Summed))
+    assert linear.exponent.value == pytest.approx(1, abs=0.05)
+    assert none.exponent.value == pytest.approx(0, abs=0.05)
+    assert (linear.agreement, none.agreement) == ("AGREES", "DIFFERS")
+
+
+def test_a_constant_product_of_rate_and_decay_is_told_from_decay_that_does_nothing() -> None:
+    """The best rate is 1 / (1 + decay)."""
+    strong = along({"weight_decay": (0.0, 63.0, 255.0)}, Bowl, octaves(-11, 2), 3)
+    weak = along({"weight_decay": (0.0, 0.001, 0.002)}, Bowl, octaves(-3, 2), 3)
+    assert strong.exponent.value == pytest.approx(-1, abs=0.05)
+    assert (strong.agreement, weak.agreement) == ("AGREES", "DIFFERS")
+
+
+def test_steps_are_the_first_batches_and_a_schedule_knows_how_many() -> None:
+    against = along({"steps": (2, 4, 8)}, Slope, octaves(-6, 0), schedule=lambda step, steps: (steps / 4) ** 0.5)
+    assert against.exponent.value == pytest.approx(-1.5, abs=0.05)
+    assert against.agreement is None  # nothing is assumed of plain descent
+
+
+def test_warmup_has_no_exponent_and_shows_by_how_much_the_rate_moves() -> None:
+    """Rates 1/4, 2/4 and 3/4 and five whole ones instead of eight: the best is 8 / 6.5 as high."""
+    against = along({"warmup": (0.0, 0.375)}, Slope, [2 ** (k / 4) for k in range(-16, -6)])
+    assert math.isnan(against.exponent.value)
+    assert against.moved.value == pytest.approx(math.log2(8 / 6.5), abs=0.1)
+
+
+def asked(make_model: Any = ResidualMLP, task: Any = FEW, sweep: nfd.Sweep | None = None, **more: Any) -> nfd.Transfer:
+    options = {"rules": ("complete-p",), "lr": (0.001, 0.02, 0.4), "seeds": 2} | more
+    return nfd.transfer(make_model, task, [8, 16], [2], sweep=sweep, **options)
+
+
+def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(tmp_path: Path) -> None:
+    long = tuple(0.0005 * 3.0**k for k in range(9))
+    answers, whole = [], []
+    for halving in (False, True):
+        with nfd.Sweep(tmp_path / str(halving), progress=False, executor="inline") as sweep:
+            answers.append(asked(task=batches(8, 8), sweep=sweep, lr=long, halving=halving))
+            whole.append({run.config["lr"] for run in sweep.store.records() if run.config.get("stop") is None})
+    assert answers[0].best("complete-p", 16, 2) == answers[1].best("complete-p", 16, 2)
+    assert len(whole[1]) < len(whole[0])
+
+
+def test_losses_on_other_batches_judge_where_there_are_some() -> None:
+    judged = asked(task=nfd.Task(FEW, eval_batches=batches(1, 64, seed=1)))
+    assert judged.score == "test loss"
+    assert judged.table != asked().table
+
+
+class Sign(torch.optim.Optimizer):
+    """Steps by the sign of the gradient."""
+
+    def __init__(self, groups: Any) -> None:
+        super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad.sign())
+
+
+def test_an_optimizer_of_ones_own_answers_here_and_in_other_processes() -> None:
+    law = nfd.register_optimizer(nfd.OptimizerLaw("toy-sign", Sign, classes=("Sign",)))
+    here = asked(optimizer=law)
+    with nfd.Sweep(workers=1, progress=False) as sweep:
+        assert asked(optimizer="toy-sign", sweep=sweep).table == here.table
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": (0.1, -0.2, 0.3)}, "lr must be greater than 0"),
+        ({"rules": ()}, "rules must be one or more"),
+        ({"rules": ("mop",)}, "'mup'"),
+        ({"optimizer": "lion"}, "make_optimizer"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"axes": {"decay": (0.0, 1.0)}}, "weight_decay"),
+        ({"axes": {"steps": (4, 9)}}, "steps"),
+        ({"make_model": ResidualMLP(8, 2)}, "function"),
+        ({"task": [FEW[0][0]]}, "inputs, targets"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        asked(**options)
+
+
+def test_seeds_that_give_one_network_are_refused() -> None:
+    def make_model(width: int, depth: int) -> nn.Module:
+        torch.manual_seed(0)
+        return ResidualMLP(width, depth)
+
+    with pytest.raises(ValueError, match="seeds 0 and 1"):
+        asked(make_model, rules=("standard",))
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+SETUP = """
+from tests.contract.common import ResidualMLP, batches as drawn
+
+class Breaking(ResidualMLP):
+    seen = 0
+
+    def forward(self, x):
+        self.seen += self.training
+        if self.embed.out_features == 16 and self.seen == 2:
+            raise RuntimeError("a mistake of the user's")
+        return super().forward(x)
+
+make_model = {model}
+batches = drawn({steps}, 64)
+"""
+WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2 --workers 1".split()  # noqa: SIM905
+
+
+def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(SETUP.format(model="Breaking", steps=3))
+    ended = run("transfer", "setup.py", *WORDS, folder=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr.count("a mistake of the user's") == 1
+    assert "setup.py, line 10" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def stored(out: Path) -> int:
+    """How many trainings a store holds."""
+    if not (out / "runs.sqlite").exists():
+        return 0
+    with nfd.Sweep(out, progress=False, executor="inline") as sweep:
+        return len(sweep.store.keys())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_command_that_is_stopped_goes_on_and_gives_the_same_bits(
+    how: signal.Signals, after: int, tmp_path: Path
+) -> None:
+    """Stopped when at least so many trainings are stored; against one that was not stopped."""
+    (tmp_path / "setup.py").write_text(SETUP.format(model="ResidualMLP", steps=400))
+    command = [str(NFD), "transfer", "setup.py", *WORDS, "--out", "out"]
+    ended = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while ended.poll() is None and not (tmp_path / "out" / "runs.sqlite").exists():
+        time.sleep(0.05)
+    while ended.poll() is None and after and stored(tmp_path / "out") < after:
+        time.sleep(0.2)
+    ended.send_signal(how)
+    _, said = ended.communicate(timeout=60)
+    assert ended.returncode == (-how if how == signal.SIGKILL else 130), said
+    assert "Traceback" not in said
+    before = stored(tmp_path / "out")
+    assert before >= after
+    for out in ("out", "whole"):
+        answer = run("transfer", "setup.py", *WORDS, "--out", out, folder=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+    tables = [(tmp_path / out / "transfer.csv").read_text() for out in ("out", "whole")]
+    assert tables[0] == tables[1]
