@@ -593,7 +593,6 @@ def test_a_loss_counts_how_far_the_last_doubling_moved_it() -> None:
 
 
 def test_a_loss_counts_what_resolution_adds_and_does_not_take_it_out() -> None:
-    """Where losses move by b = 4 e^2, half the resolution shows three quarters of it."""
     generator = torch.Generator().manual_seed(1)
     wide, narrow = gaussian_outputs(128, 0.0, generator), gaussian_outputs(32, 0.0, generator)
 
@@ -601,9 +600,8 @@ def test_a_loss_counts_what_resolution_adds_and_does_not_take_it_out() -> None:
         return outputs.mean((-1, -2))
 
     without = limit_losses(loss, wide, narrow, 4.0)
-    for resolution in (0.5, 1e-6):
-        b = 4 * resolution**2
-        p = limit_losses(loss, wide, narrow, 4.0, finer=(narrow - 0.75 * b)[:3])
+    for b in (1.0, 4e-12):
+        p = limit_losses(loss, wide, narrow, 4.0, exact=(narrow - b)[:3])
         assert float(p.resolution_bias) == pytest.approx(b)
         assert float(p.resolution_bias_stderr) < 1e-12
         assert torch.equal(p.value, without.value)

@@ -66,7 +66,7 @@ class Family(ABC):
                 are coupled.
             weights: ``"dense"``, ``"deferred"`` or ``"structured"``.
             device: of the parameters; by default that on which the family builds them.
-            resolution: of layers without stored weights; None for their own default.
+            resolution: of layers without stored weights, below which they leave out directions; None for none.
 
         Raises:
             ValueError: if the family has no network of this size or with these weights.

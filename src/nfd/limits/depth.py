@@ -58,9 +58,9 @@ def narrower(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
     return _made_alike(limit, sampler.narrower)
 
 
-def finer(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
-    """The same of narrower networks at half the resolution; None where weights have none."""
-    return _made_alike(limit, sampler.finer)
+def exact(sampler: Sampler, limit: Limit) -> tuple[Tensor, Tensor] | None:
+    """The same of narrower networks without a resolution; None where weights have none."""
+    return _made_alike(limit, sampler.exact)
 
 
 def _made_alike(limit: Limit, ensemble_at: Callable[[int], Ensemble | None]) -> tuple[Tensor, Tensor] | None:

@@ -17,7 +17,7 @@ from nfd.limits.problem import Problem
 class Replicate:
     """One network of an ensemble: its problem, its size, how it holds its weights, and its seed.
 
-    ``resolution``: of structured weights; None for their own, 0 where the update is recorded sample by sample.
+    ``resolution``: of structured weights; None for none, 0 where the update is recorded sample by sample.
     ``probes``: inputs ``[P, d]`` on which the updates of features and function are measured, or None.
     """
 

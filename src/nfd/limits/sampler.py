@@ -115,9 +115,9 @@ class Sampler:
     def _weigh(self, pilot_width: int, depth: int, amplification: float) -> None:
         """Choose resolution, width and replicates together, from narrow networks of the same seeds."""
         count = min(self.replicates or _PILOT_REPLICATES, _PILOT_REPLICATES)
+        pilot = self._run(pilot_width, depth, count, "structured", 0.0)
         narrow = [self._run(pilot_width, depth, count, "structured", e) for e in RESOLUTIONS]
         twice = [self._run(2 * pilot_width, depth, 1, "structured", e) for e in RESOLUTIONS]  # two widths show a power
-        pilot, bias = narrow[-1], resolution_bias([ensemble.outputs for ensemble in narrow])
         spread = amplification * rms(pilot.outputs.std(0)) * math.sqrt(pilot_width)
         wanted = self.rtol * rms(pilot.outputs.mean(0))
         if self.width and self.replicates:  # then a bias as large as the noise will do
@@ -135,8 +135,13 @@ class Sampler:
             if kind != "structured" or not self.networks.resolution
         ]
         resolved = [
-            option("structured", e, seconds_of=partial(self._seconds, "structured", reached), bias=bias.at(e))
-            for e, reached in zip(RESOLUTIONS, map(_reached, narrow, twice), strict=True)
+            option(
+                "structured",
+                e,
+                seconds_of=partial(self._seconds, "structured", _reached(one, two)),
+                bias=resolution_bias(one.outputs, pilot.outputs),
+            )
+            for e, one, two in zip(RESOLUTIONS, narrow, twice, strict=True)
         ]
         self.weighing = Weighing(cheapest_option(exact), cheapest_option(resolved))
         self._take(self.weighing.chosen)
@@ -197,13 +202,12 @@ class Sampler:
         """As many networks of ``narrow_width`` at a depth."""
         return self._run(self.narrow_width, depth, self.replicates)
 
-    def finer(self, depth: int) -> Ensemble | None:
-        """A few of ``narrower`` at half the resolution, from the same seeds; None where weights have no resolution."""
+    def exact(self, depth: int) -> Ensemble | None:
+        """A few of ``narrower`` from the same seeds without a resolution; None where the weights have none."""
         narrow = self.narrower(depth)
-        half = self.resolution_used / 2
-        if narrow.weights != "structured" or not half:
+        if narrow.weights != "structured" or not self.resolution_used:
             return None
-        return self._run(narrow.width, depth, min(len(narrow), _PAIRS), narrow.weights, half)
+        return self._run(narrow.width, depth, min(len(narrow), _PAIRS), narrow.weights, 0.0)
 
     def _climb(self, wanted: int, depth: int) -> None:
         """Train single networks, ever wider, while the ranks that they reach may show that a wanted width fits."""

@@ -1,19 +1,14 @@
 """Resolution and width together: the cheapest networks that reach a wanted error, with a resolution or exact ones.
 
-A resolution e moves what networks give by ``c e^p``. Networks of the same seeds at e, e/2 and e/4 show both: with the
-sizes ``d_1`` and ``d_2`` of what e/2 and e/4 change,
+What a resolution adds, b, is measured: narrow networks have it, and others of the same seeds have none. A comparison
+with a finer resolution would not do, since directions that matter can be shorter than both. R networks of width n reach
+an error w where
 
-    2^p = d_1 / d_2,    c e^p = d_1 / (1 - 2^-p),
-
-p between 2 and 3, and 2 where noise hides ``d_2`` (docs/mathematics/resolution.md). R networks of width n reach an
-error w where
-
-    spread^2 / (n R) + (c e^p)^2 <= w^2 .
+    spread^2 / (n R) + b^2 <= w^2 .
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,38 +16,24 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nfd.core.names import NetworkWeights
-from nfd.core.statistics import Magnitude, magnitude, stderr
+from nfd.core.statistics import magnitude, stderr
 
-RESOLUTIONS = (0.3, 0.15, 0.075)  # coarser ones have another power
+RESOLUTIONS = (0.3, 0.15, 0.075)
 LEAST_REPLICATES = 8  # fewer make a standard error too uncertain to use
 MOST_REPLICATES = 1024
-_POWERS = (2.0, 3.0)
 
 
-@dataclass(frozen=True)
-class ResolutionBias:
-    """``c e^p``, from its size at the coarsest of ``RESOLUTIONS``."""
+def resolution_bias(resolved: Tensor, exact: Tensor) -> float:
+    """Size of what a resolution adds, or of the noise that hides it; infinite where networks diverged.
 
-    coarsest: float
-    power: float
-
-    def at(self, resolution: float) -> float:
-        """At a resolution."""
-        return self.coarsest * math.pow(resolution / RESOLUTIONS[0], self.power)
-
-
-def resolution_bias(samples: Sequence[Tensor]) -> ResolutionBias:
-    """From what networks ``[R, ...]`` of the same seeds gave at each resolution; infinite where one diverged."""
-    if not all(bool(values.isfinite().all()) for values in samples):
-        return ResolutionBias(math.inf, _POWERS[0])
-    first, second = (_size(coarse - fine) for coarse, fine in itertools.pairwise(samples))
-    is_seen = second.value > 2 * second.noise
-    power = min(max(math.log2(first.value / second.value), _POWERS[0]), _POWERS[1]) if is_seen else _POWERS[0]
-    return ResolutionBias(max(first.value, first.noise) / (1 - 2**-power), power)
-
-
-def _size(differences: Tensor) -> Magnitude:
-    return magnitude(differences.mean(0), stderr(differences))
+    Args:
+        resolved, exact: what networks ``[R, ...]`` of the same seeds gave with it and without one.
+    """
+    apart = resolved - exact
+    if not bool(apart.isfinite().all()):
+        return math.inf
+    size = magnitude(apart.mean(0), stderr(apart))
+    return max(size.value, size.noise)
 
 
 @dataclass(frozen=True)

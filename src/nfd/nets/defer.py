@@ -59,7 +59,7 @@ def defer(
             first or last ``**`` any number.
         samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
             once.
-        resolution: of the layers; None for their own default.
+        resolution: of the layers, below which they leave out directions; None for none.
         memory: bound on the memory of the layers after so many samples, such as ``"4 GiB"``; None for that of the
             machine.
         seed: of all random numbers.

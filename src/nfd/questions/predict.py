@@ -84,10 +84,11 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             or ``"auto"`` for the kind with the lowest predicted cost. All networks of a prediction have the same kind,
             since structured weights have another distribution at finite width.
         resolution: of structured weights: the relative length below which directions are not learned. By default 0.1
-            for your model and 0 for the paper's networks, which keep every update. Its effect on the losses is
-            estimated from narrow networks at half of it, and included in the intervals. ``"auto"`` chooses resolution,
-            width and replicates of the lowest predicted cost for which ``sqrt(stderr**2 + bias**2)`` is within
-            ``rtol``; the result explains the choice in ``weighing``.
+            for your model under SGD. It is 0 under optimizers that normalise, such as Muon, which step short directions
+            as far as long ones, and for the paper's networks, which keep every update. Its effect on the losses is
+            measured by narrow networks without one, and included in the intervals. ``"auto"`` chooses resolution, width
+            and replicates of the lowest predicted cost for which ``sqrt(stderr**2 + bias**2)`` is within ``rtol``; the
+            result explains the choice in ``weighing``.
         width: n, or ``"auto"`` for the width and replicates that reach ``rtol`` within ``memory``.
         replicates: R; None for as many as ``rtol`` needs.
         rtol: the relative standard error that you want: of the outputs of the paper's networks (RMS, default 0.05), or

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH
+from nfd.core.defaults import BASE_WIDTH, LOSS_RTOL, MEMORY, MODEL_DEPTH, RESOLUTION
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -39,7 +39,7 @@ from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.model_networks import ModelNetworks
 from nfd.runs.model_settings import tuned_depth
 from nfd.runs.sweep import Sweep
-from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of, names_where
 from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
 from nfd.scaling.sizes import MakeModel
 from nfd.training.recipe import Recipe
@@ -103,13 +103,18 @@ def predict_model(
     costs = ModelCosts(family, task, known)
     wanted = "structured" if weights == "auto" and resolution not in (None, "auto") else weights
     kinds = resolved(_kinds(wanted, costs), wanted, resolution)
+    if not law.is_linear:
+        _check_whole(resolution, law)
+        resolution = None
     if known is not None and kinds == ["dense"]:
         raise InputError(f"rank is of structured matrices, and these are stored; got rank={known}. Drop it.")
     family.check_sizes([base[0], 2 * base[0]], [base[1], 2 * base[1]])
     sampled, seed = sampling(width, replicates, rtol, memory, resolution), check_seed(seed)
     executor = Inline(torch.get_num_threads()) if executor is None else executor
     with Sweep(out, executor, device=place, progress=progress) as sweep:
-        networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, bytes_of(memory), sweep)
+        default = RESOLUTION if law.is_linear else 0.0
+        dropped = default if resolution is None or isinstance(resolution, str) else resolution
+        networks = ModelNetworks(recipe, rate, decay, rest_rate, seed, kinds, costs, dropped, bytes_of(memory), sweep)
         sampler = sampled(networks)
         if sampler.width and sampler.narrow_width >= sampler.width:
             raise InputError(
@@ -125,6 +130,15 @@ def predict_model(
 
 def _same(losses: Tensor) -> Tensor:
     return losses
+
+
+def _check_whole(resolution: float | str | None, law: OptimizerLaw) -> None:
+    """ValueError for a resolution under a rule that steps short directions as far as long ones."""
+    if resolution not in (None, "auto", 0):
+        raise InputError(
+            f"resolution is for optimizer={names_where(lambda other: other.is_linear)}; got {resolution!r} for "
+            f"{law.name!r}, which steps short directions as far as long ones, so that none may be left out. Drop it."
+        )
 
 
 def _constructed(family: Family) -> ConstructedFamily:

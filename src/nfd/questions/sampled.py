@@ -13,7 +13,7 @@ from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_coun
 from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
-from nfd.limits.depth import Limit, at_depth, finer, narrower, to_infinity
+from nfd.limits.depth import Limit, at_depth, exact, narrower, to_infinity
 from nfd.limits.loss import LimitLosses, Loss, limit_losses, replicate_losses
 from nfd.limits.networks import Networks
 from nfd.limits.sampler import Sampler, is_hidden
@@ -76,11 +76,11 @@ def losses_of(
     """
     outputs, evaluations = narrow or (None, None)
     ratio = sampler.width / sampler.narrow_width
-    fine, fine_evaluations = finer(sampler, limit) or (None, None)
-    train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse, fine).named("loss")
+    whole, whole_evaluations = exact(sampler, limit) or (None, None)
+    train_losses = limit_losses(loss, limit.outputs, outputs, ratio, limit.coarse, whole).named("loss")
     eval_losses: dict[str, Any] = dict.fromkeys((*LimitLosses.names("eval_loss"), "eval_loss_replicates"))
     if eval_loss is not None:
-        judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse, fine_evaluations)
+        judged = limit_losses(eval_loss, limit.eval_outputs, evaluations, ratio, limit.eval_coarse, whole_evaluations)
         eval_losses = {name: float(value) for name, value in judged.named("eval_loss").items()}
         single = replicate_losses(eval_loss, limit.eval_outputs, evaluations, ratio)
         eval_losses["eval_loss_replicates"] = single[:, 0]
@@ -154,7 +154,7 @@ def _resolution(value: float | str | None) -> float | Literal["auto"] | None:
         return value  # type: ignore[return-value]
     if isinstance(value, str):
         raise InputTypeError(f"resolution must be a number or 'auto'; got {value!r}.")
-    return check_real("resolution", value, above=0.0, below=1.0)
+    return check_real("resolution", value, least=0.0, below=1.0)
 
 
 def _width(value: int | str) -> int | None:

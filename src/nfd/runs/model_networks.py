@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nfd.core.defaults import RESOLUTION
 from nfd.core.errors import InputError
 from nfd.core.names import NetworkWeights
 from nfd.core.random import derive
@@ -33,6 +32,7 @@ class ModelNetworks:
 
     Args:
         lr, weight_decay, adamw_lr: of the base, as in ``Trial``. kinds: the ways to hold weights that are allowed.
+        resolution: of structured weights where none is given; 0 where nothing is dropped.
         memory: bytes that one network may take.
     """
 
@@ -43,11 +43,11 @@ class ModelNetworks:
     seed: int
     kinds: Sequence[NetworkWeights]
     costs: ModelCosts
+    resolution: float
     memory: int
     sweep: Sweep
 
     words: ClassVar[Words] = Words("losses", "lr", "Check the batches and the initial weights of the model", "Lower lr")
-    resolution: ClassVar[float] = RESOLUTION
     amplification: ClassVar[float] = math.sqrt(5.0)  # of networks that share nothing
 
     @property
@@ -108,6 +108,8 @@ class ModelNetworks:
         resolution: float | None = None,
     ) -> Ensemble:
         """Their losses ``[R, steps]``, and evaluation losses ``[R, 1]`` where there are batches for them."""
+        if weights == "structured" and resolution is None:
+            resolution = self.resolution
         seeds = [derive(self.seed, "replicate", width, index) for index in indices]
         rates = (self.lr, self.weight_decay, self.adamw_lr)
         room = None if weights == "dense" else self.memory - self.costs.of(weights, width, depth, rank=0).bytes
@@ -115,7 +117,7 @@ class ModelNetworks:
         trials = [Trial(self.recipe, width, depth, seed, *rates, **held) for seed in seeds]
         records = self.sweep.run_all({label: trials}, label)[label]
         for record in records:
-            if DIRECTIONS in record.metrics:
+            if DIRECTIONS in record.metrics and bool(resolution) == bool(self.resolution):  # others need more, or fewer
                 self.costs.learn(width, Ranks(record.metrics[DIRECTIONS], record.metrics[MOST_DIRECTIONS]))
         curves = [self.sweep.store.curves(record.key)["loss"] for record in records]
         if len(curves) > 1 and all(torch.equal(curve, curves[0]) for curve in curves[1:]):

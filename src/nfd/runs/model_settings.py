@@ -152,7 +152,8 @@ class ModelPredictConfig(EvaluationConfig, RecipeConfig):
     weights: ModelWeights = "auto"
     """dense, structured, or auto: the cheaper of both by predicted cost"""
     resolution: ShareOrAuto | None = None
-    """resolution of structured weights, 0.1 by default; a number selects them; auto compares it with exact layers"""
+    """resolution of structured weights, by default 0.1 under sgd and none under others; a number selects them; auto
+    compares it with exact layers"""
     rank: Width | None = None
     """largest number of directions that the update of a structured matrix needs, if you know it"""
     replicates: Several | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.member import Member
+from nfd.nets.factored import FULL
 from nfd.nets.matrix_cost import STORED_SECONDS, MatrixUse, training_seconds
 from nfd.nets.structured import StructuredLinear
 from nfd.runs.run import NUMERICS, Run, group_key, hashed, loss_metrics
@@ -54,7 +56,7 @@ class Trial(Run):
         stop: after how many steps to stop; None for all.
         weights: how the network holds its wide matrices (``nfd.defer``). Of structured ones the record has the
             ``directions`` of an update, the mean over matrices weighted by their longer sides, and ``most_directions``.
-        resolution: of structured weights; None for their own default.
+        resolution: of structured weights, below which they leave out directions; None for none.
         room: bytes that structured matrices may hold with what training adds to them; None for any. It is no part of
             the trial's name, as it changes no number.
     """
@@ -167,7 +169,8 @@ class Trial(Run):
     def _trained(self, place: torch.device) -> tuple[torch.Tensor, float, dict[str, float]]:
         """Losses, the mean loss afterwards, not a number where the last loss was not one, and ranks."""
         task = self.task.on(place)
-        with _streams(self, place):
+        with _streams(self, place), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", FULL)  # all networks of a prediction have one kind of weights
             member = self.build(place)
             rows = self.recipe.rows(
                 member, self.lr, self.weight_decay, list(task.batches), self.factors, adamw_lr=self.adamw_lr
