@@ -17,7 +17,7 @@ import nfd
 from nfd.core.random import derive
 from nfd.core.statistics import rms
 from nfd.families.constructed import member_of
-from nfd.families.member import EndGradients
+from nfd.families.streams import EndGradients
 from nfd.meters.event import EventKind
 from nfd.meters.health import gradient_events
 from nfd.meters.updates import Baseline

@@ -16,7 +16,8 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
 from nfd.families.fingerprint import check_version, fingerprint
-from nfd.families.member import Member, StackedMembers, StreamEnds
+from nfd.families.member import Member, StackedMembers
+from nfd.families.streams import StreamEnds
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.mlp import MLP
 from nfd.nets.network import Network

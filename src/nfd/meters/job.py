@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nfd.core.tables import Row
-from nfd.families.member import Member, StreamEnds
+from nfd.families.member import Member
+from nfd.families.streams import StreamEnds
 from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_events

@@ -43,7 +43,7 @@ def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Itera
     with _inputs(module, (*matrices, *readers)) as inputs, quiet(module), member.stream() as stream:
         outputs = outputs_of(member(sample)).detach()
     read = [inputs[n] for n in readers if n in inputs]
-    features = (stream.last[""] or read or [outputs])[-1].detach()
+    features = (read or [outputs])[-1].detach()
     ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
     added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
     return Pass(outputs, features, added, stream.behind, inputs)
