@@ -39,10 +39,10 @@ class TransferPage(Options):
             command,
             config,
             transfer_findings(transfer),
-            [*map(sentence, transfer), *transfer.along_settings, *more],
+            [*map(sentence, transfer), *transfer.along_settings, *more, *transfer.warnings],
             lines,
             closing=[made_by(command)],
-            content={"rules": result(transfer.rules)},
+            content={"rules": result(transfer.rules), "warnings": transfer.warnings},
             tables={"transfer.csv": lines},
         )
 
@@ -59,9 +59,11 @@ class TransferPage(Options):
             closing=[made_by(report.command, f"Every run: nfd runs {directory}")],
             content={**report.content, "recommendation": advice(advised)},
         ).write(directory, self.files())
+        print(transfer.levels)
         for answer in transfer:
             print(sentence(answer) if answer.regret is None else f"{answer.verdict}  {sentence(answer)}")
-        print(*(f"{against}\n" for against in transfer.along_settings), sep="", end="")
+        told = [*transfer.along_settings, *(f"Warning: {warning}" for warning in transfer.warnings)]
+        print(*(f"{line}\n" for line in told), sep="", end="")
         print(f"Report: {page}", advised, *printed(report.next_steps), sep="\n")
         return 0
 

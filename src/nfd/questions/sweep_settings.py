@@ -148,7 +148,7 @@ class ModelTransferConfig(ModelSweepConfig):
     """with muon, the rate of the tensors that adamw trains; by default that of muon"""
     axes: Annotated[tuple[str, ...], AfterValidator(values_of_settings)] | None = None
     """settings against which to find the best rate too, one at a time, such as batch_size=16,32,64; also steps,
-    weight_decay, warmup, and with muon adamw_lr; with axes one width and one depth are enough"""
+    weight_decay, warmup, init_scale, and with muon adamw_lr; with axes one width and one depth are enough"""
     halving: bool = False
     """choose rates by short trainings first, so that fewer run to the end"""
 

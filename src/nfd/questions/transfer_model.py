@@ -17,6 +17,7 @@ from nfd.families.family import Family
 from nfd.questions.against import SettingAxis, Variation
 from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
 from nfd.questions.ladder import Ladder, ladder_of
+from nfd.questions.levels import initial_scale
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
 from nfd.questions.variations import axes_of, ladders_of, varied
@@ -70,7 +71,10 @@ def transfer(
 
     Every network is trained on the batches at every rate and from every seed. If the best rate lies at an end of the
     grid, more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest
-    network's best rate and at its own. The difference of the two losses is the regret.
+    network's best rate and at its own. The difference of the two losses is the regret. The smallest network is trained
+    from new seeds as well, so that losses can be compared: ``Transfer.warnings`` says where another rule is better at
+    the largest size, where the largest network is no better than the smallest, and where initial weights are far from
+    fan-in scaling.
 
     With ``axes`` the best rate is also found at every value of other settings, one setting at a time:
     ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Each axis gets an exponent, which is
@@ -110,15 +114,17 @@ def transfer(
             or does not run in double precision; otherwise changes are detected from what the code computes.
         axes: setting to ascending values. ``"weight_decay"``; ``"batch_size"``, the same samples in batches of another
             size; ``"steps"``, the first batches; ``"warmup"``, the share of the steps over which rates rise linearly;
-            ``"adamw_lr"``, under Muon. If the number of steps varies, a ``schedule`` must take ``steps``.
+            ``"init_scale"``, a factor on the initial weights of every matrix; ``"adamw_lr"``, under Muon. If the number
+            of steps varies, a ``schedule`` must take ``steps``.
         halving: choose rates by short trainings first (``nfd.questions.halving``). It needs less training in all, but
             fewer trainings can run at the same time.
         progress: show a bar when stderr is a terminal.
         device: where networks are trained; by default the device of the batches.
 
     Returns:
-        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)`` and ``verdict(rule)``.
-        With axes also ``best(rule, width, depth, batch_size=32)`` and the exponent ``drift(rule, "batch_size")``.
+        A ``Transfer``: ``best(rule, width, depth)``, ``loss(rule, width, depth)``, ``drift(rule, axis)``,
+        ``regret(rule)``, ``verdict(rule)`` and ``warnings``. With axes also ``best(rule, width, depth, batch_size=32)``
+        and the exponent ``drift(rule, "batch_size")``.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -165,7 +171,8 @@ def transfer(
     grid = _grid(lr, ladder.recipe.family.optimizer)
     networks = _Trials(ladder, grid, varying, check_flag("halving", halving))
     with Sweep(out, executor, device=ladder.device, progress=progress) as sweep:
-        return replace(best_rates(networks, sweep), notes=ladder.notes)
+        found = best_rates(networks, sweep)
+    return replace(found, notes=ladder.notes, initial_scale=initial_scale(ladder.recipe.family))
 
 
 class _Trials(Networks):

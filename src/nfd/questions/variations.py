@@ -86,6 +86,11 @@ def _with_warmup(ladder: Ladder, value: Any) -> Ladder:
     return _each_recipe(ladder, lambda recipe: replace(recipe, warmup=share))
 
 
+def _with_init_scale(ladder: Ladder, value: Any) -> Ladder:
+    factor = check_real("init_scale", value, above=0.0, below=MAX_RATE)
+    return _each_recipe(ladder, lambda recipe: replace(recipe, init_scale=factor))
+
+
 def _with_adamw_lr(ladder: Ladder, value: Any) -> Ladder:
     law = law_of(ladder.recipe.family.optimizer)
     return replace(ladder, adamw_lr=law.check_rest_rate(value, above=0.0))
@@ -96,6 +101,7 @@ _VARIED: Mapping[str, Callable[[Ladder, Any], Ladder]] = {
     "batch_size": _with_batch_size,
     "steps": _with_steps,
     "warmup": _with_warmup,
+    "init_scale": _with_init_scale,
     "adamw_lr": _with_adamw_lr,
 }
 

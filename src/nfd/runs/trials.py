@@ -139,6 +139,7 @@ class Trial(Run):
     def build(self, place: torch.device) -> Member:
         """Its network, to be trained."""
         member = self.recipe.family.build(self.width, self.depth, self.seed, self.weights, place, self.resolution)
+        self.recipe.begin_(member)
         member.module.train()
         return member
 

@@ -20,6 +20,7 @@ from nfd.nets.module_stack import over_tensors
 from nfd.scaling.calls import doubled, evaluating, shape_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.laws import OptimizerLaw, law_of, register_optimizer
+from nfd.scaling.tensors import tensors
 from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.losses import LOSSES
 from nfd.training.optimizers import TABLE, optimizer_named, stacked_optimizer_named, stacked_options
@@ -49,6 +50,7 @@ class Recipe:
         make_optimizer: from parameter groups to an optimizer, in place of the one that the family names.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a scheduler of PyTorch.
         warmup: share of the steps over which rates rise linearly, on top of the schedule.
+        init_scale: factor on the initial weights of every matrix that begins at random.
         version: of the loss and the optimizer where they are code of the user's, in place of a fingerprint.
     """
 
@@ -58,6 +60,7 @@ class Recipe:
     schedule: Schedule | None = None
     version: str | None = None
     warmup: float = 0.0
+    init_scale: float = 1.0
     laws: tuple[OptimizerLaw, ...] = field(init=False, repr=False)
     together: dict[tuple[int, int], Together] = field(default_factory=dict, init=False, repr=False, compare=False)
     """How many networks of a size are trained as one, where that is decided (``nfd.training.together``)."""
@@ -80,6 +83,14 @@ class Recipe:
         self.__dict__.update(state)
         for law in self.laws:
             register_optimizer(law, replace=True)
+
+    @torch.no_grad()
+    def begin_(self, member: Member) -> None:
+        """Scale the initial weights of a member that its family built."""
+        entries = member.plan.entries if self.init_scale != 1 else {}
+        for name, tensor in tensors(member.module).items():
+            if name in entries and not (tensor.is_vector or entries[name].start.kept):
+                tensor.parameter.mul_(self.init_scale)
 
     def rows(
         self,
@@ -147,6 +158,7 @@ class Recipe:
         """
         loss = self.task.loss if isinstance(self.task.loss, str) else "custom"
         about = {"task": self.task.fingerprint, "steps": self.task.steps, "loss": loss}
+        about |= {} if self.init_scale == 1 else {"init_scale": self.init_scale}
         return {**self.family.identity, **about, "training_code": self._code}
 
     @property
