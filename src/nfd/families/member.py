@@ -92,8 +92,9 @@ class Member:
         return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor by which the forward pass multiplies a stored matrix; 0 if only gradients pass through it."""
-        return 1.0
+        """The factor by which the forward pass multiplies a stored matrix, over that of the base where the model has
+        such factors of its own; 0 if only gradients pass through it."""
+        return self.plan.own_factor(name)
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         """Parameter groups for the plan's optimizer.

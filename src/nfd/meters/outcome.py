@@ -20,6 +20,7 @@ from nfd.scaling.names import listed
 from nfd.training.task import COPIES
 
 MEANINGS = {
+    "first_activation": "RMS of the stream that enters the first block",
     "activation": "RMS of the stream after the last block",
     "activation_update": "RMS of its change by training",
     "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",

@@ -15,11 +15,11 @@ from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
 from nfd.core.tables import Row
 from nfd.meters.advice import ADVICE, cause
 from nfd.meters.trend import Trend, trend
-from nfd.meters.updates import ALIGNMENT, UPDATES
+from nfd.meters.updates import ALIGNMENT, FIRST, UPDATES
 from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict
 
-METERS = (*UPDATES, ALIGNMENT, "gradient", "loss", "gia_gap")
-_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "gia_gap": "depth", ALIGNMENT: "width"}
+METERS = (FIRST, *UPDATES, ALIGNMENT, "gradient", "loss", "gia_gap")
+_OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", "gia_gap": "depth", ALIGNMENT: "width", FIRST: "width"}
 _MOST = 20.0  # |log| of a factor that is worth a number
 _FEW = 10  # steps after which a and b below are of one size
 _MOVING = "inner_update", "activation_update", "stream_update", "function_update"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,19 +93,29 @@ class Plan:
         depth = self.depth if entry.depth is None else entry.depth
         return power.at(entry.ratios.fan_in, entry.ratios.fan_out, depth)
 
+    def own_factor(self, name: str) -> float:
+        """The factor by which the model's own forward pass multiplies a tensor, over that of the base, where the plan
+        makes up for it; else 1."""
+        return self.entries[name].own_factor if rule_named(self.rule).scales_width else 1.0
+
+    def start_factor(self, name: str) -> float:
+        """By what the initial entries of a tensor are those of the base."""
+        return self.factor(name, self.powers(name).std) / self.own_factor(name)
+
     def std(self, name: str) -> float:
         """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
-        return self.entries[name].start.std * self.factor(name, self.powers(name).std)
+        return self.entries[name].start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
         """The initial value of every entry; None for a tensor that starts at random. Gains that write into the
         residual stream start lower in deeper models, like matrices that write into it."""
         constant = self.entries[name].start.constant
-        return None if constant is None else constant * self.factor(name, self.powers(name).std)
+        return None if constant is None else constant * self.start_factor(name)
 
     def rate(self, name: str) -> float:
         """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
-        return self.factor(name, self.powers(name).rate) * self.shape_factor(name)
+        own = math.pow(self.own_factor(name), 1 + self.law_for(name).degree)
+        return self.factor(name, self.powers(name).rate) * self.shape_factor(name) / own
 
     def shape_factor(self, name: str) -> float:
         """The factor in ``rate`` that cancels the optimizer's own scaling of updates with the shape of a matrix."""
@@ -115,7 +126,7 @@ class Plan:
 
     def epsilon(self, name: str) -> float:
         """Adam's epsilon of a tensor, as a multiple of that of the base."""
-        return self.factor(name, self.powers(name).epsilon)
+        return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
         """Weight decay of a tensor, as a multiple of that of the base, by width and depth. The factor ``1/lr`` of
