@@ -152,6 +152,28 @@ def test_a_factor_of_depth_on_branches_is_not_counted_twice_and_is_kept_under_mu
     assert under_mup.to_dict() == without.to_dict()
 
 
+@pytest.mark.parametrize("unbuilt", [False, True])
+def test_factors_are_found_where_blocks_and_others_share_one_sequential(unbuilt: bool) -> None:
+    class Times(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, h: Tensor) -> Tensor:
+            return h * self.factor
+
+    def make(width: int, depth: int) -> nn.Module:
+        blocks = [Language.Block(width, 1.0, 1.0) for _ in range(depth)]
+        ends = [nn.LayerNorm(width), nn.Linear(width, SYMBOLS), Times(per_root(width))]
+        return nn.Sequential(nn.Embedding(SYMBOLS, width), Times(root(width)), *blocks, *ends)
+
+    with torch.device("meta" if unbuilt else "cpu"):
+        model = make(WIDTH, 5)
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base_width=BASE, base_depth=2, sample=ids())
+    own = {name: plan.own_factor(name) for name in plan.entries if plan.own_factor(name) != 1}
+    assert own == pytest.approx({"0.weight": 2.0, "8.weight": 0.5, "8.bias": 0.5})
+
+
 @pytest.mark.parametrize("place", ["embedding", "inside"])
 def test_a_model_on_the_meta_device_has_the_same_plan(place: str) -> None:
     make = partial(Language, **{place: root})  # type: ignore[arg-type]
