@@ -124,3 +124,115 @@ def test_a_prediction_measures_what_a_resolution_left_out() -> None:
     exact = predicted(batches=[offset_batch(60.0)] * 2, optimizer="sgd", lr=0.3, resolution=0, replicates=2)
     assert exact.resolution == 0
     assert not exact.loss_resolution_bias.any()
+
+
+def twice(module: nn.Module, given: Any, made: Tensor) -> Tensor:
+    """A hook that changes what a network computes."""
+    return 2 * made
+
+
+def _patched(linear: nn.Module) -> None:
+    linear.forward = lambda x: 2 * nn.Linear.forward(linear, x)  # type: ignore[arg-type,method-assign]
+
+
+HOOKS: dict[str, tuple[str, Callable[[nn.Linear], object]]] = {
+    "forward hook": ("forward hook twice", lambda m: m.register_forward_hook(twice)),
+    "pre-hook": ("forward pre hook .*lambda", lambda m: m.register_forward_pre_hook(lambda _, x: 2 * x[0])),
+    "backward hook": ("backward hook .*lambda", lambda m: m.register_full_backward_hook(lambda *_: None)),
+    "hook of the weight": ("backward hook .*lambda", lambda m: m.weight.register_hook(lambda g: 2 * g)),
+    "hook behind the weight": (
+        "post accumulate grad hook .*lambda",
+        lambda m: m.weight.register_post_accumulate_grad_hook(lambda p: None),
+    ),
+    "patched forward": ("a forward of its own", _patched),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_on_what_would_be_replaced_are_refused_by_name(kind: str) -> None:
+    message, hook = HOOKS[kind]
+    model = Branches(24, 2)
+    hook(model.blocks[1].up)  # type: ignore[arg-type,union-attr]
+    for weights in ("structured", "deferred"):
+        with pytest.raises(ValueError, match=rf"'blocks\.1\.up\.weight': .*{message}"):
+            nfd.defer(model, weights=weights)  # type: ignore[arg-type]
+    assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == ["blocks.1.up.weight"]
+    assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())  # it stays as it was
+    deferred = nfd.defer(model, where="blocks.*.down")
+    assert isinstance(deferred.get_submodule("blocks.1.down"), nfd.StructuredLinear)
+
+
+def test_hooks_on_the_matrices_of_an_attention_are_refused_and_its_own_are_kept() -> None:
+    attention, h, seen = nn.MultiheadAttention(24, 2), torch.randn(3, 2, 24), list[object]()
+    handle = attention.in_proj_weight.register_hook(lambda g: 2 * g)
+    attention.register_forward_hook(lambda *_: seen.append(1))
+    with pytest.raises(ValueError, match=r"'in_proj_weight': .*backward hook"):
+        nfd.defer(attention)
+    handle.remove()
+    nfd.defer(attention)(h, h, h)
+    assert seen == [1]
+
+
+def test_hooks_on_modules_that_stay_are_kept() -> None:
+    model = Branches(24, 2)
+    seen: list[object] = []
+    model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    model.head.weight.register_hook(lambda g: seen.append(2))
+    trained(nfd.defer(model), nfd.SGD(model.parameters(), lr=0.1), 1)
+    assert seen == [1, 2]
+
+
+def test_hooks_on_a_layer_are_not_lost_where_weights_are_stored_again() -> None:
+    model = nfd.defer(Branches(24, 2))
+    handle = model.get_submodule("blocks.0.up").register_forward_hook(twice)
+    with pytest.raises(ValueError, match=r"'blocks\.0\.up' has hooks .*forward hook twice"):
+        nfd.store_weights(model)
+    handle.remove()
+    assert isinstance(nfd.store_weights(model).get_submodule("blocks.0.up"), nn.Linear)
+
+
+class Hooked(Branches):
+    """Its constructor hooks into a matrix."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.blocks[0].up.register_forward_hook(twice)  # type: ignore[union-attr,operator]
+
+
+class Reading(Branches):
+    """Its penalty computes with the weight of a matrix."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Tensor = self.blocks[0].up.weight  # type: ignore[union-attr,assignment]
+        out = super().forward(x)
+        return out + 0.01 * (weight * 2.0).square().mean() + 0.0 * weight.norm() + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
+
+
+@pytest.mark.parametrize(("model", "reason"), [(Hooked, "forward hook twice"), (Reading, "not stored")])
+def test_a_prediction_stores_the_weights_of_models_that_need_them(model: type[nn.Module], reason: str) -> None:
+    batch: dict[str, Any] = {"batches": [offset_batch()] * 2, "make_model": model, "optimizer": "sgd", "replicates": 2}
+    assert predicted(**batch, weights="dense").weights == "dense"
+    chosen = predicted(**batch)
+    assert chosen.weights == "dense"
+    assert reason in chosen.note
+    with pytest.raises(ValueError, match=reason):
+        predicted(**batch, weights="structured")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda w, h: h @ w.T, lambda w, h: h @ w, lambda w, h: w @ h.T, lambda w, h: h * w.norm(),
+        lambda w, h: h @ (2 * w), lambda w, h: h @ w[:], lambda w, h: h @ -w, lambda w, h: nn.functional.linear(h, w),
+        lambda w, h: h * len(w), lambda w, h: h @ w.data,
+    ],
+)  # fmt: skip
+def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(read: Callable[[Any, Tensor], Tensor]) -> None:
+    linear, h = nn.Linear(12, 12), torch.randn(12, 12)
+    assert read(linear.weight, h).shape == (12, 12)
+    layer: Any = nfd.defer(linear)
+    with pytest.raises(RuntimeError, match=r"not stored.*where="):
+        read(layer.weight, h)
+    assert layer.weight.shape == (12, 12)
+    assert layer.weight.dtype == torch.float32
+    assert not hasattr(layer.weight, "quantised")

@@ -29,6 +29,7 @@ from nfd.limits.ranks import Ranks, foreseen
 from nfd.nets.asked import rows_asked
 from nfd.nets.hadamard import padded_size
 from nfd.nets.matrix_cost import SPARE, MatrixUse, stored_cost, structured_cost
+from nfd.nets.unstored import WeightError
 from nfd.nets.wide import wide_maps
 from nfd.scaling.calls import batch_size, call_with, tensors_in
 from nfd.scaling.laws import OptimizerLaw, law_of
@@ -75,7 +76,9 @@ class ModelCosts:
             n, L = self.family.base
             module, planned = self.family.outline(2 * n, L)  # where what grows can be seen
             wide_maps(module, planned, ["**"])
-        except InputError as error:
+            with global_streams(0):
+                _rows(self.family.build(n, L, 0, device=self.task.device), self._largest[0])  # does it read weights?
+        except (InputError, WeightError) as error:
             return str(error)
         return None
 
@@ -140,6 +143,10 @@ class ModelCosts:
     def _itemsize(self) -> int:
         return max(p.element_size() for p in self.family.build(*self.family.base, 0).module.parameters())
 
+    @cached_property
+    def _largest(self) -> tuple[Any, Any]:
+        return max(self.task.batches, key=lambda pair: batch_size(pair[0]))
+
     def _seen(self, width: int, depth: int) -> Seen:
         if (width, depth) not in self._sizes:
             self._sizes[width, depth] = self._looked_at(width, depth)
@@ -148,7 +155,7 @@ class ModelCosts:
     def _looked_at(self, width: int, depth: int) -> Seen:
         with global_streams(0):
             member = self.family.build(width, depth, 0, device=self.task.device)
-            batch = max(self.task.batches, key=lambda pair: batch_size(pair[0]))
+            batch = self._largest
             wide = {} if self.obstacle else wide_maps(member.module, member.plan, ["**"])
             features = {name: linear.features for name, linear in wide.items()}
             rows = _rows(member, batch[0]) if wide else batch_size(batch[0])
