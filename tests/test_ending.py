@@ -36,7 +36,6 @@ BROKEN = {
     "claims": ("--executor inline", "nfd.paper.claims.table.evidence_for", "claims.md"),
     "kernel": ("", "nfd.questions.kernel_fit.KernelFit", "config.toml"),
     "report": ("{sweep}", "nfd.report.overview.write_report", "report.html"),
-    "explore": ("", "nfd.report.explore.explore_page", "explore.html"),
     "data": ("", "nfd.data.load.load", "contact.png"),
 }
 GRID = "width = 4\ndepth = 2\nsteps = 2\nbatch = 4\n"

@@ -754,7 +754,6 @@ ELSEWHERE = {  # options of one command, and the test below that changes them
     "ModelCapacityCommand": {"model"},
     "ModelPredictCommand": {"model"},
     "SweepCommand": {"grid"},
-    "ExploreCommand": {"store", "where"},
 }
 
 
@@ -780,7 +779,7 @@ def stopped_at(target: str, command: Options) -> Any:
 
 
 def test_no_option_of_a_command_is_forgotten() -> None:
-    assert len(COMMANDS) == 17
+    assert len(COMMANDS) == 16
     for kind in COMMANDS:
         own = set(kind.model_fields) - set(kind.settings_type().model_fields) - {"out", "config", "traceback"}
         own -= {"device"} if issubclass(kind, DeviceOptions) else set()

@@ -27,7 +27,6 @@ COMMANDS = {
     "claims": "ClaimsCommand",
     "kernel": "KernelCommand",
     "report": "ReportCommand",
-    "explore": "ExploreCommand",
     "data": "DataCommand",
 }
 
