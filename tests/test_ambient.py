@@ -119,12 +119,6 @@ def trained(**settings: Any) -> Any:
     return [record.status, record.metrics, record.curves]
 
 
-@lru_cache
-def learnable() -> Any:
-    """A kernel of GPyTorch: its parameters are made in the surroundings that it is made in, as those of any module."""
-    return pytest.importorskip("nfd.limits.gpytorch_kernel").InfiniteDepthKernel(activation="identity")
-
-
 def regression() -> Any:
     fit = KernelFit(KernelConfig(train=12, test=6, activation="identity"))
     return [fit.x, fit.score(0.5), fit.gram(0.5)]
@@ -160,7 +154,6 @@ COMPUTATIONS: dict[str, Callable[[], Any]] = {
     "solve_nfd": lambda: nfd.solve_nfd(ROWS, ROWS[:, 0], grid=4, particles=64, replicates=2),
     "kernel": lambda: [nfd.kernel(ROWS, depth=3), nfd.kernel(ROWS.numpy(), depth=3)],
     "InfiniteDepthKernel": gaussian,
-    "GPyTorch's kernel": lambda: [*learnable().value(ROWS[:3], None, 0.5, False), learnable()(ROWS[:3]).to_dense()],
     "kernel fit": regression,
     "facts of a kernel": lambda: kernel_facts("identity"),
     "digits": lambda: parts(digits(1)),
