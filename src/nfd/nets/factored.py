@@ -21,7 +21,6 @@ from nfd.core.errors import (
     check_flag,
     check_real,
 )
-from nfd.core.machine import keep_freed_memory
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, generator
 from nfd.nets.factored_state import FEEDBACKS, FactoredState
@@ -30,7 +29,6 @@ from nfd.nets.query import Kept, Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 
 FULL = "A .* has been asked in as many directions as it has"  # what a layer warns of, once
-_WIDE = 4096  # from here on batches take so much memory that it pays to keep it
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
@@ -68,8 +66,6 @@ class FactoredLinear(FactoredState):
         drawn = self._drawn_bias(source) if check_flag("bias", bias) else None
         check_dtype(dtype)
         place = check_device(device)
-        if place.type == "cpu" and max(self.in_features, self.out_features) >= _WIDE:
-            keep_freed_memory()
         self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
         self.scale = Guarded(torch.full((), self.std, dtype=dtype, device=place))
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
