@@ -7,7 +7,7 @@ import math
 DEPTH = math.inf  # of a prediction
 ETA_C = 0.3  # of the paper's networks, trained by SGD: in studies, runs and predictions
 RTOL = 0.05  # of a prediction; at infinite depth a minute on two cores
-MODEL_DEPTH = 4.0  # of a prediction of the user's networks
+MODEL_DEPTH = 4  # of a prediction of the user's networks
 BASE_WIDTH = 64  # width that its rates were tuned at
 LOSS_RTOL = 0.01  # of a prediction of the user's networks, relative to their losses
 RESOLUTION = 0.1  # of structured weights in predictions under SGD

@@ -83,8 +83,8 @@ class ConstructedFamily(Family):
             check_count("base", size, maximum=most)
         if self.rule is None or self.optimizer is None:
             rule, optimizer = defaults_of(instance(self.make_model, *self.base))
-            object.__setattr__(self, "rule", self.rule or rule)
-            object.__setattr__(self, "optimizer", self.optimizer or optimizer)
+            object.__setattr__(self, "rule", rule if self.rule is None else self.rule)
+            object.__setattr__(self, "optimizer", optimizer if self.optimizer is None else self.optimizer)
         super().__post_init__()
         check_patterns("blocks", self.blocks)
         checked_roles(self.roles)

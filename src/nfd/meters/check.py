@@ -65,7 +65,7 @@ def check(
     gia: bool = False,
     noise: bool = False,
     device: torch.device | str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
 
@@ -104,9 +104,9 @@ def check(
         blocks, roles: as in ``nfd.plan``, for a constructor.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         eta_c: the same for the paper's networks, whose base has width 1 and depth 1.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
-            the batch and all outputs, half of ``F.mse_loss``; or a function of the model's output and the targets,
-            which are None for a dict.
+        loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading dimensions); ``"mse"``, the
+            mean of ``(f - y)**2 / 2`` over the batch and all outputs, half of ``F.mse_loss``; or a function of
+            the model's output and the targets, which are None for a dict.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending, such as (1, 10, 100); by default the last step.
         schedule: a function from the step (0 for the first) to a factor on every rate, or from an optimizer to a
@@ -118,7 +118,8 @@ def check(
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``). All batches must have
             the same size.
         device: where models and batches are moved; None leaves them where they are.
-        progress: show a bar on a terminal.
+        progress: a bar when stderr is a terminal, by default. True also prints a line every half minute where it is
+            none; False shows nothing.
 
     Returns:
         A ``Check``: print it for the table. Verdicts per meter and axis are ``STABLE``, ``COLLAPSES``, ``GROWS``,

@@ -59,7 +59,7 @@ def capacity(
     make_optimizer: MakeOptimizer | None = None,
     version: str | None = None,
     lengths: Sequence[int] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     device: torch.device | str | None = None,
 ) -> Capacity:
     """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their losses.

@@ -100,7 +100,8 @@ def predict(*args: Any, **settings: Any) -> LossPrediction:
             nothing.
         executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
             the other in this process. ``memory`` bounds each network, not their sum.
-        progress: show a bar when stderr is a terminal, and in logs a line every half minute; False by default.
+        progress: a bar when stderr is a terminal, by default. True also prints a line every half minute where it is
+            none; False shows nothing.
 
     Returns:
         A ``Prediction``; for your model a ``LossPrediction``, which has no outputs. If training diverges, numbers are

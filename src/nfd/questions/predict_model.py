@@ -77,7 +77,7 @@ def predict_model(
     device: torch.device | str | None = None,
     out: str | Path | None = None,
     executor: Executor | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> LossPrediction:
     """As ``nfd.predict`` says."""
     start = time.perf_counter()

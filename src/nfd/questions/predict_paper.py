@@ -36,6 +36,7 @@ from nfd.runs.executors.executor import Executor, Inline
 from nfd.runs.replicates import Replicates
 from nfd.runs.sweep import Sweep
 from nfd.scaling.rules import check_finite_depth, check_wide_limit
+from nfd.training.losses import IGNORED
 from nfd.training.tensors import TensorTask
 
 _LISTED = 5  # class ids in a note
@@ -69,7 +70,7 @@ def predict_paper(
     device: torch.device | str = "cpu",
     out: str | Path | None = None,
     executor: Executor | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Prediction:
     """As ``nfd.predict`` of inputs and targets says."""
     start = time.perf_counter()
@@ -120,7 +121,7 @@ def _warn_of_size(inputs: Tensor) -> None:
 def _absent_classes(task: TensorTask) -> str:
     """A note on class ids that were counted as classes and never occur; empty where all occur."""
     seen = torch.cat([labels.flatten() for labels in (task.targets, task.eval_targets) if labels is not None])
-    absent = (seen.bincount(minlength=task.outputs) == 0).nonzero().flatten().tolist()
+    absent = (seen[seen != IGNORED].bincount(minlength=task.outputs) == 0).nonzero().flatten().tolist()
     if not absent:
         return ""
     more = f" and {len(absent) - _LISTED:,} more" if len(absent) > _LISTED else ""

@@ -64,7 +64,7 @@ def transfer(
     version: str | None = None,
     axes: Mapping[str, Sequence[float]] | None = None,
     halving: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     device: torch.device | str | None = None,
 ) -> Transfer:
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
@@ -103,8 +103,9 @@ def transfer(
         out: directory that stores every run, so that the same call continues after a stop; None stores nothing.
         executor: where networks are trained, such as ``nfd.runs.executors.processes.Processes()``. By default one after
             the other in this process.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
-            the batch and all outputs, half of ``F.mse_loss``; or a function of the model's output and the targets.
+        loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading dimensions); ``"mse"``, the
+            mean of ``(f - y)**2 / 2`` over the batch and all outputs, half of ``F.mse_loss``; or a function of
+            the model's output and the targets.
         weight_decay, adamw_lr: of the base.
         blocks, roles: as in ``nfd.plan``, for a constructor.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
@@ -118,7 +119,8 @@ def transfer(
             of steps varies, a ``schedule`` must take ``steps``.
         halving: choose rates by short trainings first (``nfd.questions.halving``). It needs less training in all, but
             fewer trainings can run at the same time.
-        progress: show a bar when stderr is a terminal.
+        progress: a bar when stderr is a terminal, by default. True also prints a line every half minute where it is
+            none; False shows nothing.
         device: where networks are trained; by default the device of the batches.
 
     Returns:

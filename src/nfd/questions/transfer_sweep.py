@@ -25,7 +25,7 @@ def transfer_of_sweep(config: TransferConfig, sweep: Sweep) -> Transfer:
 
 
 class _Configured(Networks):
-    def __init__(self, config: TransferConfig, *, progress: bool) -> None:
+    def __init__(self, config: TransferConfig, *, progress: bool | None) -> None:
         dataset = dataset_of(RunConfig(**data_settings(config)), progress=progress)
         self.guess = math.log(len(dataset.classes))
         self.settings = config.run_settings(len(dataset.train)) | {"optimizer": config.optimizer}

@@ -183,7 +183,7 @@ class PlanConfig(Config):
 
     width: Width = 4 * BASE_WIDTH
     """width of the network"""
-    depth: Count = int(MODEL_DEPTH)
+    depth: Count = MODEL_DEPTH
     """depth of the network"""
     base_width: Width = BASE_WIDTH
     """width that rates were tuned at"""

@@ -79,7 +79,7 @@ def _matrices(config: RunConfig) -> int:
     return config.depth * (2 if config.block == "two-layer" else 1) + 1
 
 
-def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool = False) -> Iterator[Run]:
+def runs_of(wanted: Iterable[RunConfig | Run], *, progress: bool | None = False) -> Iterator[Run]:
     """The runs themselves, where configurations stand for some; each data set is read once, in any order."""
     prints: dict[Hashable, str] = {}
     for run in wanted:
@@ -98,7 +98,7 @@ def run_key(config: RunConfig, fingerprint: str) -> str:
     return hashed(settings | {"data": fingerprint, "numerics": NUMERICS})
 
 
-def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
+def dataset_of(config: RunConfig, *, progress: bool | None = False) -> Dataset:
     """The data set of a run; it is loaded once and cached."""
     return _loaded(*_data_of(config), progress)
 
@@ -156,6 +156,6 @@ def _loaded(
     seed: int,
     train: int | None,
     validation: int | None,
-    progress: bool,
+    progress: bool | None,
 ) -> Dataset:  # a worker trains many groups on the same data
     return load(name, directory, image_size=image_size, seed=seed, progress=progress).part(train, validation, seed)

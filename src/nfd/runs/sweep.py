@@ -39,8 +39,9 @@ class Sweep:
         device: where the executor's workers compute. Another device changes numbers by rounding, and deferred weights
             are other draws of the same law.
         trackers: log every stored run. If one fails, you get a warning, and the next start logs what it missed.
-        progress: show a bar when stderr is a terminal, with the time left: predicted before training begins, from the
-            first steps of some networks, and corrected by the networks that were trained since.
+        progress: a bar when stderr is a terminal, with the time left: predicted before training begins, from the first
+            steps of some networks, and corrected by the networks that were trained since. True also prints a line every
+            half minute where it is none; False shows nothing.
 
     Raises:
         BlockingIOError: when another process drives a sweep in this directory.
@@ -60,7 +61,7 @@ class Sweep:
         *,
         device: str = "cpu",
         trackers: Sequence[Tracker] = (),
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> None:
         watching = check_several("trackers", trackers, "trackers")
         self.device = str(check_device(device))
@@ -160,7 +161,7 @@ def failure(broken: Sequence[Record], outcome: str) -> RuntimeError:
     """The error for runs that failed; where one did by a mistake of ours, it is no error of input, and shows where."""
     mistake = next((record for record in broken if record.trace is not None), None)
     lines = ((mistake or broken[0]).error or "no result").splitlines()
-    message = f"{outcome}: {lines[0]}. The rest is kept; start again to try them again."
+    message = f"{outcome}: {lines[0].rstrip('.')}. The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
     error = RuntimeError(message)

@@ -42,7 +42,7 @@ from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.self_scaled import check_nothing_said, defaults_of, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
-from nfd.scaling.tensors import check_not_parametrized, check_stored, parametrized, tensors
+from nfd.scaling.tensors import check_not_complex, check_not_parametrized, check_stored, parametrized, tensors
 from nfd.scaling.unbuilt import anatomy_by_base, is_unbuilt
 
 _CLIP = (
@@ -152,6 +152,7 @@ def plan(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_stored(model)
+    check_not_complex(model)
     usual_rule, usual_optimizer = defaults_of(model)
     rule = usual_rule if rule is None else rule
     chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)

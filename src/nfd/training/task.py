@@ -14,7 +14,7 @@ from torch import Tensor
 from nfd.core.errors import InputError, InputTypeError, check_callable
 from nfd.scaling.calls import batch_size, device_of, tensors_in
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
-from nfd.training.losses import MODELS_OWN, loss_named, loss_of
+from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of
 
 Pair = tuple[Any, Any]
 Batch = Pair | Mapping[str, Any]  # as users give them
@@ -61,7 +61,11 @@ class Task:
             check_callable("loss", loss, "a name or a function of what the model returns and the targets")
         judged = [] if eval_batches is None else pairs_of(eval_batches, "eval_batches")
         pairs = pairs_of(batches)
-        return cls(pairs, _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss, judged)
+        chosen = _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss
+        if chosen in (_DEFAULT, MODELS_OWN):
+            check_labels("batches", pairs)
+            check_labels("eval_batches", judged)
+        return cls(pairs, chosen, judged)
 
     @property
     def steps(self) -> int:
@@ -70,7 +74,7 @@ class Task:
 
     @cached_property
     def targets(self) -> int:
-        """How many class ids a training is shown, or samples where targets are no class ids."""
+        """How many class ids that count a training is shown, or samples where targets are no class ids."""
         return _targets(self.batches)
 
     @cached_property
@@ -113,9 +117,13 @@ class Task:
         """The same samples in the same order, in batches of another size.
 
         Raises:
-            ValueError: where the size does not divide the samples, or a tensor has no row for every sample.
+            ValueError: where the size does not divide the samples, a tensor has no row for every sample, or no label of
+                a batch counts.
         """
-        return replace(self, batches=cut(self.batches, size))
+        batches = cut(self.batches, size)
+        if self.loss in (_DEFAULT, MODELS_OWN):
+            check_labels(f"batches of {size} samples ", batches)
+        return replace(self, batches=batches)
 
     def on(self, device: torch.device) -> Task:
         """The same with its tensors on a device."""
@@ -130,6 +138,13 @@ class Task:
             for pair in pairs:
                 _add(digest, pair)
         return digest.hexdigest()
+
+
+def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
+    """ValueError for a batch of which no class id counts; ``argument`` is what messages call the batches."""
+    for step, (inputs, targets) in enumerate(pairs):
+        if (ids := _ids(inputs, targets)) is not None:
+            check_counts(f"{'labels' if targets is None else 'targets'} of {argument}[{step}]", ids)
 
 
 def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
@@ -149,11 +164,16 @@ def _targets(pairs: Sequence[Pair]) -> int:
 
 
 def _shown(inputs: Any, targets: Any) -> int:
-    """Class ids of a batch, or its samples where targets are none; without targets, the ids are those of ``labels``."""
+    """Class ids of a batch that count, or its samples where targets are none."""
+    ids = _ids(inputs, targets)
+    return batch_size(inputs) if ids is None else int((ids != IGNORED).sum())
+
+
+def _ids(inputs: Any, targets: Any) -> Tensor | None:
+    """The class ids of a batch, without targets those of ``labels``; None where there are none."""
     if targets is None and isinstance(inputs, Mapping):
         targets = inputs.get("labels")
-    ids = isinstance(targets, Tensor) and not targets.is_floating_point()
-    return targets.numel() if ids else batch_size(inputs)
+    return targets if isinstance(targets, Tensor) and not targets.is_floating_point() else None
 
 
 def _add(digest: blake2b, value: Any) -> None:

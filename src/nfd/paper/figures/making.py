@@ -14,7 +14,7 @@ from nfd.questions import Finding, data_settings
 from nfd.runs import RunConfig, dataset_of
 
 
-def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
+def dataset_for(config: FigureConfig, *, progress: bool | None = False) -> Dataset:
     """The data that a configuration names."""
     return dataset_of(RunConfig(**data_settings(config)), progress=progress)
 
