@@ -464,7 +464,7 @@ def test_a_prediction_that_takes_long_warns_before_it_trains(
 def test_the_signature_names_every_argument_and_no_default_that_is_of_one_form_alone() -> None:
     defaults = {name: p.default for name, p in inspect.signature(nfd.predict).parameters.items()}
     assert {"inputs", "eta_c", "make_model", "lr"} <= defaults.keys()
-    assert (defaults["progress"], defaults["seed"], defaults["eta_c"]) == (False, 0, 0.3)
+    assert (defaults["progress"], defaults["seed"], defaults["eta_c"]) == (None, 0, 0.3)
     assert {name for name, default in defaults.items() if default is ...} == {
         *("inputs", "targets", "batches", "make_model"),
         *("depth", "rule", "rtol", "device"),

@@ -440,7 +440,7 @@ def test_a_stopped_command_says_where_it_goes_on(
     [
         (["--optimizer", "adamw", "--resolution", "0.2"], "acts on every entry"),
         (["--width", "16"], "width must be above base_width=16"),
-        (["--rule", "ntk"], "Invalid choice"),
+        (["--rule", "ntk"], "--rule takes one of"),
         (["--memory", "1 KB"], "does not fit into memory"),
         (["--batch", "8"], "brings its own data"),
         (["--eta-c", "0.1"], "--eta-c"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, cast, get_origin
+from typing import TYPE_CHECKING, cast
 
 from nfd.core.errors import UsageError, nearest
 
@@ -59,36 +58,14 @@ def parsed(given: list[str]) -> Options:
         raise UsageError(f"there is no command {name!r}.{nearest(name, COMMANDS)} See nfd --help.")
     import tyro
 
-    kind = command(name).form(rest)
-    return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=separated(kind, rest))
+    from nfd.cli.words import read
+
+    whole = command(name)
+    kind = whole.form(rest)
+    words = read(kind, whole, f"nfd {name}", rest)
+    return tyro.cli(kind, prog=f"nfd {name}", default=kind.defaults(rest), args=words)
 
 
 def command(name: str) -> type[Options]:
     """The class of a command."""
     return cast("type[Options]", getattr(importlib.import_module(f"nfd.cli.{name}"), COMMANDS[name]))
-
-
-def separated(kind: type[Options], arguments: Sequence[str]) -> list[str]:
-    """``--widths 64,128,256`` as three numbers, ``--rules mup,depth-mup`` as two rules; elsewhere commas are text.
-
-    Values are separated where the setting is a list of numbers or of names; what a list of free texts holds
-    (``--where width=64,128``) stays whole.
-    """
-    lists = {f"--{name.replace('_', '-')}" for name, field in kind.model_fields.items() if _is_list(field.annotation)}
-    separate, open_list = list[str](), False
-    for argument in arguments:
-        option, sign, values = argument.partition("=")
-        if argument.startswith("--"):
-            open_list = option.replace("_", "-") in lists
-            separate += [option, *values.split(",")] if open_list and sign else [argument]
-        else:
-            separate += argument.split(",") if open_list and argument.strip(",") else [argument]
-    return separate
-
-
-def _is_list(annotation: Any) -> bool:
-    """Whether a setting is a tuple of numbers or of names to choose from."""
-    parts = getattr(annotation, "__args__", ())
-    if get_origin(annotation) is tuple:
-        return str not in parts
-    return any(_is_list(part) for part in parts)

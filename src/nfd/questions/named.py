@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from nfd.core.errors import InputError, ModelError, check_device, check_several, check_takes, first_line
+from nfd.core.errors import InputError, ModelError, check_device, check_several, check_takes, first_line, nearest
 from nfd.core.origin import import_users, is_ours
 from nfd.core.random import global_streams
 from nfd.data.load import load
@@ -31,7 +32,8 @@ def named(path: str, what: str) -> Any:
         module = import_users(module_name)
     except ModuleNotFoundError as error:
         here, plain = os.getcwd(), module_name.removesuffix(".py").replace(os.sep, ".")
-        hint = "" if plain == module_name else f" Name the module, not its file: {plain}:{name}."
+        near = nearest(module_name, [path.stem for path in Path(here).glob("*.py")])
+        hint = near if plain == module_name else f" Name the module, not its file: {plain}:{name}."
         raise InputError(
             f"{what}: there is no module {error.name!r} (looked for {path!r} from {here}).{hint}"
         ) from error
@@ -43,7 +45,7 @@ def named(path: str, what: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        raise InputError(f"{what}: module {module_name!r} has no {name!r}.") from None
+        raise InputError(f"{what}: module {module_name!r} has no {name!r}.{nearest(name, dir(module))}") from None
 
 
 def named_batches(path: str, what: str, seed: int, steps: int | None = None) -> Batches:

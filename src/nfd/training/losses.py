@@ -24,7 +24,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     counts = targets != IGNORED
     ids = targets.where(counts, 0).expand(outputs.shape[:-1]).unsqueeze(-1)
     losses = outputs.logsumexp(-1) - outputs.gather(-1, ids).squeeze(-1)
-    return losses.where(counts, 0.0).sum(-1) / counts.sum()
+    return losses.where(counts, 0.0).sum(-1) / counts.sum(-1)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:

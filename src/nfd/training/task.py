@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, check_callable
+from nfd.core.errors import InputError, InputTypeError, check_callable, check_takes
 from nfd.scaling.calls import batch_size, device_of, tensors_in
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
 from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of
@@ -59,6 +59,7 @@ class Task:
             loss_named(loss)
         else:
             check_callable("loss", loss, "a name or a function of what the model returns and the targets")
+            check_takes("loss", loss, "outputs", "targets")
         judged = [] if eval_batches is None else pairs_of(eval_batches, "eval_batches")
         pairs = pairs_of(batches)
         chosen = _with_targets(loss, [*pairs, *judged]) if isinstance(loss, str) else loss
