@@ -336,7 +336,6 @@ def test_commas_separate_the_values_of_lists_alone(tmp_path: Path, monkeypatch: 
     for name, given, expected in (
         ("transfer", "--widths 64,128 --rules mup,depth-mup", "--widths 64 128 --rules mup depth-mup"),
         ("transfer", "--widths=64,128 --out=1,2", "--widths 64 128 --out 1,2"),
-        ("transfer", "--held 1,2 --eta-c 0.1,2e-1 0.4", "--held 1,2 --eta-c 0.1 2e-1 0.4"),
         ("study", "--data-dir 1,2 --block-depths 2,4", "--data-dir 1,2 --block-depths 2 4"),
         ("study", "--block_depths 2,4 --out mup,depth-mup", "--block_depths 2 4 --out mup,depth-mup"),
         ("capacity", "out/1,2 --held-out 64,8", "out/1,2 --held-out 64 8"),
