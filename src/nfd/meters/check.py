@@ -31,7 +31,7 @@ from nfd.meters.job import Job
 from nfd.meters.looks import after, growth, of_stack, stacks_of
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.running import all_runs
-from nfd.meters.table import METERS, early, rows
+from nfd.meters.table import METERS, rows
 from nfd.meters.verdict import AXES, Axis
 from nfd.scaling.laws import check_optimizer, law_of, rate_for
 from nfd.scaling.rules import MAX_RATE
@@ -197,14 +197,10 @@ def _table(runs: list[Row], sizes: dict[str, list[int]], axis: Axis, seeds: int,
     """The rows of one axis, the steps of every meter below each other, and those of every stack of blocks."""
     rule, table, stacks = job.recipe.family.rule, list[Row](), stacks_of(runs)
     for step in job.looks:
-        seen = {stack: of_stack(runs, stack) for stack in stacks}
-        seen = seen if job.at is None else {stack: after(own, step) for stack, own in seen.items()}
-        found = [
-            row | ({"stack": stack} if stack else {})
-            for stack, own in seen.items()
-            for row in rows(own, sizes, axis, seeds, rule)
-        ]
-        table += [row | {"step": step} for row in early(found, step)]
+        for stack in stacks:
+            own = of_stack(runs, stack)
+            found = rows(own if job.at is None else after(own, step), sizes, axis, seeds, rule)
+            table += [row | ({"stack": stack} if stack else {}) | {"step": step} for row in found]
     return sorted(table, key=lambda row: (METERS.index(row["meter"]), stacks.index(row.get("stack", ""))))
 
 

@@ -74,11 +74,11 @@ class Job:
         return Built(member, seed, member.twin() if self.gia else None)
 
     def run(self, built: Built) -> Row:
-        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``start`` and
-        of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that
-        is looked at, ``readings``, the same with those of its blocks, as (step,
-        *``nfd.meters.readings.Reading``), ``noise``, that of its gradients, if asked for, and where it has several
-        stacks of blocks ``stacks``, the meters, ``unread``, ``start`` and ``first`` of every one, by its name."""
+        """Train it and measure it: its size and seed, its meters, ``events``, ``unread``, those of the ``start``,
+        ``rows``, the meters of the network and of its matrices after every step that is looked at, ``readings``, the
+        same with those of its blocks, as (step, *``nfd.meters.readings.Reading``), ``noise``, that of its gradients,
+        if asked for, and where it has several stacks of blocks ``stacks``, the meters, ``unread`` and ``start`` of
+        every one, by its name."""
         trial, noises = _Measurement(self, built.member), dict[str, GradientNoise]()
         losses = trial.trained()
         if math.isfinite(losses[-1]) and trial.stays_finite():
@@ -88,11 +88,9 @@ class Job:
             if self.noise:
                 noises = noise_of(built.member.module, built.member, self.recipe.task.value, self.batches)
         size = {"width": built.member.width, "depth": built.member.depth, "seed": built.seed}
-        start, first = trial.start.stream(), {} if trial.first is None else {"first": trial.first}
+        start = trial.start.stream()
         stacks = {
-            stack: {"unread": trial.start.unread[stack], "start": start.get(stack, {})}
-            | {name: own[stack] for name, own in first.items()}
-            | meters
+            stack: {"unread": trial.start.unread[stack], "start": start.get(stack, {})} | meters
             for stack, meters in trial.meters.items()
         }
         network, rows = stacks.pop(""), [size | row for row in trial.rows]
@@ -123,7 +121,6 @@ class _Measurement:
         self.start = Baseline(member, job.batches[0][0])
         self.events: list[Event] = []
         self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
-        self.first: dict[str, dict[str, float]] | None = None
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
@@ -167,8 +164,6 @@ class _Measurement:
         if not math.isfinite(row.loss):
             self._break(row.step, x)
             return
-        if row.step == 0 and steps > 1:
-            self.first = self.start.by_stack()
         if row.step + 1 in self.job.looks and row.step + 1 < steps:
             self.measure(row.step + 1)
         if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last

@@ -1,4 +1,4 @@
-"""A word for how a quantity changes along an axis: does it stay, collapse or grow?"""
+"""A word for how a quantity changes along an axis: does it stay, fall to a limit, collapse or grow?"""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Literal
 from torch import Tensor
 
 from nfd.core.statistics import Interval
-from nfd.meters.trend import Trend
 
-_SMALL, _CLEAR = 0.1, 0.25
-_LEAST, _LIKELY = 0.04, 0.25  # a limit's share of the square at the largest size
+_SMALL, _CLEAR = 0.15, 0.25
+_ROOT = -0.5  # the exponent of what adds up as independent parts do
+_OF_THE_FUNCTION = "function_update", "function_update_inner"
 THRESHOLDS = (
     f"STABLE: the interval lies within ±{_CLEAR}; COLLAPSES, GROWS: beyond ±{_SMALL}, the exponent beyond ±{_CLEAR}."
 )
 LIMITS = (
-    "A meter that tends to a limit, v^2 = a^2 + b^2/size, does not collapse: STABLE where the limit is significant, "
-    "UNCERTAIN where a power law fits as well."
+    f"LIMIT: the update of the function falls no faster than width^{_ROOT}, as in sound networks that are small: "
+    "no fault."
 )
 _MANY = 100  # seeds: beyond it more sizes help sooner
 
-Verdict = Literal["STABLE", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
+Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
 Axis = Literal["width", "depth"]
 AXES: tuple[Axis, ...] = ("width", "depth")
 Reason = Literal[
@@ -30,14 +30,10 @@ Reason = Literal[
     "training",  # it does not at the start, and does by training
     "flat",  # the interval holds zero
     "little",  # it does not, and is small
-    "limit",  # a limit is resolved
+    "limit",  # it falls no faster than what does not add up coherently
     "constant",  # one number in every network
     "noise",  # more seeds would settle it
     "edge",  # near the edge of a verdict
-    "early",  # what falls as n^-1/2 after few steps, while features move
-    "sizes",  # a limit as good as a power
-    "near",  # sizes too near each other to tell a trend from what small networks add
-    "steps",  # a limit at the first step, not resolved since
     "broken",  # zero or not finite in some networks
     "missing",  # in every network of some size
     "unread",  # the model does not show it
@@ -47,7 +43,7 @@ Reason = Literal[
 
 
 def verdict(slope: Interval) -> Verdict:
-    """``STABLE``: the 95 % interval lies within +-0.25. ``COLLAPSES``, ``GROWS``: it lies beyond -0.1 or +0.1 and the
+    """``STABLE``: the 95 % interval lies within +-0.25. ``COLLAPSES``, ``GROWS``: it lies beyond -0.15 or +0.15 and the
     slope beyond -0.25 or +0.25. Otherwise ``UNCERTAIN``."""
     if slope.low >= -_CLEAR and slope.high <= _CLEAR:
         return "STABLE"
@@ -58,36 +54,19 @@ def verdict(slope: Interval) -> Verdict:
     return "UNCERTAIN"
 
 
-def judged(now: Trend, first: Trend | None = None) -> tuple[Verdict, Reason]:
-    """The word for a trend, and why, from the trend at the end and, where training went on, after the first step.
+def judged(meter: str, axis: Axis, slope: Interval) -> tuple[Verdict, Reason]:
+    """The word for a meter's slope, and why.
 
-    By its slope as ``verdict`` says, but a quantity that comes to a limit above zero does not collapse. ``STABLE``,
-    too, is what falls as the law with a limit while the power law is refused, if by it the exponent at the largest size
-    lies within +-0.25. ``COLLAPSES`` needs a power law that refuses the limit, or a limit that is small beside what is
-    left at the largest size: its square below 1/4 by the best fit, the interval reaching down to 1/25 and not up to
-    0.8, where the exponent is still -0.1; and, unless the fall has become steeper since the first step, where networks
-    scatter least, no limit that was sure there.
+    The update of the function is ``v^2 = a^2 + b^2 / width``: a from what moves it alike, b from independent parts.
+    Small networks have the larger b, so that sound ones show exponents down to -1/2. A collapse of this update alone
+    would look alike over the sizes of a check; where features stop moving, ``inner_update`` tells.
     """
-    word = verdict(now.slope)
+    word = verdict(slope)
     if word == "STABLE":
-        return word, "flat" if now.slope.low <= 0 <= now.slope.high else "little"
-    if word == "GROWS" or now.slope.value > 0:
-        return word, "trend" if word == "GROWS" else "edge"
-    if now.limit_alone and now.limit.low > 0 and verdict(now.local) == "STABLE":
-        return "STABLE", "limit"
-    if word != "COLLAPSES":
-        return word, "edge"
-    if not now.power_alone and not _vanishes(now.limit):
-        return "UNCERTAIN", "sizes"
-    if first is not None and first.limit.low > _LEAST and not first.power_alone:
-        steeper = now.slope.value < first.slope.value - _SMALL
-        return (word, "trend") if steeper else ("UNCERTAIN", "steps")
-    return word, "trend"
-
-
-def _vanishes(limit: Interval) -> bool:
-    """Whether a limit may be zero, is small, and leaves an exponent beyond -0.1 at the largest size."""
-    return limit.low <= _LEAST and limit.value < _LIKELY and limit.high < 1 - 2 * _SMALL
+        return word, "flat" if slope.low <= 0 <= slope.high else "little"
+    if word == "COLLAPSES" and meter in _OF_THE_FUNCTION and axis == "width" and slope.high >= _ROOT:
+        return "LIMIT", "limit"
+    return word, "edge" if word == "UNCERTAIN" else "trend"
 
 
 def since(sizes: Sequence[int], values: Tensor) -> int:
