@@ -87,6 +87,7 @@ def paper(width: int, depth: int, **form: Any) -> nn.Module:
 MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "mlp": mlp,
     "gpt": gpt,
+    "noise": gpt,
     "plain": plain,
     "resnet1": paper,
     "resnet2": partial(paper, block="two-layer"),
@@ -152,10 +153,17 @@ class Case:
         return f"{self.model} {self.rule} {self.optimizer} {self.lr:g} {self.axis} {self.fault or 'sound'}"
 
     @property
+    def of_paper(self) -> bool:
+        """Whether it is a network of ``nfd.nets``."""
+        return self.model.startswith("resnet")
+
+    @property
     def sizes(self) -> list[int]:
         """Those that are trained."""
-        first, most = (2, 64 if self.model.startswith("resnet") else 32) if self.axis == "depth" else (16, 512)
-        most = 256 if (self.model, self.axis) == ("gpt", "width") else most
+        if self.axis == "depth":
+            first, most = 2, 64 if self.of_paper else 32
+        else:
+            first, most = 16, 256 if self.model in ("gpt", "noise") else 512
         return [first * 2**k for k in range((most // first).bit_length())]
 
     def train(self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT) -> list[Row]:
@@ -167,9 +175,9 @@ class Case:
             make_optimizer = lazy
         own = list(sizes) or self.sizes
         widths, depths = (own, [_DEPTH]) if self.axis == "width" else ([_WIDTH], own)
-        batches = text() if self.model == "gpt" else images(64 if self.model.startswith("resnet") else 32)
+        data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
         found = nfd.check(
-            MODELS[self.model], widths, depths, batches, self.rule, self.optimizer, lr=self.lr, seeds=seeds, at=at,
+            MODELS[self.model], widths, depths, data(), self.rule, self.optimizer, lr=self.lr, seeds=seeds, at=at,
             make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None,
         )  # fmt: skip
         begun = [{name: run[name] for name in ("start", "unread")} for run in found.runs]
@@ -184,13 +192,23 @@ def images(size: int) -> Batches:
     return list(zip(x, y, strict=True))
 
 
+_WINDOWS, _LENGTH = 8, 16  # of a batch, in bytes
+
+
 @cache
-def text(size: int = 8, length: int = 16) -> Batches:
+def noise() -> Batches:
+    """Random tokens."""
+    ids = torch.randint(0, _BYTES, (AT[-1], _WINDOWS, _LENGTH + 1), generator=torch.Generator().manual_seed(0))
+    return [(w[:, :-1], w[:, 1:]) for w in ids]
+
+
+@cache
+def text() -> Batches:
     """Windows of Python's own source, and the bytes after them."""
     source = b"".join(path.read_bytes() for path in sorted(Path(json.__file__).parent.glob("*.py")))
     ids = torch.tensor([byte % _BYTES for byte in source])
-    starts = torch.randint(0, len(ids) - length - 1, (AT[-1], size), generator=torch.Generator().manual_seed(0))
-    windows = ids[starts[:, :, None] + torch.arange(length + 1)]
+    starts = torch.randint(0, len(ids) - _LENGTH - 1, (AT[-1], _WINDOWS), generator=torch.Generator().manual_seed(0))
+    windows = ids[starts[:, :, None] + torch.arange(_LENGTH + 1)]
     return [(w[:, :-1], w[:, 1:]) for w in windows]
 
 
@@ -205,6 +223,7 @@ CASES = (
     Case("gpt", "complete-p", "adamw", 3e-3, "width"),
     Case("gpt", "complete-p", "adamw", 1e-2, "width"),
     Case("gpt", "complete-p", "sgd", 0.3, "width"),
+    Case("noise", "complete-p", "adamw", 3e-3, "width"),
     Case("plain", "mup", "adamw", 3e-3, "width"),
     Case("plain", "mup", "sgd", 0.1, "width"),
     Case("resnet1", "depth-mup", "sgd", 0.1, "width"),
