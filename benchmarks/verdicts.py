@@ -390,6 +390,25 @@ def by_threshold(tables: Tables) -> list[Row]:
     return table
 
 
+def by_kind(tables: Tables) -> list[Row]:
+    """A row per kind of model: how often its checks are wrong after every step, at a factor of 8 and three seeds."""
+    kinds: dict[str, Callable[[Case], bool]] = {
+        "sound, in width": lambda case: not case.fault and case.axis == "width",
+        "sound, in depth": lambda case: not case.fault and case.axis == "depth",
+        "inner layers collapse with depth": lambda case: case.fault == "collapse",
+        "no factor of depth": lambda case: case.fault == "branch",
+        "no factor of width": lambda case: case.fault == "width",
+        "one forgotten rate": lambda case: case.fault in FORGOTTEN,
+        "features stop moving with width": lambda case: case.fault == "lazy",
+    }
+    table = []
+    for kind, belongs in kinds.items():
+        own = [case for case in tables.networks if belongs(case)]
+        looks = {f"wrong, {step} steps": percent(tables.wrong(own, steps=[step])) for step in AT}
+        table.append({"kind": kind, "cases": len(own)} | looks)
+    return table
+
+
 def by_case(tables: Tables) -> list[Row]:
     """A row per case that is wrong more than once in 20, at a factor of 8 and three seeds."""
     found = {case: tables.wrong([case]).value for case in tables.networks}
@@ -403,7 +422,12 @@ def by_case(tables: Tables) -> list[Row]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     found = Tables(bank(Path(sys.argv[1])))
-    made = {"situations": by_situation(found), "thresholds": by_threshold(found), "cases": by_case(found)}
+    made = {
+        "situations": by_situation(found),
+        "kinds": by_kind(found),
+        "thresholds": by_threshold(found),
+        "cases": by_case(found),
+    }
     for shown in made.values():
         print(markdown(shown), end="\n\n")
     page = Path(__file__).parents[1] / "docs/verdicts.md"

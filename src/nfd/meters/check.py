@@ -72,7 +72,8 @@ def check(
     Small networks of every width and depth are trained for a few steps. Meters of their updates are then fitted by a
     power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
     networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
-    interval, a cause and a remedy.
+    interval, the size of the change, a cause and a remedy. Over sizes that span a factor of 8 and with three seeds, few
+    checks of sound models find a fault, and few of broken ones find none (docs/verdicts.md).
 
     Meters are read on the inputs of the first batch, after the last step:
 
@@ -123,8 +124,8 @@ def check(
 
     Returns:
         A ``Check``: print it for the table. Verdicts per meter and axis are ``STABLE``, ``COLLAPSES``, ``GROWS``,
-        ``UNCERTAIN`` or ``NOT MEASURED`` (``nfd.meters.verdict``). Slopes are pooled over seeds and the sizes of the
-        other axis.
+        ``LIMIT`` (the function's update falls with width no faster than in sound networks), ``UNCERTAIN`` or
+        ``NOT MEASURED`` (``nfd.meters.verdict``). Slopes are pooled over seeds and the sizes of the other axis.
 
     Raises:
         ValueError, TypeError: naming the argument; also if two seeds give the same network, since intervals come from
