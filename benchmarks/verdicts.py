@@ -35,7 +35,7 @@ from nfd.meters.table import rows
 from nfd.meters.verdict import Axis
 
 AT, SEEDS = (3, 10, 60), 8
-FACTORS, FEWER = (4, 8, 16), (2, 3, 4)  # of sizes; of seeds
+FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds
 _CLASSES, _BYTES = 10, 97  # outputs
 _DEPTH, _WIDTH, _HEAD = 3, 64, 16  # where the other axis is checked; of attention
 Batches = list[tuple[Tensor, Tensor]]

@@ -78,19 +78,22 @@ def test_the_share_of_inner_layers_is_what_resetting_them_undoes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "word"),
+    ("value", "low", "high", "span", "word"),
     [
-        (0.0, -0.2, 0.25, "STABLE"),
-        (-0.24, -0.25, -0.2, "STABLE"),
-        (-0.5, -0.6, -0.4, "COLLAPSES"),
-        (-0.3, -0.5, -0.05, "UNCERTAIN"),
-        (0.5, 0.4, 0.6, "GROWS"),
-        (0.24, 0.11, 0.37, "UNCERTAIN"),
-        (math.nan, math.nan, math.nan, "UNCERTAIN"),
+        (0.0, -0.2, 0.25, 8, "STABLE"),
+        (-0.24, -0.25, -0.2, 8, "STABLE"),
+        (-0.5, -0.6, -0.4, 8, "COLLAPSES"),
+        (-0.5, -0.6, -0.4, 2, "COLLAPSES"),
+        (-0.5, -0.76, -0.24, 4, "COLLAPSES"),
+        (-0.5, -0.76, -0.24, 2, "UNCERTAIN"),  # sure to fall by 15 % alone
+        (-0.3, -0.5, -0.1, 8, "UNCERTAIN"),
+        (0.5, 0.4, 0.6, 8, "GROWS"),
+        (0.24, 0.16, 0.32, 8, "UNCERTAIN"),
+        (math.nan, math.nan, math.nan, 8, "UNCERTAIN"),
     ],
 )
-def test_verdicts(value: float, low: float, high: float, word: str) -> None:
-    assert verdict(Interval(value, 0.0, low, high)) == word
+def test_verdicts(value: float, low: float, high: float, span: float, word: str) -> None:
+    assert verdict(Interval(value, 0.0, low, high), span) == word
 
 
 def test_intervals_are_those_of_students_t_for_a_mean() -> None:

@@ -103,14 +103,19 @@ def _judged(
     if {int(s) for s in size} != set(sizes):
         text = "zero or not finite in every network of some size."
         return _row(meter, axis, slope, "UNCERTAIN", "missing", text)
-    word, reason = judged(meter, axis, slope)
-    more = None
+    span, more = sizes[-1] / sizes[0], None
+    word, reason = judged(meter, axis, slope, span)
     if word == "UNCERTAIN" and len(value) < runs:
         reason = "broken"
     elif reason == "edge":
-        more = seeds_needed(slope, seeds)
+        more = seeds_needed(slope, seeds, span)
         reason = "noise" if more else "edge"
-    if word == "GROWS" and before is not None and bool(before.usable.all()) and verdict(before.slope()) != "GROWS":
+    if (
+        word == "GROWS"
+        and before is not None
+        and bool(before.usable.all())
+        and verdict(before.slope(), span) != "GROWS"
+    ):
         reason = "training"
     start = None
     if word in ("COLLAPSES", "GROWS"):
