@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract import common
 from tests.contract.common import ResidualMLP, batches, run
 
 import nfd
@@ -86,7 +87,7 @@ def trained(family: nfd.ConstructedFamily, width: int, seed: int) -> list[float]
 MODULE = """
 import torch
 import nfd
-from tests.contract.common import ResidualMLP, batches
+from common import ResidualMLP, batches
 
 def resnet(width, depth):
     return nfd.ResNet(64, 10, width, depth, seed=int(torch.randint(1000, ())))
@@ -106,6 +107,7 @@ WORDS = {
 @pytest.mark.parametrize(("model", "default"), [("ResidualMLP", OWN), ("resnet", PAPERS)])
 def test_the_shell_has_them_as_well(command: str, model: str, default: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "common.py").write_text(Path(common.__file__).read_text())
     ended = run(command, f"mine:{model}", *WORDS[command], "--out", "out", folder=tmp_path)
     assert ended.returncode in (0, 1), ended.stderr
     result = (tmp_path / "out" / "result.json").read_text()

@@ -130,6 +130,24 @@ def test_a_plan_takes_the_names_of_compiled_and_wrapped_models() -> None:
     assert all(plan.rate(name) in rates for name, _ in model.named_parameters())
 
 
+def test_a_check_leaves_the_compiler_on() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # networks are trained two at a time
+    torch.compile(nn.Linear(1, 1), backend="eager")  # loads the compiler
+    try:
+        nfd.check(ResidualMLP, [8, 16, 32], [2], batches=batches(3, 8), seeds=3)
+    finally:
+        torch.set_num_threads(threads)
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        compiled.append(graph)
+        return graph
+
+    torch.compile(nn.Linear(3, 3), backend=backend)(torch.ones(2, 3))
+    assert compiled
+
+
 class Holding(nn.Module):
     """Modules whose own name is that of a wrapper."""
 

@@ -16,7 +16,7 @@ from nfd.core.progress import Bar
 from nfd.core.random import derive, global_state, global_streams
 from nfd.core.tables import Row
 from nfd.meters.job import Built, Job
-from nfd.scaling.calls import attention_by_parts
+from nfd.scaling.calls import as_written, attention_by_parts
 from nfd.training.blame import blaming_the_model
 
 _MOST_AT_A_TIME = 8  # networks; each is in memory three times
@@ -40,7 +40,8 @@ def all_runs(job: Job, wanted: Sequence[Which], shown: Bar) -> tuple[list[Row], 
         for width, depth, _ in trained:
             shown.advance(width * depth)
 
-    with global_streams(devices=job.devices), attention_by_parts():
+    # Set here, for all threads: each would find the others' settings and leave them behind.
+    with global_streams(devices=job.devices), attention_by_parts(), as_written():
         trained, draws, alone = _alone(job, smallest, starts)
         kept({smallest: trained})
         at_a_time = min(most, _MOST_AT_A_TIME)
