@@ -60,6 +60,8 @@ WHY = {
     "distance of pairs": "As for the distance of two groups.",
     "exponent of a distance in width": "An exponent is fitted only where all distances differ from zero by their own "
     "intervals; with three replicates that selects draws with little scatter.",
+    "law of size: a": "Terms of second order that cancel most of the first order at the smallest size, and that noise "
+    "hides, are drawn towards zero; what they may be is known with the noise of the first order.",
     "exponent of a kurtosis": "The variance of a variance from 50 draws is itself hardly known; the claim uses 1,000 "
     "draws and more.",
 }

@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sphinx.application import Sphinx
-
 import nfd
-from nfd.report.explore import explore_page, stored
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
@@ -39,12 +36,3 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False
-
-
-def setup(app: Sphinx) -> None:
-    """Put the page of ``nfd explore`` beside the others."""
-
-    def write(app: Sphinx, failure: Exception | None) -> None:
-        (Path(app.outdir) / "explore.html").write_text(explore_page(stored()), encoding="utf-8")
-
-    app.connect("build-finished", write)

@@ -27,7 +27,8 @@ Compare your own check with these eight checks of networks whose scaling is know
 Words and symbols are in the [glossary](glossary.md).
 
 *Made by `python examples/checks.py`. Every table is the output of `print(nfd.check(...))`. Exponents are log-log slopes
-with 95 % intervals over seeds and sizes; meters are defined in `nfd.meters.updates`.*
+with 95 % intervals over seeds and sizes; meters are defined in `nfd.meters.updates`. [How often a check is
+wrong](verdicts.md) was measured.*
 
 {sections}
 """
@@ -47,8 +48,8 @@ CASES = {
     "The two-layer network under Adam, inner rate L^0": "The same trade-off as Eq. 8 under SGD.",
     "GPT-2 under AdamW, mup": (
         "With depth the updates grow, since every block adds its own update to the stream. With width they are nearly "
-        "constant. One exception, function_update_inner, stays undecided after ten steps. The data are the source "
-        "text of Python's json package, as bytes."
+        "constant. One exception, function_update_inner, falls to a limit. The data are the source text of Python's "
+        "json package, as bytes."
     ),
     "GPT-2 under AdamW, complete-p": "With the same text and rate, no meter collapses or grows with depth.",
     "A broken parameterisation: standard rates on residual blocks of plain linear layers": (

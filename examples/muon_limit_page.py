@@ -21,7 +21,13 @@ from nfd.scaling.rules import rule_named
 
 NUMBERS, PAGE = Path("docs/muon.json"), Path("docs/muon.md")
 RULES = (*STARTS, "depth-mup-inner", "mup")
-MOVES = {"STABLE": "stays", "COLLAPSES": "falls", "GROWS": "rises", "UNCERTAIN": "undecided"}
+MOVES = {
+    "STABLE": "stays",
+    "LIMIT": "falls to a limit",
+    "COLLAPSES": "falls",
+    "GROWS": "rises",
+    "UNCERTAIN": "undecided",
+}
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------

@@ -11,9 +11,7 @@ import numpy as np
 
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
-from nfd.paper.runs import grid
-from nfd.paper.runs import RunConfig
-from nfd.paper.runs import looks
+from nfd.paper.runs import RunConfig, grid, looks
 from nfd.store.rows import Record
 
 SEEDS = [0, 1, 2, 3]

@@ -26,7 +26,6 @@ ALONE = (
     "python -c 'import nfd; [getattr(nfd, name) for name in nfd.__all__]'",
 )
 EXTRAS = {  # what runs with it, and fails without it
-    "gpytorch": "python -c 'import nfd.limits.gpytorch_kernel'",
     "parquet": "nfd runs sweep --out table && test -s table/runs.parquet",
     "ray": "nfd sweep grid.toml --out ray --executor ray",
     "tensorboard": f"{SWEEP} tensorboard --track tensorboard",

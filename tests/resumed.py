@@ -16,10 +16,10 @@ import nfd
 
 STEPS, HALF = 8, 4
 CASES: dict[str, tuple[Any, str, float | None]] = {  # weights, optimizer, resolution
-    "structured-sgd": ("structured", "sgd", None),
+    "structured-sgd": ("structured", "sgd", 0.1),
     "structured-muon": ("structured", "muon", None),
-    "deferred-sgd": ("deferred", "sgd", None),
-    "deferred-muon": ("deferred", "muon", 0.3),
+    "deferred-sgd": ("deferred", "sgd", 0.3),
+    "deferred-muon": ("deferred", "muon", None),
     "deferred-shampoo": ("deferred", "shampoo", None),
 }
 

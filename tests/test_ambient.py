@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nfd.questions.kernel_fit import KernelFit
 from PIL import Image
 from torch import Tensor, nn
 
@@ -21,13 +22,11 @@ import nfd
 from nfd.core.ambient import undisturbed
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
-from nfd.paper.data.load import load
 from nfd.limits.function_space import kernel_facts
-from nfd.questions.kernel_fit import KernelFit
-from nfd.paper.study import Study
-from nfd.paper.runs import train_group
-from nfd.paper.runs import RunConfig
+from nfd.paper.data.load import load
+from nfd.paper.runs import RunConfig, train_group
 from nfd.paper.settings import KernelConfig, StudyConfig
+from nfd.paper.study import Study
 
 X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (3, 4), generator=torch.Generator().manual_seed(1))
@@ -120,12 +119,6 @@ def trained(**settings: Any) -> Any:
     return [record.status, record.metrics, record.curves]
 
 
-@lru_cache
-def learnable() -> Any:
-    """A kernel of GPyTorch: its parameters are made in the surroundings that it is made in, as those of any module."""
-    return pytest.importorskip("nfd.limits.gpytorch_kernel").InfiniteDepthKernel(activation="identity")
-
-
 def regression() -> Any:
     fit = KernelFit(KernelConfig(train=12, test=6, activation="identity"))
     return [fit.x, fit.score(0.5), fit.gram(0.5)]
@@ -161,7 +154,6 @@ COMPUTATIONS: dict[str, Callable[[], Any]] = {
     "solve_nfd": lambda: nfd.solve_nfd(ROWS, ROWS[:, 0], grid=4, particles=64, replicates=2),
     "kernel": lambda: [nfd.kernel(ROWS, depth=3), nfd.kernel(ROWS.numpy(), depth=3)],
     "InfiniteDepthKernel": gaussian,
-    "GPyTorch's kernel": lambda: [*learnable().value(ROWS[:3], None, 0.5, False), learnable()(ROWS[:3]).to_dense()],
     "kernel fit": regression,
     "facts of a kernel": lambda: kernel_facts("identity"),
     "digits": lambda: parts(digits(1)),

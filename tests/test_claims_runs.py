@@ -20,8 +20,7 @@ from nfd.paper.claims import blocks, convergence, independence, shape, spectra
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
-from nfd.paper.runs import RunConfig
-from nfd.paper.runs import looks
+from nfd.paper.runs import RunConfig, looks
 
 CLAIMS = {claim.id: claim for module in (shape, convergence, independence, blocks, spectra) for claim in module.CLAIMS}
 PROGRESS = math.log(10) - 1.0  # of networks whose loss is 1

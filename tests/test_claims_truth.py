@@ -24,7 +24,6 @@ from nfd.core.statistics import Interval, mean
 from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.limits.kernel import kernel
-from nfd.paper.start import at_start
 from nfd.nets.resnet import ResNet
 from nfd.nets.sgd import SGD
 from nfd.paper import distances, two_limits
@@ -47,6 +46,7 @@ from nfd.paper.claims import (
 from nfd.paper.claims import blocks as blocks_of_runs
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.table import CLAIMS as EVERY
+from nfd.paper.start import at_start
 from nfd.paper.two_limits import ETA_C
 
 MODULES = (backward, first_step, forward, identities, kernels, limit, post_activation, regimes, two_layer)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import platform
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
 
-from nfd.core import machine
 from nfd.core.activations import ACTIVATIONS, activation
 from nfd.core.errors import check_choice, check_count, check_depth, check_finite, check_flag, check_real
 from nfd.core.quadrature import gaussian_mean
@@ -197,40 +193,3 @@ def test_flags_are_true_or_false() -> None:
     for wrong in (1, "True", None, np.array([True, False]), np.array([True])):
         with pytest.raises(TypeError, match="gia must be True or False"):
             check_flag("gia", wrong)
-
-
-# ---- the process ------------------------------------------------------------------------------------------------
-
-FAULTS = """
-import resource
-from nfd.core.machine import keep_freed_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
-        b"x" * 2**26
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-given_back = faults()
-print(keep_freed_memory())
-faults()
-print(given_back > 10 * faults())
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators decide for themselves")
-def test_memory_that_is_freed_is_kept_and_used_again() -> None:
-    """Its pages are not given back to the system, and so need not come back one by one."""
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "True"]
-
-
-@pytest.mark.parametrize(("system", "set_by_user"), [("linux", True), ("win32", False)])
-def test_an_allocator_that_is_set_by_the_user_or_is_not_glibc_is_left_alone(
-    system: str, set_by_user: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine.sys, "platform", system)
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: pytest.fail("the allocator was asked"))
-    if set_by_user:
-        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "134217728")
-    assert machine.keep_freed_memory.__wrapped__() is False

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nfd.data.describe import description
+from nfd.data.sheet import contact_sheet
 from PIL import Image
 from sklearn.datasets import load_digits
 from tests.waiting import PATIENCE
@@ -22,13 +24,11 @@ from tests.waiting import PATIENCE
 from nfd.core.errors import check_choice
 from nfd.data import cifar10 as reader
 from nfd.data import images as folders
-from nfd.paper.data.cifar10 import cifar10
 from nfd.data.dataset import Dataset, Images
-from nfd.data.describe import description
 from nfd.data.digits import _shipped, digits
+from nfd.paper.data.cifar10 import cifar10
 from nfd.paper.data.images import image_folders
 from nfd.paper.data.load import load
-from nfd.data.sheet import contact_sheet
 
 FILES = (*reader.TRAIN, reader.TEST)
 

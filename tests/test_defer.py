@@ -265,7 +265,7 @@ def test_a_weight_that_is_not_stored_shows_its_shape_and_refuses_to_be_read() ->
     up = model.get_submodule("blocks.0.up")
     assert tuple(up.weight.shape) == (32, 16)
     assert (up.weight.dtype, up.weight.device.type, up.weight.requires_grad) == (F64, "cpu", True)
-    with pytest.raises(RuntimeError, match="linear was given a weight that is not stored"):
+    with pytest.raises(RuntimeError, match="linear was asked of a weight that is not stored"):
         nn.functional.linear(torch.zeros(2, 16, dtype=F64), up.weight)  # type: ignore[arg-type]
 
 
@@ -412,7 +412,7 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'embed\.weight', whose initial values no plan restores"):
         nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
     plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base_width=8, sample=torch.zeros(2, 5))
-    with pytest.raises(ValueError, match=r"optimizer='adamw' acts on every entry.*nfd capacity"):
+    with pytest.raises(ValueError, match=r"optimizer='adamw' acts on every entry"):
         nfd.defer(Residual(16, 2), plan)
     with pytest.raises(ValueError, match="feedback='independent'"):
         nfd.store_weights(nn.Sequential(nfd.StructuredLinear(4, 4, feedback="independent")))

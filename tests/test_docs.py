@@ -66,7 +66,7 @@ NOT_RUN = {
     "nfd transfer watched_run:make_model": "the example runs it, tests/test_examples.py",
     "nfd check watched_run:make_model": "as above",
     "nfd plan watched_run:make_model": "as above",
-    "nfd sweep width=64 depth=4,8,16,32": "half a minute; docs/howto/explore.md runs a smaller one",
+    "nfd sweep width=64 depth=4,8,16,32": "half a minute; docs/sweeps.md says what it makes",
     "nfd sweep width=64 depth=32": "as above",
     "nfd transfer --rules depth-mup depth-mup-inner --block two-layer --widths 64": "half a minute; README runs others",
     "nfd figure all --size paper --device cuda --out out/paper": "needs a GPU, and hours of it",

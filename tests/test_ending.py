@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from nfd import __version__
-from nfd.cli.commands import COMMANDS, command, separated
+from nfd.cli.commands import COMMANDS, command
 from nfd.cli.main import main
 from nfd.cli.streams import Surviving
+from nfd.cli.words import read
 from nfd.core.errors import InputError, StateError, described, trace_of
 
 # A command, what it is given, the function of ours in which it is broken, and a file that it writes.
@@ -335,11 +336,10 @@ def test_commas_separate_the_values_of_lists_alone(tmp_path: Path, monkeypatch: 
     assert json.loads((tmp_path / "1,2" / "result.json").read_text())["command"] == "nfd kernel facts --out 1,2"
     for name, given, expected in (
         ("transfer", "--widths 64,128 --rules mup,depth-mup", "--widths 64 128 --rules mup depth-mup"),
-        ("transfer", "--widths=64,128 --out=1,2", "--widths 64 128 --out=1,2"),
-        ("transfer", "--held 1,2 --eta-c 0.1,2e-1 0.4", "--held 1,2 --eta-c 0.1 2e-1 0.4"),
+        ("transfer", "--widths=64,128 --out=1,2", "--widths 64 128 --out 1,2"),
         ("study", "--data-dir 1,2 --block-depths 2,4", "--data-dir 1,2 --block-depths 2 4"),
         ("study", "--block_depths 2,4 --out mup,depth-mup", "--block_depths 2 4 --out mup,depth-mup"),
         ("capacity", "out/1,2 --held-out 64,8", "out/1,2 --held-out 64 8"),
         ("runs", "1,2 --where width=64,128 rule=mup", "1,2 --where width=64,128 rule=mup"),
     ):
-        assert separated(command(name), given.split()) == expected.split()
+        assert read(command(name), command(name), f"nfd {name}", given.split()) == expected.split()

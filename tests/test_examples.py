@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from nbclient import NotebookClient
+from nfd.training.recipe import Recipe
 from tests.handmade import Answer, made, noise
 from tests.waiting import PATIENCE
 
@@ -29,7 +30,6 @@ import nfd
 from nfd.core.statistics import Interval, mean
 from nfd.data.digits import digits
 from nfd.paper.runs import RunConfig
-from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -451,6 +451,7 @@ def test_what_the_page_says_of_the_wide_gpt_is_in_its_table(monkeypatch: pytest.
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
+@pytest.mark.filterwarnings("ignore:Layers with resolution=0.2")  # as its page says
 def test_a_wide_gpt_trains_as_the_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     """Two draws of one model: apart by less than half of what they learn."""
     main = runpy.run_path(str(EXAMPLES / "wide_gpt.py"))["main"]

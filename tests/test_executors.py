@@ -24,11 +24,11 @@ from tests.models import Residual
 from tests.waiting import FOREVER, INTERRUPTIBLE, PATIENCE, children, wait_for, wait_for_the_end_of
 
 import nfd
+from nfd.paper.settings import StudyConfig
 from nfd.paper.study import Study
 from nfd.runs.executors import Executor, Outcome, executor_named
 from nfd.runs.executors.messages import packed, unpacked
 from nfd.runs.executors.processes import Processes
-from nfd.paper.settings import StudyConfig
 
 ROOT = Path(__file__).parents[1]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "src")])

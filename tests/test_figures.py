@@ -37,10 +37,9 @@ from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
+from nfd.paper.runs import RunConfig, looks
 from nfd.questions.finding import Finding, slope_row
-from nfd.paper.runs import RunConfig
 from nfd.runs.sweep import Sweep
-from nfd.paper.runs import looks
 from nfd.store.rows import Record
 
 ROOT = Path(__file__).parents[1]

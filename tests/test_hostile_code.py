@@ -70,8 +70,6 @@ def test_no_module_can_run_data_as_code_or_reach_a_network() -> None:
     found = {str(path.relative_to(SOURCE)): list(faults(path.read_text(encoding="utf-8"))) for path in modules}
     assert {path: problems for path, problems in found.items() if problems} == {
         WIRE: ["import cloudpickle"],
-        "cli/explore.py": ["import webbrowser"],  # opens the file that it has written
-        "core/machine.py": ["import ctypes"],  # asks glibc's allocator to keep memory
     }
 
 

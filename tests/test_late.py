@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from nfd.runs.model_settings import CheckConfig
 from tests.models import ConvNet, Residual, Transformer
 from torch import Tensor, nn
 
@@ -20,7 +21,6 @@ from nfd.meters.looks import growth
 from nfd.meters.matrices import alignment
 from nfd.meters.outcome import Check
 from nfd.questions.late_findings import late_findings
-from nfd.runs.model_settings import CheckConfig
 from nfd.scaling.laws import law_of
 from nfd.scaling.tensors import tensors
 

@@ -202,8 +202,8 @@ def test_a_drift_is_found_whatever_the_unit_of_the_loss(drift: float, scale: flo
     assert math.isnan(transfer.drift("logged", "depth").value)
     assert transfer.verdict("logged") == "UNCERTAIN"
     assert math.isnan(transfer.regret("logged").value)
-    assert {row["quantity"] for row in transfer.table} == {"best lr", "drift per doubling of width"}
-    assert "drift per doubling of width" in str(transfer)
+    assert {row["quantity"] for row in transfer.table} == {"best lr", "best loss", "drift per doubling of width"}
+    assert "logged: drift" in str(transfer)
 
 
 def test_one_seed_gives_no_interval_of_a_rate_and_a_wider_one_of_the_drift() -> None:

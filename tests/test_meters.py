@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from nfd.families.constructed import member_of
 from scipy import stats
 
 import nfd
 from nfd.core.statistics import Interval, interval, log_slope, squared_size, stderr
-from nfd.families.constructed import member_of
-from nfd.paper.spectra import Spectra, WatchedNetwork
-from nfd.paper.start import at_start
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict
 from nfd.nets.resnet import ResNet
-from nfd.paper.runs import dataset_of, train_group
-from nfd.paper.runs import RunConfig
-from nfd.paper.runs import member
+from nfd.paper.runs import RunConfig, dataset_of, member, train_group
+from nfd.paper.spectra import Spectra, WatchedNetwork
+from nfd.paper.start import at_start
 
 
 def updates(net: ResNet, start: ResNet, x: torch.Tensor) -> dict[str, float]:
@@ -78,19 +76,22 @@ def test_the_share_of_inner_layers_is_what_resetting_them_undoes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "word"),
+    ("value", "low", "high", "span", "word"),
     [
-        (0.0, -0.2, 0.25, "STABLE"),
-        (-0.24, -0.25, -0.2, "STABLE"),
-        (-0.5, -0.6, -0.4, "COLLAPSES"),
-        (-0.3, -0.5, -0.05, "UNCERTAIN"),
-        (0.5, 0.4, 0.6, "GROWS"),
-        (0.24, 0.11, 0.37, "UNCERTAIN"),
-        (math.nan, math.nan, math.nan, "UNCERTAIN"),
+        (0.0, -0.2, 0.25, 8, "STABLE"),
+        (-0.24, -0.25, -0.2, 8, "STABLE"),
+        (-0.5, -0.6, -0.4, 8, "COLLAPSES"),
+        (-0.5, -0.6, -0.4, 2, "COLLAPSES"),
+        (-0.5, -0.76, -0.24, 4, "COLLAPSES"),
+        (-0.5, -0.76, -0.24, 2, "UNCERTAIN"),  # sure to fall by 15 % alone
+        (-0.3, -0.5, -0.1, 8, "UNCERTAIN"),
+        (0.5, 0.4, 0.6, 8, "GROWS"),
+        (0.24, 0.16, 0.32, 8, "UNCERTAIN"),
+        (math.nan, math.nan, math.nan, 8, "UNCERTAIN"),
     ],
 )
-def test_verdicts(value: float, low: float, high: float, word: str) -> None:
-    assert verdict(Interval(value, 0.0, low, high)) == word
+def test_verdicts(value: float, low: float, high: float, span: float, word: str) -> None:
+    assert verdict(Interval(value, 0.0, low, high), span) == word
 
 
 def test_intervals_are_those_of_students_t_for_a_mean() -> None:

@@ -12,21 +12,21 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
+from nfd.families.constructed import ConstructedFamily
+from nfd.questions.named import telling_of_pixels
+from nfd.questions.sweep_settings import ModelCapacityConfig
+from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
+from nfd.runs.trials import Trial
+from nfd.training.recipe import Recipe
+from nfd.training.tensors import TensorTask
 from tests.models import Transformer
 from torch import Tensor, nn
 
 import nfd
 from nfd.core.errors import ModelError
-from nfd.families.constructed import ConstructedFamily
 from nfd.questions import model_sweeps, prediction
-from nfd.questions.named import telling_of_pixels
-from nfd.questions.sweep_settings import ModelCapacityConfig
-from nfd.runs.model_settings import CheckConfig, ModelPredictConfig
-from nfd.runs.trials import Trial
 from nfd.training.losses import loss_of
-from nfd.training.recipe import Recipe
 from nfd.training.task import Task
-from nfd.training.tensors import TensorTask
 from nfd.training.together import together
 
 IDS = torch.randint(0, 11, (4, 6, 8), generator=torch.Generator().manual_seed(0))

@@ -16,6 +16,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from nfd.limits.cost import Storage, widest, within
+from nfd.limits.problem import problem
+from nfd.limits.sampler import Sampler
 from torch import Tensor
 
 import nfd
@@ -25,10 +28,7 @@ from nfd.core.names import NetworkWeights, WideRuleName
 from nfd.core.statistics import mean
 from nfd.data.digits import digits
 from nfd.limits import networks
-from nfd.limits.cost import Storage, widest, within
 from nfd.limits.loss import limit_losses
-from nfd.limits.problem import problem
-from nfd.limits.sampler import Sampler
 from nfd.nets.deferred import Feedback
 from nfd.runs import replicates
 from nfd.runs.executors.processes import Processes
@@ -464,7 +464,7 @@ def test_a_prediction_that_takes_long_warns_before_it_trains(
 def test_the_signature_names_every_argument_and_no_default_that_is_of_one_form_alone() -> None:
     defaults = {name: p.default for name, p in inspect.signature(nfd.predict).parameters.items()}
     assert {"inputs", "eta_c", "make_model", "lr"} <= defaults.keys()
-    assert (defaults["progress"], defaults["seed"], defaults["eta_c"]) == (False, 0, 0.3)
+    assert (defaults["progress"], defaults["seed"], defaults["eta_c"]) == (None, 0, 0.3)
     assert {name for name, default in defaults.items() if default is ...} == {
         *("inputs", "targets", "batches", "make_model"),
         *("depth", "rule", "rtol", "device"),
@@ -593,7 +593,6 @@ def test_a_loss_counts_how_far_the_last_doubling_moved_it() -> None:
 
 
 def test_a_loss_counts_what_resolution_adds_and_does_not_take_it_out() -> None:
-    """Where losses move by b = 4 e^2, half the resolution shows three quarters of it."""
     generator = torch.Generator().manual_seed(1)
     wide, narrow = gaussian_outputs(128, 0.0, generator), gaussian_outputs(32, 0.0, generator)
 
@@ -601,9 +600,8 @@ def test_a_loss_counts_what_resolution_adds_and_does_not_take_it_out() -> None:
         return outputs.mean((-1, -2))
 
     without = limit_losses(loss, wide, narrow, 4.0)
-    for resolution in (0.5, 1e-6):
-        b = 4 * resolution**2
-        p = limit_losses(loss, wide, narrow, 4.0, finer=(narrow - 0.75 * b)[:3])
+    for b in (1.0, 4e-12):
+        p = limit_losses(loss, wide, narrow, 4.0, exact=(narrow - b)[:3])
         assert float(p.resolution_bias) == pytest.approx(b)
         assert float(p.resolution_bias_stderr) < 1e-12
         assert torch.equal(p.value, without.value)

@@ -200,6 +200,6 @@ def test_bases_stay_orthonormal_in_single_precision() -> None:
 
 
 def test_wrong_resolutions_are_named() -> None:
-    for resolution in (0.0, 1.0, math.nan):
+    for resolution in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match="resolution must be"):
             nfd.DeferredLinear(3, 3, resolution=resolution)

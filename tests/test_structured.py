@@ -332,7 +332,7 @@ def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(ba
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])
 def test_remainders_of_vectors_that_hardly_count_add_no_directions(basis: str) -> None:
     """A short vector is measured against the batch: forty of a thousandth would be forty directions by themselves."""
-    layer = nfd.StructuredLinear(60, 60, seed=0, basis=basis)
+    layer = nfd.StructuredLinear(60, 60, seed=0, basis=basis, resolution=0.1)
     stream = torch.Generator().manual_seed(0)
     vectors, others = torch.randn(44, 60, generator=stream), torch.randn(44, 60, generator=stream)
     vectors[4:] *= 1e-3
@@ -445,7 +445,7 @@ def test_a_network_is_copied_saved_and_has_one_seed() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    for resolution in (0.0, 1.0, math.nan):
+    for resolution in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match="resolution must be"):
             nfd.StructuredLinear(3, 3, resolution=resolution)
     with pytest.raises(ValueError, match="optimizer"):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nfd.core.statistics import rms
 from nfd.paper.findings import NAMES, Finding, findings
-from nfd.paper.study import BLOCK_RULES, LIMITS, Study
 from nfd.paper.settings import StudyConfig
+from nfd.paper.study import BLOCK_RULES, LIMITS, Study
 
 DEPTHS, WIDTHS, REPLICATES, SEEDS = (2, 4, 8, 16), (64, 256, 1024), 4, 5
 

@@ -85,7 +85,7 @@ def test_losses_are_the_stated_ones() -> None:
 def test_targets_are_checked() -> None:
     assert outputs_needed("cross-entropy", torch.tensor([0, 2]), None) == 3
     assert outputs_needed("cross-entropy", torch.tensor([0, 2]), 10) == 10
-    with pytest.raises(ValueError, match=r"class ids in 0\.\.2; got values from 0 to 3"):
+    with pytest.raises(ValueError, match=r"class ids in 0\.\.2, or -100 .*; got values from 0 to 3"):
         outputs_needed("cross-entropy", torch.tensor([0, 3]), 3)
     with pytest.raises(ValueError, match="from -1 to 3"):
         outputs_needed("cross-entropy", torch.tensor([-1, 3]), None)

@@ -84,7 +84,7 @@ def trained(family: nfd.Family, width: int, seed: int) -> list[float]:
 SETUP = """
 import torch
 import nfd
-from tests.contract.common import ResidualMLP, batches as drawn
+from common import ResidualMLP, batches as drawn
 
 def resnet(width, depth):
     return nfd.ResNet(64, 10, width, depth, seed=int(torch.randint(1000, ())))
@@ -105,6 +105,7 @@ WORDS = {
 @pytest.mark.parametrize(("model", "default"), [("ResidualMLP", OWN), ("resnet", PAPERS)])
 def test_the_shell_has_them_as_well(command: str, model: str, default: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text(SETUP.format(model=model))
+    (tmp_path / "common.py").write_text(Path(common.__file__).read_text())
     ended = run(command, "setup.py", *WORDS[command], "--out", "out", folder=tmp_path)
     assert ended.returncode in (0, 1), ended.stderr
     if command == "plan":

@@ -18,6 +18,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from nfd.cli.setup import Setup, pairs
+from nfd.cli.words import read
 from nfd.core.errors import UsageError, nearest
 from nfd.core.exits import VERDICT
 from nfd.core.files import prepare_directory
@@ -181,7 +182,8 @@ class Transfer(Logged):
     rules: tuple[str, ...] | None = None
     """rules to compare; by default that of the family"""
     axes: tuple[str, ...] = ()
-    """settings against which to find the best rate too, such as batch_size=16,32,64; steps, warmup, weight_decay"""
+    """settings against which to find the best rate too, such as batch_size=16,32,64; steps, warmup, weight_decay,
+    init_scale"""
     halving: bool = False
     """choose rates by short trainings first"""
     guess: float | None = None
@@ -207,9 +209,11 @@ class Transfer(Logged):
         advised = recommended(answer.rules)
         more = {"recommendation": advice(advised)}
         page = self._report(answer, command, [str(advised)], more).write(directory, files)
+        print(answer.levels)
         for rule in answer:
             print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
-        print(*(f"{against}\n" for against in answer.along_settings), sep="", end="")
+        told = [*answer.along_settings, *(f"Warning: {warning}" for warning in answer.warnings)]
+        print(*(f"{line}\n" for line in told), sep="", end="")
         print(f"Report: {page}", advised, sep="\n")
         return 0
 
@@ -223,10 +227,10 @@ class Transfer(Logged):
             command,
             self.settings,
             transfer_findings(answer),
-            [*map(sentence, answer), *answer.along_settings, *more],
+            [*map(sentence, answer), *answer.along_settings, *more, *answer.warnings],
             lines,
             closing=[made_by(command)],
-            content={"rules": result(answer.rules), **content},
+            content={"rules": result(answer.rules), "warnings": answer.warnings, **content},
             tables={"transfer.csv": lines},
         )
 
@@ -461,14 +465,15 @@ def parsed(given: Sequence[str]) -> Any:
         return _of_the_paper(rest)
     if name not in COMMANDS:
         raise UsageError(f"there is no command {name!r}.{nearest(name, [*COMMANDS, 'paper'])} See nfd --help.")
-    return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=rest)
+    return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=read(COMMANDS[name], f"nfd {name}", rest))
 
 
 def _of_the_paper(given: Sequence[str]) -> Any:
     name, *rest = given or [""]
     if name not in PAPER:
         raise UsageError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
-    return getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name]).parsed(name, rest)
+    kind = getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name])
+    return kind.parsed(name, read(kind, f"nfd paper {name}", rest))
 
 
 def overview() -> str:

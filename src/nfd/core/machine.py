@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,24 +20,6 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container have
-
-_TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of mallopt(3)
-_SETTINGS = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}  # by which a user sets them
-_KEPT, _WHOLE = 2**31 - 1, 2**30  # bytes that a process keeps for itself, and of what it returns in any case
-
-
-@lru_cache(maxsize=1)
-def keep_freed_memory() -> bool:
-    """Have this process keep the memory that it frees, up to 2 GiB; whether its allocator, glibc's, does so.
-
-    Otherwise blocks of 32 MiB and more are returned to the system at once, and come back page by page, filled with
-    zeros, which takes longer than most arithmetic on them. An environment that sets the allocator's thresholds
-    itself, ``MALLOC_TRIM_THRESHOLD_`` for instance, is left as it is.
-    """
-    if sys.platform != "linux" or _SETTINGS & os.environ.keys():
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(_MAP, _WHOLE) and mallopt(_TRIM, _KEPT))
 
 
 def peak_memory(process: int | None = None) -> float:

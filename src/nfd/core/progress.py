@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -59,10 +59,17 @@ class Lines(Bar):
         print(f"{self._label}: {min(1.0, self._done / self._planned):.0%}{times}", file=sys.stderr, flush=True)
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # pythonw has None
+
+
 @contextmanager
-def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
-    """A ``Bar`` on stderr when that is a terminal, ``Lines`` otherwise, and a silent one unless ``enabled``."""
-    if not (enabled and sys.stderr.isatty()):
+def bar(label: str, *, enabled: bool | None = True) -> Iterator[Bar]:
+    """A ``Bar`` on stderr when that is a terminal, ``Lines`` otherwise, and a silent one unless ``enabled``.
+
+    ``enabled`` None is the default of functions: a bar for a person at a terminal, and nothing in logs.
+    """
+    if enabled is False or not _is_terminal(sys.stderr):
         yield Lines(label) if enabled else Bar()
         return
     from rich.console import Console
@@ -77,6 +84,8 @@ def bar(label: str, *, enabled: bool = True) -> Iterator[Bar]:
         TextColumn("left"),
     )
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), *times)
-    # One step of a sweep can take hours, and rich forgets what is older than 30 seconds.
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=1e9) as progress:
+    # One step of a sweep can take hours, and rich forgets what is older than 30 seconds. What the user's code prints
+    # goes above the bar, but not out of the file that it is written to.
+    on_screen, console = _is_terminal(sys.stdout), Console(stderr=True)
+    with Progress(*columns, console=console, speed_estimate_period=1e9, redirect_stdout=on_screen) as progress:
         yield Bar(progress, progress.add_task(label, total=None))

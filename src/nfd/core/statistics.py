@@ -260,7 +260,7 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
     return student(value, math.sqrt(variance), max(1.0, freedom))  # no sum of squares has fewer
 
 
-def share(count: int, total: int) -> Interval:
+def share(count: float, total: float) -> Interval:
     """``count`` of ``total`` with Wilson's 95 % interval."""
     z, p = standard_errors(math.inf), count / total
     middle = (p + z * z / (2 * total)) / (1 + z * z / total)

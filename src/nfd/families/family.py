@@ -91,8 +91,8 @@ class Family:
         object.__setattr__(self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__))
         if self.rule is None or self.optimizer is None:
             rule, optimizer = defaults_of(instance(made, *self.base))
-            object.__setattr__(self, "rule", self.rule or rule)
-            object.__setattr__(self, "optimizer", self.optimizer or optimizer)
+            object.__setattr__(self, "rule", rule if self.rule is None else self.rule)
+            object.__setattr__(self, "optimizer", optimizer if self.optimizer is None else self.optimizer)
         check_choice("rule", self.rule, RULES)
         object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
 

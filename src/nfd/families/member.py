@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfd.core.errors import InputError, InputTypeError
+from nfd.core.errors import InputError
 from nfd.core.random import global_streams
-from nfd.core.statistics import rms
+from nfd.families.streams import StreamEnds
 from nfd.nets.module_stack import ModuleStack
 from nfd.nets.stacked_optimizers import by_name, stacked_group
-from nfd.scaling.blocks import stacks_of
-from nfd.scaling.calls import batch_size, call_with, evaluating, outputs_of
+from nfd.scaling.blocks import block_of, stacks_of
+from nfd.scaling.calls import as_written, batch_size, call_with, evaluating, outputs_of
 from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Role, rule_named
@@ -28,54 +26,6 @@ from nfd.scaling.tensors import modules
 
 if TYPE_CHECKING:
     from nfd.nets.network import Network
-
-
-class EndGradients(NamedTuple):
-    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over positions at which it
-    is not zero, and at the first where it is: there the gradient of a norm is 1 over the root of its epsilon."""
-
-    first: float
-    last: float
-    at_zero: float
-
-
-@dataclass
-class StreamEnds:
-    """The residual streams of one forward pass: where each enters the first block of its stack, where it leaves the
-    last, and around every block.
-
-    ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks that are not called
-    as modules have none. ``before`` and ``behind`` have what a block's last call took and made, by the block's name.
-    """
-
-    first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    last: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    before: dict[str, Tensor] = field(default_factory=dict)
-    behind: dict[str, Tensor] = field(default_factory=dict)
-
-    def keep(self, end: list[Tensor], h: Tensor) -> None:
-        """Note the stream at one end; PyTorch keeps its gradient."""
-        if h.requires_grad:
-            h.retain_grad()
-        end.append(h)
-
-    def gradients(self, stack: str = "") -> EndGradients | None:
-        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen once."""
-        first, last = ([h for h in end[stack] if h.grad is not None] for end in (self.first, self.last))
-        if len(first) != 1 or len(last) != 1:
-            return None
-        (h, above), (_, below) = (_vectors_of(end) for end in (*first, *last))
-        empty = ~h.any(-1)
-        if not empty.any() or empty.all():
-            return EndGradients(rms(above), rms(below), 0.0)
-        there = below[~empty] if below.shape[:-1] == empty.shape else below
-        return EndGradients(rms(above[~empty]), rms(there), rms(above[empty]))
-
-
-def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:
-    """A stream and its gradient, features last: the channels of images are second."""
-    assert h.grad is not None
-    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(1 if h.dim() > 3 else -1, -1)
 
 
 class StackedMembers:
@@ -152,8 +102,9 @@ class Member:
         return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor by which the forward pass multiplies a stored matrix; 0 if only gradients pass through it."""
-        return 1.0
+        """The factor by which the forward pass multiplies a stored matrix, over that of the base where the model has
+        such factors of its own; 0 if only gradients pass through it."""
+        return self.plan.own_factor(name)
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         """Parameter groups for the plan's optimizer.
@@ -197,28 +148,26 @@ class Member:
         """A context that records the residual streams of one forward pass, and their gradients in the backward pass."""
         ends, parts = StreamEnds(), modules(self.module)
 
-        def enter(stack: str) -> Callable[..., None]:
-            return lambda _module, args, kwargs: _keep_first(ends, ends.first[stack], (*args, *kwargs.values()))
+        def meet(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            ends.meet((*args, *kwargs.values()))
 
-        def leave(stack: str) -> Callable[..., None]:
-            return lambda _module, _args, out: _keep_first(ends, ends.last[stack], out)
+        def leave(stack: str, block: str) -> Callable[..., None]:
+            own = self.stacks[stack]
+            is_first, is_last = block == own[0], block == own[-1]
 
-        def around(block: str) -> Callable[..., None]:
             def note(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-                with suppress(InputTypeError):
-                    ends.behind[block] = outputs_of(out).detach()
-                    ends.before[block] = outputs_of((*args, *kwargs.values())).detach()
+                ends.leave(stack, block, (*args, *kwargs.values()), out, is_first=is_first, is_last=is_last)
 
             return note
 
-        with ExitStack() as hooks:
+        with as_written(), ExitStack() as hooks:
+            for name, part in parts.items():
+                if block_of(name, self.blocks) is None or name in self.blocks:
+                    hooks.enter_context(part.register_forward_pre_hook(meet, with_kwargs=True))
             for stack, blocks in self.stacks.items():
-                if blocks and blocks[0] in parts and blocks[-1] in parts:
-                    hooks.enter_context(parts[blocks[0]].register_forward_pre_hook(enter(stack), with_kwargs=True))
-                    hooks.enter_context(parts[blocks[-1]].register_forward_hook(leave(stack)))
-            for block in self.blocks:
-                if block in parts:
-                    hooks.enter_context(parts[block].register_forward_hook(around(block), with_kwargs=True))
+                for block in blocks:
+                    if block in parts:
+                        hooks.enter_context(parts[block].register_forward_hook(leave(stack, block), with_kwargs=True))
             yield ends
 
     def network(self) -> Network:
@@ -245,9 +194,3 @@ class Member:
             ValueError, RuntimeError: if they differ in anything but the values of their weights.
         """
         return _Stacked(members)
-
-
-def _keep_first(ends: StreamEnds, end: list[Tensor], value: Any) -> None:
-    """Note the first tensor that a block takes or returns, if there is one."""
-    with suppress(InputTypeError):
-        ends.keep(end, outputs_of(value))

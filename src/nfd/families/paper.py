@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.core.names import RuleName
-from nfd.families.member import Member, StackedMembers, StreamEnds
+from nfd.families.member import Member, StackedMembers
+from nfd.families.streams import StreamEnds
 from nfd.nets.dense import factor_gradients_
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.network import Network

@@ -71,15 +71,15 @@ class Networks:
         self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
 
     @property
-    def half_resolution(self) -> float | None:
-        """Half the resolution of its layers; None where they drop nothing."""
-        resolution = self.family.resolution if self.weights == "structured" else None
-        return None if resolution is None else resolution / 2
+    def resolution(self) -> float | None:
+        """Of their structured layers; None where they drop nothing."""
+        return self.family.resolution if self.weights == "structured" else None
 
-    def train(self, width: int, depth: int, count: int, resolution: float | None = None) -> Ensemble:
-        """The ensemble of the first so many seeds; what is stored is not trained again."""
+    def train(self, width: int, depth: int, count: int, *, exact: bool = False) -> Ensemble:
+        """The ensemble of the first so many seeds, or of others of these seeds without a resolution."""
         self._check_memory(width, depth)
         seeds = [derive(self.seed, "replicate", width, index) for index in range(count)]
+        resolution = None if exact else self.resolution
         more: dict[str, Any] = {"weights": self.weights, "resolution": resolution, "observe": self.observe}
         trials = [Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds]
         label = f"width {width}, depth {depth}"

@@ -8,8 +8,9 @@ loss is too large by half the loss's curvature times that variance, which the ja
 
 The mean loss of single networks has the same limit, and the curvature's term R times as large.
 
-Structured weights leave out what is shorter than a resolution e, which moves losses by b of order e^2 or higher. Pairs
-of narrow networks from the same seeds, at e and e / 2, bound it: ``|loss(e) - loss(e/2)| >= 3/4 |b|``.
+Structured weights leave out what is shorter than a resolution, which moves losses by b. Pairs of narrow networks from
+the same seeds, with it and without one, show b. (Pairs with it and with half of it would not: directions that matter
+can be shorter than both.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from torch import Tensor
 from nfd.core.statistics import Magnitude, combined, magnitude, stderr
 
 Loss = Callable[[Tensor], Tensor]
-_SHARE_SEEN = 3 / 4  # of a bias of second order, by half the resolution; of higher orders more is seen
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def limit_losses(
     narrow: Tensor | None,
     ratio: float,
     coarse: Tensor | None = None,
-    finer: Tensor | None = None,
+    exact: Tensor | None = None,
 ) -> LimitLosses:
     """The losses of the limit from outputs ``[R, ...]`` of wide networks and of others ``ratio`` times narrower.
 
@@ -73,12 +73,12 @@ def limit_losses(
         loss: outputs ``[..., *shape]`` to losses ``[..., K]``.
         coarse: outputs of the same wide networks by the extrapolation in depth before the last one. How far the loss
             moved since then is an error beside the noise: the half-width is the root of the sum of both squares.
-        finer: outputs of the first of the narrow networks at half the resolution; its bias is a third such error.
+        exact: outputs of the first of the narrow networks without a resolution, whose bias is a third such error.
     """
     value, variance = _corrected(loss, wide)
     other, other_variance = (torch.full_like(value, math.nan),) * 2 if narrow is None else _corrected(loss, narrow)
     moved = torch.zeros_like(value) if coarse is None else value - _corrected(loss, coarse)[0]
-    resolution = _resolution_bias(loss, value, narrow, finer)
+    resolution = _resolution_bias(loss, value, narrow, exact)
     freedom = len(wide) - 1, len(wide if narrow is None else narrow) - 1
     unsampled = moved.hypot(resolution[0])
     steps = zip(*(x.tolist() for x in (value, variance, other, other_variance, unsampled)), strict=True)
@@ -87,11 +87,11 @@ def limit_losses(
     return LimitLosses(*torch.cat([estimates, torch.stack([*resolution, variance.sqrt(), moved.abs()])]))
 
 
-def _resolution_bias(loss: Loss, like: Tensor, narrow: Tensor | None, finer: Tensor | None) -> tuple[Tensor, Tensor]:
-    """b of the losses of single networks, from pairs, and its standard error; zeros without finer networks."""
-    if narrow is None or finer is None:
+def _resolution_bias(loss: Loss, like: Tensor, narrow: Tensor | None, exact: Tensor | None) -> tuple[Tensor, Tensor]:
+    """b of the losses of single networks, from pairs, and its standard error; zeros without exact networks."""
+    if narrow is None or exact is None:
         return torch.zeros_like(like), torch.zeros_like(like)
-    apart = (loss(narrow[: len(finer)]) - loss(finer)) / _SHARE_SEEN
+    apart = loss(narrow[: len(exact)]) - loss(exact)
     return apart.mean(0), stderr(apart)
 
 

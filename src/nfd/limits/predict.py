@@ -114,8 +114,8 @@ def predict(
                 break
             count = min(2 * count, _MOST_REPLICATES)
         narrow_at = partial(_cached, {}, networks, narrow, count)
-        finer_at = _finer(networks, narrow, count)
-        made = _losses(limit, wide_at, narrow_at, finer_at, wide / narrow, bool(task.eval_batches))
+        exact_at = _exact(networks, narrow, count)
+        made = _losses(limit, wide_at, narrow_at, exact_at, wide / narrow, bool(task.eval_batches))
         if outputs:
             made |= _outputs(limit, wide_at, narrow_at, wide / narrow)
         missed = wanted is not None and error > wanted
@@ -170,13 +170,14 @@ def _cached(kept: dict[int, Ensemble], networks: Networks, width: int, count: in
     return kept[depth]
 
 
-def _finer(networks: Networks, width: int, count: int) -> Any:
-    """Ensembles at half the resolution, where weights have one: they show its bias."""
-    half = networks.half_resolution
-    return None if half is None else lambda depth: networks.train(width, depth, min(count, _PAIRS), half)
+def _exact(networks: Networks, width: int, count: int) -> Any:
+    """Ensembles without a resolution, where weights have one: they show its bias."""
+    if networks.resolution is None:
+        return None
+    return lambda depth: networks.train(width, depth, min(count, _PAIRS), exact=True)
 
 
-def _losses(limit: Limit, wide_at: Any, narrow_at: Any, finer_at: Any, ratio: float, judged: bool) -> dict[str, Any]:
+def _losses(limit: Limit, wide_at: Any, narrow_at: Any, exact_at: Any, ratio: float, judged: bool) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, field in (("loss", "losses"), ("eval_loss", "judged")):
         if field == "judged" and not judged:
@@ -188,9 +189,9 @@ def _losses(limit: Limit, wide_at: Any, narrow_at: Any, finer_at: Any, ratio: fl
             return values
 
         coarse = limit.before(lambda L, field=field: getattr(wide_at(L), field))  # type: ignore[misc]
-        finer = None if finer_at is None else of(finer_at)
+        exact = None if exact_at is None else of(exact_at)
         wide, narrow = of(wide_at), of(narrow_at)
-        named = limit_losses(_same, wide, narrow, ratio, coarse, finer).named(name)
+        named = limit_losses(_same, wide, narrow, ratio, coarse, exact).named(name)
         single = replicate_losses(_same, wide, narrow, ratio)
         if field == "judged":
             named = {key: float(value) for key, value in named.items()}  # type: ignore[misc]

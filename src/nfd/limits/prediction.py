@@ -28,9 +28,9 @@ class Prediction:
         loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the update of each step;
             their standard errors and 95 % intervals.
         loss_bias, loss_bias_stderr: [steps], the bias of ``width``, which was subtracted, and its error.
-        loss_resolution_bias, loss_resolution_bias_stderr: [steps], an upper estimate of the bias from the resolution
-            of structured weights, and its error. It is not subtracted; the intervals include it. Zero for other
-            weights.
+        loss_resolution_bias, loss_resolution_bias_stderr: [steps], the bias from the resolution of structured
+            weights, measured by narrower networks, and its error. It is not subtracted; the intervals include it. Zero
+            for other weights.
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
             networks, and the change of the losses at the last doubling of the depth.
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
@@ -157,8 +157,8 @@ class Prediction:
         """What the resolution adds, and its error."""
         added, error = rms(self.loss_resolution_bias), rms(self.loss_resolution_bias_stderr)
         return (
-            f"The resolution of structured layers adds at most {added:.1e} +- {error:.1e} to the losses (RMS over "
-            "steps; estimated from narrower networks at half of it). The intervals include this."
+            f"The resolution of structured layers adds {added:.1e} +- {error:.1e} to the losses (RMS over steps; "
+            "measured by narrower networks without one). The intervals include this."
         )
 
     def _shown(self) -> Iterator[tuple[str, str, str]]:

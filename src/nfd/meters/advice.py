@@ -35,6 +35,10 @@ _WIDE = Advice(
     _WIDTH,
     "rates do not follow it",
 )
+_AT_FIRST = (
+    "before the first block: by how the embedding begins, by its rate, or by a factor of width in the forward pass"
+)
+_BY_PLAN = "Train by the plan of 'mup' or 'complete-p', which makes up for such factors."
 _UPDATES = tuple(meter for meter in UPDATES if meter != "activation")
 ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
     **{(meter, "width", "COLLAPSES"): _LAZY for meter in _UPDATES},
@@ -52,6 +56,8 @@ ADVICE: dict[tuple[str, Axis, Verdict], Advice] = {
         "the stream shrinks with width",
         "Check after one step: where it shrinks there, the initialisation is not the rule's; else training shrinks it.",
     ),
+    ("first_activation", "width", "GROWS"): Advice(f"the stream grows with width {_AT_FIRST}", _BY_PLAN, _WIDTH),
+    ("first_activation", "width", "COLLAPSES"): Advice(f"the stream shrinks with width {_AT_FIRST}", _BY_PLAN, _WIDTH),
     ("activation_update", "depth", "GROWS"): Advice(
         "the stream moves further the deeper the network",
         "Use 'complete-p', or a lower rate.",

@@ -16,7 +16,7 @@ from nfd.core.tables import as_text, table_of
 from nfd.meters.noise import GradientNoise, Gradients, inner
 from nfd.scaling.calls import batch_size
 from nfd.training.batches import cut
-from nfd.training.task import Pair
+from nfd.training.task import Pair, check_labels
 
 _PARTS = 8  # of a batch, at most
 _STEP = 1e-3  # of the length of the weights, to either side of them: a difference of gradients stands for H g
@@ -58,7 +58,8 @@ def samples_of_a_part(batches: Sequence[Pair]) -> int:
     """How many samples the micro-batches have that batches are cut into.
 
     Raises:
-        ValueError: where there are fewer than two batches, of several sizes, or of a size that cannot be cut.
+        ValueError: where there are fewer than two batches, of several sizes, of a size that cannot be cut, or with a
+            part of which no label counts.
     """
     sizes = {batch_size(inputs) for inputs, _ in batches}
     if len(batches) < 2 or len(sizes) > 1:
@@ -69,6 +70,8 @@ def samples_of_a_part(batches: Sequence[Pair]) -> int:
     parts = max((m for m in range(2, _PARTS + 1) if size % m == 0), default=0)
     if not parts:
         raise InputError(f"noise needs batches of a size that a number from 2 to {_PARTS} divides; got {size} samples.")
+    for pair in batches:
+        check_labels(f"noise's parts of {size // parts} samples ", cut([pair], size // parts))
     return size // parts
 
 

@@ -24,7 +24,7 @@ from nfd.meters.event import Event, EventKind
 from nfd.meters.job import Meters
 from nfd.meters.looks import after, growth, of_stack, stacks_of
 from nfd.meters.outcome import Check, failures_of
-from nfd.meters.table import METERS, early, rows
+from nfd.meters.table import METERS, rows
 from nfd.meters.verdict import AXES, Axis
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
@@ -56,7 +56,8 @@ def check(
     Small networks of every width and depth are trained for a few steps. Meters of their updates are then fitted by a
     power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
     networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
-    interval, a cause and a remedy.
+    interval, the size of the change, a cause and a remedy. Over sizes that span a factor of 8 and with three seeds, few
+    checks of sound models find a fault, and few of broken ones find none (docs/verdicts.md).
 
     Of several stacks of blocks, such as an encoder and a decoder, each is measured and judged by itself. Only
     ``function_update``, ``function_update_inner``, ``loss`` and ``alignment`` are of the whole network.
@@ -169,14 +170,10 @@ def _table(
     """The rows of one axis, the steps of every meter below each other, and those of every stack of blocks."""
     table, stacks = list[Row](), stacks_of(runs)
     for step in looks:
-        seen = {stack: of_stack(runs, stack) for stack in stacks}
-        seen = seen if meters.at is None else {stack: after(own, step) for stack, own in seen.items()}
-        found = [
-            row | ({"stack": stack} if stack else {})
-            for stack, own in seen.items()
-            for row in rows(own, sizes, axis, seeds, rule)
-        ]
-        table += [row | {"step": step} for row in early(found, step)]
+        for stack in stacks:
+            own = of_stack(runs, stack)
+            found = rows(own if meters.at is None else after(own, step), sizes, axis, seeds, rule)
+            table += [row | ({"stack": stack} if stack else {}) | {"step": step} for row in found]
     return sorted(table, key=lambda row: (METERS.index(row["meter"]), stacks.index(row.get("stack", ""))))
 
 

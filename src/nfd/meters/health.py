@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.families.member import EndGradients
+from nfd.families.streams import EndGradients
 from nfd.meters.event import Event, EventKind
 from nfd.scaling.tensors import modules
 

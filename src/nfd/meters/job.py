@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.random import global_state
-from nfd.families.member import Member, StreamEnds
+from nfd.families.member import Member
+from nfd.families.streams import StreamEnds
 from nfd.meters.batch_noise import noise_of, noise_rows
 from nfd.meters.event import Event, EventKind
 from nfd.meters.health import dead_units, first_bad, gradient_events
@@ -32,8 +33,8 @@ _ROSE = 2.0  # times the first loss: no rate that is meant does this
 class Meters(Observer):
     """The meters of a check, read after the last step, or after each of ``at``.
 
-    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, those of the ``start`` and
-    of the ``first`` step, ``rows``, the meters of the network and of its matrices after every step that is looked at,
+    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, those of the ``start``,
+    ``rows``, the meters of the network and of its matrices after every step that is looked at,
     ``readings``, the same with those of its blocks, as (step, *``nfd.meters.readings.Reading``), ``noise``, that of its
     gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a hash of its initial weights.
     """
@@ -59,7 +60,6 @@ class _Measurement(Observation):
         self.start = Baseline(member, task.sample)
         self.events: list[Event] = []
         self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
-        self.first: dict[str, dict[str, float]] | None = None
         self.previous: dict[str, Tensor] | None = None
         self.rows: list[dict[str, Any]] = []
         self.readings: list[tuple[Any, ...]] = []
@@ -81,11 +81,9 @@ class _Measurement(Observation):
             if self.asked.noise:
                 noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
         read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
-        start, first = self.start.stream(), {} if self.first is None else {"first": self.first}
+        start = self.start.stream()
         stacks = {
-            stack: {"unread": self.start.unread[stack], "start": start.get(stack, {})}
-            | {name: own[stack] for name, own in first.items()}
-            | meters
+            stack: {"unread": self.start.unread[stack], "start": start.get(stack, {})} | meters
             for stack, meters in self.meters.items()
         }
         network = stacks.pop("")
@@ -121,8 +119,6 @@ class _Measurement(Observation):
         if not math.isfinite(row.loss):
             self._break(row.step, x)
             return
-        if row.step == 0 and steps > 1:
-            self.first = self.start.by_stack()
         if row.step + 1 in self.looks and row.step + 1 < steps:
             self.measure(row.step + 1)
         if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last

@@ -16,13 +16,9 @@ _SIZE = ("width", "depth", "seed")
 
 
 def after(runs: Sequence[Row], step: int) -> list[Row]:
-    """The networks as they were after a step: their size, their meters, those of the first step, and what is unread."""
-    seen = []
-    for run in runs:
-        first = {"first": run["first"]} if "first" in run and step > 1 else {}
-        known = {name: run[name] for name in (*_SIZE, "unread", "start") if name in run}
-        seen.append(known | first | _meters(run, step))
-    return seen
+    """The networks as they were after a step: their size, their meters, and what is unread."""
+    known = (*_SIZE, "unread", "start")
+    return [{name: run[name] for name in known if name in run} | _meters(run, step) for run in runs]
 
 
 def of_stack(runs: Sequence[Row], stack: str) -> list[Row]:

@@ -70,6 +70,7 @@ def spectral_norms(matrices: list[Tensor]) -> Tensor:
         shapes.setdefault(tuple(w.flatten(1).shape), []).append(k)
     for shape, own in shapes.items():
         w = torch.stack([matrices[k].flatten(1) for k in own])
+        w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
         v = torch.ones(len(own), 1, shape[1], dtype=w.dtype, device=w.device)  # rows: ten times as fast as columns
         v[..., ::2] -= 0.5
         least = torch.finfo(w.dtype).tiny

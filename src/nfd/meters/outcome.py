@@ -20,6 +20,7 @@ from nfd.scaling.names import listed
 from nfd.training.task import COPIES
 
 MEANINGS = {
+    "first_activation": "RMS of the stream that enters the first block",
     "activation": "RMS of the stream after the last block",
     "activation_update": "RMS of its change by training",
     "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
@@ -52,11 +53,10 @@ class Check:
     Attributes:
         table: one dict per meter and axis, and of a model with several stacks of blocks, such as an encoder and a
             decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
-            ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. ``limit``,
-            ``limit_low`` and ``limit_high`` are the meter in the limit over the meter at the largest size. Also
+            ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. Also
             ``meter``, ``axis`` and ``seeds_needed``.
-        runs: one dict per network: width, depth, seed, its meters after the last step, those of updates after the first
-            (``first``), and why others could not be read (``unread``). The same of every stack of several: ``stacks``.
+        runs: one dict per network: width, depth, seed, its meters after the last step, and why others could not be read
+            (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
         rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and

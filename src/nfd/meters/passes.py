@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ class Pass:
         added: RMS of what every block adds to the stream, by the block's name.
         behind: the stream behind every block.
         inputs: what matrices are applied to, by the matrix's name.
+        entering: the stream that enters the first block of every stack.
     """
 
     outputs: Tensor
@@ -34,6 +35,7 @@ class Pass:
     added: dict[str, float]
     behind: dict[str, Tensor]
     inputs: dict[str, Tensor]
+    entering: dict[str, Tensor] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -43,10 +45,11 @@ def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Itera
     with _inputs(module, (*matrices, *readers)) as inputs, quiet(module), member.stream() as stream:
         outputs = outputs_of(member(sample)).detach()
     read = [inputs[n] for n in readers if n in inputs]
-    features = (stream.last[""] or read or [outputs])[-1].detach()
+    features = (read or [outputs])[-1].detach()
     ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
     added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
-    return Pass(outputs, features, added, stream.behind, inputs)
+    entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
+    return Pass(outputs, features, added, stream.behind, inputs, entering)
 
 
 @contextmanager

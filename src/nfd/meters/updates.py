@@ -7,6 +7,7 @@ and (0) marking the start:
     stream_update          rms over outer matrices of (L / T) (W - W(0)) z             Eqs. 33, 34 (T = 1 elsewhere)
     function_update        rms(f - f(0))
     function_update_inner  rms(f - f with the inner matrices at their start)
+    first_activation       rms of the stream that enters the first block
     activation             rms of what the last block, or without blocks what the readout reads, holds
     activation_update      rms of the change of that
     update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
@@ -50,7 +51,7 @@ UPDATES = (
     "function_update_inner",
     "update_to_weight",
 )
-ALIGNMENT = "alignment"
+FIRST, ALIGNMENT = "first_activation", "alignment"
 _Squares = tuple[float, int]
 Keep = Callable[[Mapping[str, TensorInfo]], Mapping[str, Tensor]]
 _ALIKE = 1e-3  # of the RMS of a vector: what the epsilon of a norm leaves between inputs; without a norm, n^-1/2
@@ -129,12 +130,13 @@ class Baseline:
             return self._of_stacks(now, responses, ratios)
 
     def stream(self) -> dict[str, dict[str, float]]:
-        """``activation`` of every stack before training, if it can be read."""
-        return {
-            stack: {"activation": rms(h)}
-            for stack, unread in self.unread.items()
-            if "activation" not in unread and (h := self._end(self.before, stack)) is not None
-        }
+        """``first_activation`` and ``activation`` of every stack before training, if they can be read."""
+        stacks = {stack: _entering(self.before, stack) for stack in self.unread}
+        for stack, unread in self.unread.items():
+            end = self._end(self.before, stack)
+            if "activation" not in unread and end is not None:
+                stacks[stack]["activation"] = rms(end)
+        return stacks
 
     def begin_at(self, before: Pass) -> None:
         """Use this pass, of ``seen()``, as the start."""
@@ -219,6 +221,7 @@ class Baseline:
         for stack, unread in self.unread.items():
             ends = self._end(now, stack), self._end(self.before, stack)
             meters = {} if ends[0] is None or ends[1] is None else _of_stream(ends[0], ends[1])
+            meters = _entering(now, stack) | meters
             meters = {meter: value for meter, value in meters.items() if meter not in unread}
             if not stack:
                 meters["function_update"] = rms(now.outputs - self.before.outputs)
@@ -297,6 +300,10 @@ def _resetting(infos: Mapping[str, TensorInfo]) -> Iterator[Callable[[str, Tenso
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     """A copy of tensors as they are now, by name."""
     return {name: t.parameter.detach().clone() for name, t in infos.items()}
+
+
+def _entering(seen: Pass, stack: str) -> dict[str, float]:
+    return {FIRST: rms(seen.entering[stack])} if stack in seen.entering else {}
 
 
 def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:

@@ -21,7 +21,7 @@ from nfd.nets.deferred import DeferredLinear
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.linear_map import LinearMap, linear_maps, placed, replaced
 from nfd.nets.structured import StructuredLinear
-from nfd.nets.wide import candidates, replaceable
+from nfd.nets.wide import candidates, hooks_on, replaceable
 from nfd.scaling.plan import Plan
 
 _LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
@@ -59,7 +59,7 @@ def defer(
             first or last ``**`` any number.
         samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
             once.
-        resolution: of the layers; None for their own default.
+        resolution: of the layers, below which they leave out directions; None for none.
         memory: bound on the memory of the layers after so many samples, such as ``"4 GiB"``; None for that of the
             machine.
         seed: of all random numbers.
@@ -69,8 +69,8 @@ def defer(
         matrices, with the reasons why some stay, as ``nfd.deferral`` returns it.
 
     Raises:
-        TypeError, ValueError: naming the argument; matrices whose weights are tied, or read by another module, so that
-            no layer can stand in for them; and buffers on the meta device, which no plan restores.
+        TypeError, ValueError: naming the argument; matrices whose weights are tied, read by another module, or hooked
+            into, so that no layer can stand in for them; and buffers on the meta device, which no plan restores.
 
     Source: docs/mathematics/structured.md.
 
@@ -133,7 +133,8 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
         the model, or the dense module where the model is itself such a layer.
 
     Raises:
-        TypeError, ValueError: naming the argument, and layers whose backward pass goes through another matrix.
+        TypeError, ValueError: naming the argument, layers whose backward pass goes through another matrix, and hooks on
+            layers, which would be lost.
 
     Example::
 
@@ -141,6 +142,7 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     """
     check_model_and_plan(model, None)
     seed = check_seed(seed)
+    _check_hooks(model)
     behind: set[int] = set()  # layers that the module around them has put back
     for name, module in list(model.named_modules()):
         if isinstance(module, DeferredAttention):
@@ -156,6 +158,17 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
             reading(module)
     model.__dict__.pop("deferral", None)
     return model
+
+
+def _check_hooks(model: nn.Module) -> None:
+    """ValueError where hooks would be lost with the layers."""
+    lost = {name: hooks_on(m) for name, m in model.named_modules() if isinstance(m, FactoredLinear | DeferredConv)}
+    for name, hooks in lost.items():
+        if hooks:
+            raise InputError(
+                f"{name or 'model'!r} has hooks that would be lost with it: {', '.join(hooks)}. Remove them, and "
+                "register them on the stored module."
+            )
 
 
 def _check_memory(told: Deferral, samples: int, memory: str | int | None, device: torch.device) -> None:
@@ -204,6 +217,8 @@ def _make_the_rest(model: nn.Module, plan: Plan) -> None:
             name = f"{prefix}.{key}".lstrip(".")
             if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
                 raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
+            if hooks := hooks_on(p):
+                raise InputError(f"model has {name!r} on the meta device with a {hooks[0]}. Make it on the CPU.")
             own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
             module._parameters[key] = made.setdefault(id(p), own)
 

@@ -73,7 +73,7 @@ class DeferredLinear(FactoredLinear):
             cut of it.
         tolerance: a direction shorter than this, relative to its vector, is dropped; below 1, default 1e-5 in float32
             and 1e-10 in float64.
-        resolution: a direction shorter than this is not recorded; between 0 and 1. None, or at most ``tolerance``,
+        resolution: a direction shorter than this is not recorded; at least 0, below 1. None, or at most ``tolerance``,
             records every direction: the exact law.
         dtype: ``torch.float32`` or ``torch.float64``.
         device: where the factors live.
@@ -117,6 +117,7 @@ class DeferredLinear(FactoredLinear):
             std=std,
             feedback=feedback,
             source=source,
+            resolution=resolution,
             dtype=dtype,
             device=device,
         )
@@ -128,7 +129,7 @@ class DeferredLinear(FactoredLinear):
             tolerance=TOLERANCE[dtype]
             if tolerance is None
             else check_real("tolerance", tolerance, above=0.0, below=1.0),
-            resolution=0.0 if resolution is None else check_real("resolution", resolution, above=0.0, below=1.0),
+            resolution=self.update.resolution,
             dtype=dtype,
             device=self.update.device,
         )
@@ -144,8 +145,7 @@ class DeferredLinear(FactoredLinear):
 
     def extra_repr(self) -> str:
         backward, forward = self.rank
-        resolution = f", resolution={self.matrix.resolution:g}" if self.matrix.resolution else ""
-        return f"{super().extra_repr()}{resolution}, revealed forward={forward}, backward={backward}"
+        return f"{super().extra_repr()}, revealed forward={forward}, backward={backward}"
 
     # ---- the two queries, for autograd ----------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ orthonormal columns. Gradients of the layer are ``P G Q'``, so the rule acts on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from nfd.nets.equivariance import check_equivariance
 from nfd.nets.factored_optimizer import FactoredOptimizer
 from nfd.nets.fingerprint import Watched
 from nfd.nets.guarded import Guarded
+from nfd.nets.orthogonal import TOLERANCE
 
 
 class EquivariantOptimizer(FactoredOptimizer):
@@ -111,6 +113,7 @@ class EquivariantOptimizer(FactoredOptimizer):
         except InputError:
             del self.param_groups[-1]
             raise
+        self._warn_of_resolution(self.param_groups[-1]["params"])
 
     def apply_rule(self) -> None:
         """Update all parameters that have a gradient; ``step`` calls it."""
@@ -142,6 +145,17 @@ class EquivariantOptimizer(FactoredOptimizer):
         except BaseException:
             self._measured = before
             raise
+
+    def _warn_of_resolution(self, params: Sequence[Tensor]) -> None:
+        """Warn where layers leave out directions that the rule may step as far as any other."""
+        coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
+        if coarsest > max(TOLERANCE.values()):
+            warnings.warn(
+                f"Layers with resolution={coarsest:g} leave out short directions, but {self.kind} steps these as far "
+                "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
+                "short directions alone. Leave resolution out, or compare with a narrower network without one.",
+                stacklevel=5,
+            )
 
     def _check_param(self, p: Tensor) -> None:
         """ValueError when the rule has no form for a parameter."""

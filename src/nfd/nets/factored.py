@@ -21,7 +21,6 @@ from nfd.core.errors import (
     check_flag,
     check_real,
 )
-from nfd.core.machine import keep_freed_memory
 from nfd.core.names import Feedback
 from nfd.core.random import Increment, generator
 from nfd.nets.factored_state import FEEDBACKS, FactoredState
@@ -29,7 +28,7 @@ from nfd.nets.guarded import Guarded
 from nfd.nets.query import Kept, Query
 from nfd.nets.refusals import STORED, WHOLE_GRAPH, check_query, refuse_checkpointing, refuse_export, refuse_tracing
 
-_WIDE = 4096  # from here on batches take so much memory that it pays to keep it
+FULL = "A .* has been asked in as many directions as it has"  # what a layer warns of, once
 _MOST_STD = 1e12  # beyond it, products of layers leave the range of float32
 
 
@@ -55,6 +54,7 @@ class FactoredLinear(FactoredState):
         std: float,
         feedback: Feedback,
         source: Increment,
+        resolution: float | None,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> None:
@@ -66,11 +66,11 @@ class FactoredLinear(FactoredState):
         drawn = self._drawn_bias(source) if check_flag("bias", bias) else None
         check_dtype(dtype)
         place = check_device(device)
-        if place.type == "cpu" and max(self.in_features, self.out_features) >= _WIDE:
-            keep_freed_memory()
         self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
         self.scale = Guarded(torch.full((), self.std, dtype=dtype, device=place))
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
+        if resolution is not None:
+            self.update.resolution = check_real("resolution", resolution, least=0.0, below=1.0)
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
             parameter.has_two_bases = self.has_two_bases
@@ -163,9 +163,10 @@ class FactoredLinear(FactoredState):
         return self.matrix.nbytes + sum(tensor.nbytes for tensor in held)
 
     def extra_repr(self) -> str:
+        resolution = f", resolution={self.update.resolution:g}" if self.update.resolution else ""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"std={self.std:g}, feedback={self.feedback!r}"
+            f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
         )
 
     def _grow(self, rows: int, columns: int) -> None:
@@ -174,8 +175,8 @@ class FactoredLinear(FactoredState):
         if not self._warned and self._is_full():
             self._warned = True
             warnings.warn(
-                f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many "
-                f"directions as it has; it stays exact, but {STORED} are cheaper from here.",
+                f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many directions "
+                f"as it has; it stays exact, but {STORED} are cheaper from here.",
                 stacklevel=4,
             )
 

@@ -27,6 +27,7 @@ class Guarded(Watched, InFactors):
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
     has_two_bases: bool = True  # whether both sides of D are coordinates; one side of U is the whole space
+    resolution: float = 0.0  # below which the layer leaves out directions; rules that normalise warn of it
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
     noted: Note | float | None = None
@@ -193,8 +194,8 @@ class Guarded(Watched, InFactors):
             return None if bool(grad.any()) else 1.0
         return self.ledger.factor(grad)
 
-    def _facts(self) -> tuple[bool, int, str, tuple[int, int], bool]:
-        return self.requires_grad, self.generation, self.owner, self.stands_for, self.has_two_bases
+    def _facts(self) -> tuple[bool, int, str, tuple[int, int], bool, float]:
+        return self.requires_grad, self.generation, self.owner, self.stands_for, self.has_two_bases, self.resolution
 
     def _note(self) -> Note | float:
         return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
@@ -226,9 +227,11 @@ def _rebuilt(
     owner: str = "DeferredLinear",
     stands_for: tuple[int, int] = (0, 0),
     has_two_bases: bool = True,
+    resolution: float = 0.0,
 ) -> Guarded:
     parameter = Guarded(data, requires_grad)
     parameter.generation = generation  # a copied optimizer knows it
     parameter.owner, parameter.stands_for, parameter.has_two_bases = owner, stands_for, has_two_bases
+    parameter.resolution = resolution
     parameter.accept()
     return parameter

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import gradients
-from nfd.core.defaults import RESOLUTION
-from nfd.core.errors import check_choice, check_count, check_real
+from nfd.core.errors import check_choice, check_count
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
 from nfd.nets.factored import FactoredLinear
@@ -31,9 +30,9 @@ class StructuredLinear(FactoredLinear):
     of the gradients. So the layer replaces an ``nn.Linear`` that starts with this ``std``, at the same rate, weight
     decay, momentum and norm clipping.
 
-    Given W_0, the layer is a dense one that learns only in the directions of B. The part of an input outside of B is
-    multiplied by W_0 and learns nothing; ``resolution`` says how short it must be. With r directions in B, a step of b
-    samples costs O(n r b + n log n b), and the state takes O(n r).
+    Given W_0, the layer is a dense one that learns only in the directions of B: all that it has met, unless a
+    ``resolution`` leaves out the short ones. The part of an input outside of B is multiplied by W_0 and learns nothing.
+    With r directions in B, a step of b samples costs O(n r b + n log n b), and the state takes O(n r).
 
     As the width grows, training has the limit of Gaussian weights, by universality of first-order methods. At finite
     width its distribution is another; ``DeferredLinear`` has exactly that of a Gaussian matrix.
@@ -46,8 +45,10 @@ class StructuredLinear(FactoredLinear):
             second matrix.
         basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the first batch. In a
             Transformer, vectors of the residual stream have fewer directions than vectors inside of a branch.
-        resolution: a vector whose remainder outside of B is shorter than this adds no direction; above 0, below 1.
-            Relative to the vector, or to the root mean square of its batch where that is longer.
+        resolution: a vector whose remainder outside of B is shorter than this adds no direction; at least 0, below 1.
+            Relative to the vector, or to the root mean square of its batch where that is longer. None, or 0, leaves out
+            what rounding would: the layer is then a dense one. What is left out never learns, however long training
+            takes; and rules that normalise, such as ``nfd.Muon``, would have given it full strength, and warn.
         seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in ``DeferredLinear``. With an
             ``nfd.core.random.Increment`` W_0 is a sum of independent matrices, as many as the path was halved to it.
         dtype: ``torch.float32`` or ``torch.float64``.
@@ -78,7 +79,7 @@ class StructuredLinear(FactoredLinear):
         std: float = 1.0,
         feedback: Feedback = "shared",
         basis: BasisName = "auto",
-        resolution: float = RESOLUTION,
+        resolution: float | None = None,
         seed: int | Increment | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -92,6 +93,7 @@ class StructuredLinear(FactoredLinear):
             std=std,
             feedback=feedback,
             source=source,
+            resolution=resolution,
             dtype=dtype,
             device=device,
         )
@@ -101,7 +103,7 @@ class StructuredLinear(FactoredLinear):
             shared=self.feedback == "shared",
             space=None if basis == "auto" else basis,
             source=source,
-            resolution=check_real("resolution", resolution, above=0.0, below=1.0),
+            resolution=self.update.resolution,
             dtype=dtype,
             device=self.update.device,
         )
@@ -121,7 +123,7 @@ class StructuredLinear(FactoredLinear):
         self.matrix.basis.reserve(min(check_count("samples", samples, minimum=0), self.matrix.basis.n))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, resolution={self.matrix.resolution:g}, rank={self.rank}"
+        return f"{super().extra_repr()}, rank={self.rank}"
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'``, x itself, and its products with B where that is a basis of inputs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -10,6 +11,23 @@ from nfd.core.errors import StateError
 
 if TYPE_CHECKING:
     from nfd.nets.factored import FactoredLinear
+
+
+_OPERATORS = (  # which Python looks up on the class
+    "add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv", "rtruediv", "itruediv", "pow",
+    "rpow", "matmul", "rmatmul", "neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem", "len", "iter",
+)  # fmt: skip
+
+
+class WeightError(StateError, AttributeError):
+    """A weight was read that is not stored; to ``hasattr`` it has no such attribute."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} was asked of a weight that is not stored: some code reads the weight of a layer that nfd.defer "
+            "replaced, instead of calling the layer. Call it, keep that layer dense, by where= of nfd.defer, or use "
+            "weights='dense'."
+        )
 
 
 class Unstored:
@@ -43,8 +61,18 @@ class Unstored:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        name = getattr(function, "__name__", str(function))
-        raise StateError(
-            f"{name} was given a weight that is not stored: some module reads the weight of a layer that nfd.defer "
-            "replaced, instead of calling the layer. Keep that layer dense, by where= of nfd.defer, or call it."
-        )
+        raise WeightError(getattr(function, "__name__", str(function)))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise WeightError(name)
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: Unstored, *args: Any) -> NoReturn:
+        raise WeightError(name)
+
+    return refuse
+
+
+for _name in _OPERATORS:
+    setattr(Unstored, f"__{_name}__", _refused(_name))

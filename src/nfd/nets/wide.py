@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.errors import InputError
@@ -17,6 +17,19 @@ from nfd.scaling.names import matches
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import is_spectral
 from nfd.scaling.tensors import modules
+
+_HOOKS = (  # of modules and of tensors, as PyTorch keeps them
+    "forward_pre_hook",
+    "forward_hook",
+    "backward_pre_hook",
+    "backward_hook",
+    "post_accumulate_grad_hook",
+    "state_dict_pre_hook",
+    "state_dict_hook",
+    "load_state_dict_pre_hook",
+    "load_state_dict_post_hook",
+)
+_FORWARD = "a forward of its own"
 
 
 class Reason(StrEnum):
@@ -33,6 +46,7 @@ class Reason(StrEnum):
     ATTENTION = "its attention adds keys of its own, or reads weights in a way of its own"
     OTHER = "it is no linear map of its own"
     KEPT = "it begins in a way of its own"
+    HOOKED = "code hooks into it, which no layer in its place would call"
     ELEMENTWISE = "its optimizer acts on every entry of a matrix"
 
     @property
@@ -45,7 +59,8 @@ class Reason(StrEnum):
 class Candidate:
     """A tensor of two or more dimensions, and why no layer stands in for it; ``reason`` is None where one does.
 
-    ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none.
+    ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none; ``hooks``
+    are named where they are the reason.
     """
 
     name: str
@@ -53,6 +68,7 @@ class Candidate:
     owner: nn.Module | None
     linear: LinearMap | None
     reason: Reason | None
+    hooks: tuple[str, ...] = ()
 
 
 def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> list[Candidate]:
@@ -81,7 +97,8 @@ def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> 
             reason = Reason.FROZEN
         else:
             reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
-        chosen.append(Candidate(name, own.shape, owner, linear, reason))
+        hooks = () if reason is not None or linear is None else _hooks_of(linear)
+        chosen.append(Candidate(name, own.shape, owner, linear, Reason.HOOKED if hooks else reason, hooks))
     return chosen
 
 
@@ -96,12 +113,12 @@ def wide_maps(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> d
 
 def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
     """Those of the candidates that are replaced; ValueError as by ``wide_maps``."""
-    obstacles = {own.name: own.reason for own in chosen if own.reason is not None and own.reason.is_obstacle}
-    for name, reason in obstacles.items():
-        if plan is not None and reason is Reason.ELEMENTWISE:
+    obstacles = {own.name: own for own in chosen if own.reason is not None and own.reason.is_obstacle}
+    for name, own in obstacles.items():
+        if plan is not None and own.reason is Reason.ELEMENTWISE:
             plan.law_for(name).check_deferred(name)
     if obstacles:
-        several = "; ".join(f"{name!r}: {reason}" for name, reason in obstacles.items())
+        several = "; ".join(": ".join([repr(name), str(own.reason), *own.hooks]) for name, own in obstacles.items())
         raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
     wide = {own.name: own.linear for own in chosen if own.reason is None and own.linear is not None}
     if not wide:
@@ -152,6 +169,19 @@ def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
     if not plan.law_for(name).equivariant:
         return Reason.ELEMENTWISE
     return Reason.KEPT if plan.entries[name].start.kept else None
+
+
+def hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
+    """What would be lost with a module or a weight: its hooks, and a ``forward`` that stands in place of its own."""
+    named = [(kind, hook) for kind in _HOOKS for hook in (getattr(holder, f"_{kind}s", None) or {}).values()]
+    hooks = [f"{kind.replace('_', ' ')} {getattr(hook, '__qualname__', type(hook).__name__)}" for kind, hook in named]
+    return (*hooks, _FORWARD) if "forward" in vars(holder) else tuple(hooks)
+
+
+def _hooks_of(linear: LinearMap) -> tuple[str, ...]:
+    """Of a map and its weight. An attention stays the same module, so that its own hooks stay too."""
+    is_kept = isinstance(linear.module, nn.MultiheadAttention)
+    return hooks_on(linear.weight) + tuple(h for h in hooks_on(linear.module) if not is_kept or h == _FORWARD)
 
 
 def _is_grouped(module: nn.Module | None) -> bool:

@@ -2,7 +2,8 @@
 
 Grids of rates grow while a best rate lies at their end. For the regret the largest network is trained at the smallest
 one's best rate and at its own, from new starts, which chose neither rate, on the same batches. The regret is about
-these two rates; how far other seeds would have found other rates is in the intervals of the rates.
+these two rates; how far other seeds would have found other rates is in the intervals of the rates. The smallest network
+is trained at its own from new starts too, so that the losses of both are not the best of a grid by chance.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from nfd.store.rows import Record
 
 SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _ROUNDS = 12  # of extending a grid by two rates
+
+
+NewScores = dict[Size, torch.Tensor]
 
 
 class Place(NamedTuple):
@@ -98,7 +102,7 @@ class _Question:
 
     def answered(self) -> Transfer:
         asked, cells = self.asked, self._cells()
-        regrets = self._regrets(cells) if len(asked.sizes) > 1 else {}
+        regrets, new = self._regrets(cells) if len(asked.sizes) > 1 else ({}, {})
         rules = [
             RuleTransfer(
                 rule,
@@ -106,6 +110,7 @@ class _Question:
                 regrets.get(rule),
                 asked.rate_name,
                 {axis.name: self._against(rule, axis, cells) for axis in asked.axes},
+                new.get(rule, {}),
             )
             for rule in asked.rules
         ]
@@ -141,17 +146,25 @@ class _Question:
         trained = self.sweep.run_all(plans, "short trainings")
         return {place: [record.metrics["train_loss"] for record in records] for place, records in trained.items()}
 
-    def _regrets(self, cells: Mapping[Place, Scores]) -> dict[RuleName, Regret]:
+    def _regrets(self, cells: Mapping[Place, Scores]) -> tuple[dict[RuleName, Regret], dict[RuleName, NewScores]]:
+        """The regret of each rule, and scores of new starts of the smallest and largest size at their best rates."""
         small, large = self.asked.sizes[0], self.asked.sizes[-1]
         rates = {
             rule: [rounded(cells[Place(rule, size)].best()) for size in (small, large)] for rule in self.asked.rules
         }
-        plans = {rule: self.networks.runs(Place(rule, large), pair, new=True) for rule, pair in rates.items()}
-        regrets = {}
-        for rule, records in self.sweep.run_all(plans, "regrets").items():
-            pair = rates[rule]
-            regrets[rule] = Regret(pair[0], pair[1], self._scores(pair, records), cells[Place(rule, large)])
-        return regrets
+        plans = {
+            Place(rule, size): self.networks.runs(Place(rule, size), asked, new=True)
+            for rule, pair in rates.items()
+            for size, asked in ((large, pair), (small, pair[:1]))
+        }
+        trained = self.sweep.run_all(plans, "regrets")
+        regrets, new = dict[RuleName, Regret](), dict[RuleName, NewScores]()
+        for rule, pair in rates.items():
+            at_large = self._scores(pair, trained[Place(rule, large)])
+            at_small = self._scores(pair[:1], trained[Place(rule, small)])
+            regrets[rule] = Regret(pair[0], pair[1], at_large, cells[Place(rule, large)])
+            new[rule] = {small: at_small.scores[:, 0], large: regrets[rule].own}
+        return regrets, new
 
     def _scored(self, rates: Mapping[Place, Sequence[float]]) -> dict[Place, Scores]:
         plans = {place: self.networks.runs(place, etas) for place, etas in rates.items()}

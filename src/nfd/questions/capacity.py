@@ -58,8 +58,11 @@ class Capacity:
 
     Example::
 
+        from random import Random
+
+        noise = Random(0)
         rows = [
-            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + 0.01 * math.sin(n + 9 * L + seed)}
+            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
             for n in (64, 128, 256)
             for L in (4, 8, 16)
             for seed in (0, 1)

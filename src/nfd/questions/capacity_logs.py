@@ -34,7 +34,7 @@ def fit_scaling_law(
     ``loss = floor + a/n + b/L`` with terms of second order (``nfd.questions.law_fit``). Otherwise it has the variables
     that vary among width, depth, parameters N and tokens D: ``floor + a / n + b / L + c / D^beta`` or
     ``floor + a / N^alpha + c / D^beta`` (``nfd.questions.power_law``). As a test, a second fit without the largest size
-    predicts its loss. Small sizes are left out until the law fits and predicts it.
+    predicts its loss. Small sizes are left out until the law holds; one by least squares must predict the largest, too.
 
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
@@ -54,8 +54,11 @@ def fit_scaling_law(
 
     Example::
 
+        from random import Random
+
+        noise = Random(0)
         rows = [
-            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + 0.01 * math.sin(n + 9 * L + seed)}
+            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
             for n in (64, 128, 256)
             for L in (4, 8, 16)
             for seed in (0, 1)

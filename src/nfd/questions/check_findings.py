@@ -20,6 +20,12 @@ _CAPTION = (
     "lr = {lr:g}, after {steps} steps, {seeds} seeds, {data}. {thresholds}"
 )
 
+_VERBS = (
+    ("COLLAPSES", "collapses", "collapse"),
+    ("GROWS", "grows", "grow"),
+    ("LIMIT", "falls to a limit", "fall to a limit"),
+)
+
 
 def check_findings(check: Check, data: str) -> list[Finding]:
     """One chart per axis: every meter after the last step against size, relative to the smallest network."""
@@ -59,7 +65,7 @@ def _headline(trends: Sequence[Row], axis: Axis) -> str:
         by_verdict.setdefault(trend["verdict"], []).append(trend)
     meters = {word: [meter_name(trend) for trend in own] for word, own in by_verdict.items()}
     clauses = []
-    for word, singular, plural in (("COLLAPSES", "collapses", "collapse"), ("GROWS", "grows", "grow")):
+    for word, singular, plural in _VERBS:
         if own := by_verdict.get(word):
             slopes = ", ".join(f"{meter_name(trend)} ({axis}^{trend['slope']:+.2f})" for trend in own)
             clauses.append(f"{slopes} {singular if len(own) == 1 else plural} with {axis}")

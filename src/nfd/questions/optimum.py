@@ -90,6 +90,13 @@ class Scores:
         return self.learns and not self.edge
 
     @property
+    def reached(self) -> Tensor:
+        """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own luck lowers none."""
+        logs = self.scores.double().clamp(min=_LEAST).log()
+        others = logs.sum(0) - logs if len(logs) > 1 else logs
+        return self.scores.gather(1, others.argmin(1, keepdim=True)).squeeze(1)
+
+    @property
     def near_ends(self) -> tuple[bool, bool]:
         """Whether the ends of the grid keep so much progress that rates beyond them could be part of the fit."""
         lost = _lost(self.typical, self.guess)

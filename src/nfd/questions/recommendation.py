@@ -10,6 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from nfd.core.statistics import Interval
+from nfd.questions.levels import better_than
 from nfd.questions.optimum import rate_of
 from nfd.questions.rule_transfer import GUESS, RuleTransfer, Size, in_words, rate_in_words
 
@@ -30,6 +31,8 @@ class Recommendation:
         share: what the smallest network's best rate costs the largest, over its progress. progress: of the largest at
             its own best rate, in nats below a uniform guess; not-a-number where it is not known.
         seeds: of each size. name: what the learning rate is called.
+        better: another rule whose loss at the largest size is significantly lower, each at its own best rate; None if
+            there is none. gap: by how much, in nats, below zero.
     """
 
     kind: RecommendationKind
@@ -41,6 +44,8 @@ class Recommendation:
     seeds: int
     name: str = "eta_c"
     progress: float = math.nan
+    better: str | None = None
+    gap: Interval | None = None
 
     def __str__(self) -> str:
         if self.rule is None or self.rate is None:
@@ -61,6 +66,13 @@ class Recommendation:
             value, low, high = (round(100 * share) for share in (self.share.value, self.share.low, self.share.high))
             cost = f"{value} % [{low}, {high}]"
         nats = f" of {self.progress:.2g} nats" if math.isfinite(self.progress) else ""
+        if self.kind == "use" and self.better is not None and self.gap is not None:
+            return (
+                f"{self.rule} transfers, but its loss is not the lowest: at {self.name} = {rate}, tuned at "
+                f"{in_words(self.small)}, it costs {cost} of the progress at {large}, and {self.better} tuned there is "
+                f"better by {-self.gap.value:.2g} nats. Find out why before you train at this rate, or tune "
+                f"{self.better} at the size that you train."
+            )
         if self.kind == "use":
             return (
                 f"Use {self.rule} at {self.name} = {rate}: tuned at {in_words(self.small)} it costs {cost} of the "
@@ -93,7 +105,10 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     ) -> Recommendation:
         best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
         rate, regret = rate_of(best.optimum(tuned)), regrets[best.rule]
-        return Recommendation(kind, best.rule, rate, small, large, regret.share, seeds, best.rate, regret.progress)
+        better, gap = better_than(answers, best.rule) or (None, None)
+        return Recommendation(
+            kind, best.rule, rate, small, large, regret.share, seeds, best.rate, regret.progress, better, gap
+        )
 
     if not known:
         return Recommendation("other rates", None, None, small, large, None, seeds)

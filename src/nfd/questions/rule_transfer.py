@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from nfd.core.statistics import UNKNOWN, Interval
-from nfd.core.tables import rows_as_text
+from torch import Tensor
+
+from nfd.core.statistics import UNKNOWN, Interval, mean
 from nfd.meters.verdict import AXES, Axis
 from nfd.questions.optimum import Scores, fitted_exponent, rate_of
 from nfd.questions.regret import Regret
@@ -64,6 +65,7 @@ class RuleTransfer:
         regret: None where no new networks were trained at both rates, as in most logs, or there is one size.
         rate: what the learning rate is called.
         against: the best rate against further settings, by their names.
+        new: scores at the best rate of a size from starts that chose no rate, where there are any.
     """
 
     rule: str
@@ -71,6 +73,7 @@ class RuleTransfer:
     regret: Regret | None = None
     rate: str = "eta_c"
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
+    new: Mapping[Size, Tensor] = field(default_factory=dict)
 
     @cached_property
     def inside(self) -> dict[Size, Scores]:
@@ -80,6 +83,14 @@ class RuleTransfer:
     def optimum(self, size: Size) -> Interval:
         """log2 of the best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
         return self.inside[size].optimum() if size in self.inside else UNKNOWN
+
+    def reached(self, size: Size) -> Tensor:
+        """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
+        return self.new.get(size, self.cells[size].reached)
+
+    def loss(self, size: Size) -> Interval:
+        """The loss at the best rate of a size."""
+        return mean(self.reached(size))
 
     def drift(self, axis: Axis) -> Interval | None:
         """Doublings of the best rate per doubling of width or depth, the other held; None where it does not vary."""
@@ -98,11 +109,14 @@ class RuleTransfer:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """A row per quantity: best rates by size, drifts, and the regret in nats and over the progress."""
+        """A row per quantity: best rates and losses by size, drifts, and the regret in nats and over the progress."""
         about: dict[str, Any] = {"rule": self.rule, "width": None, "depth": None}
         rates = [
             about | {"quantity": f"best {self.rate}", "width": n, "depth": L} | rate_of(self.optimum((n, L))).limits
             for n, L in self.cells
+        ]
+        rates += [
+            about | {"quantity": "best loss", "width": n, "depth": L} | self.loss((n, L)).limits for n, L in self.cells
         ]
         others = {f"drift per doubling of {axis}": moved for axis, moved in self.drifts.items()}
         if self.regret is not None:
@@ -110,9 +124,17 @@ class RuleTransfer:
         return [*rates, *(about | {"quantity": name} | estimate.limits for name, estimate in others.items())]
 
     def __str__(self) -> str:
-        verdict = "" if self.regret is None else f": {self.verdict}"
-        why = f", as {self.lacks}" if self.lacks else ""
-        return f"{self.rule}{verdict}{why}\n{rows_as_text(self.table)}"
+        moved = ", ".join(f"{signed(drift)} with {axis}" for axis, drift in self.drifts.items())
+        parts = [f"drift {moved}, in doublings per doubling"] if moved else []
+        if self.regret is None:
+            return f"{self.rule}: {self.doubt or '; '.join(parts) or 'one size'}."
+        share = self.regret.share
+        cost = f"The smallest network's best {self.rate} costs the largest {self.regret.loss} nats"
+        if math.isfinite(share.value):
+            value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
+            cost += f", {value} % [{low}, {high}] of its progress"
+        lacking = self.doubt or self.lacks
+        return f"{self.rule}: {self.verdict}{f', as {lacking}' if lacking else ''}. {'; '.join([cost, *parts])}."
 
     @property
     def doubt(self) -> Doubt:

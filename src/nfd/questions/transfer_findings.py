@@ -51,13 +51,11 @@ def table(answers: Sequence[RuleTransfer]) -> list[dict[str, str]]:
     """One line per rule."""
     lines = []
     for answer in answers:
-        optima = [*map(answer.optimum, answer.cells)]
-        small, large = optima[0], optima[-1]
-        line = {
-            "rule": answer.rule,
-            f"best {answer.rate}, smallest": rate_in_words(rate_of(small)),
-            "largest": rate_in_words(rate_of(large)),
-        }
+        sizes = [*answer.cells]
+        line = {"rule": answer.rule}
+        for name, size in (("smallest", sizes[0]), ("largest", sizes[-1])):
+            line[f"best {answer.rate}, {name}"] = rate_in_words(rate_of(answer.optimum(size)))
+            line[f"loss, {name}"] = answer.loss(size).unsigned
         line |= {f"drift per doubling of {axis}": signed(drift) for axis, drift in answer.drifts.items()}
         if answer.regret is not None:
             line |= {"regret (nats)": str(answer.regret.loss), "verdict": answer.verdict}
@@ -78,7 +76,12 @@ def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
             "doubt": str(answer.doubt),
             "against": [against_result(against) for against in answer.against.values()],
             "optima": [
-                {"width": n, "depth": L, f"log2_{answer.rate}": numbers(answer.optimum((n, L)))}
+                {
+                    "width": n,
+                    "depth": L,
+                    f"log2_{answer.rate}": numbers(answer.optimum((n, L))),
+                    "loss": numbers(answer.loss((n, L))),
+                }
                 for n, L in answer.cells
             ],
         }
@@ -96,6 +99,8 @@ def advice(recommendation: Recommendation) -> dict[str, Any]:
         "small": {"width": small[0], "depth": small[1]},
         "large": {"width": large[0], "depth": large[1]},
         "regret_share": numbers(recommendation.share),
+        "better": recommendation.better,
+        "gap": numbers(recommendation.gap),
         "sentence": str(recommendation),
     }
 

@@ -96,7 +96,8 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     for rule in dict.fromkeys(rule for rule, _ in cells):
         own = {size: cell for (of, size), cell in sorted(cells.items()) if of == rule}
         regret = _regret(own, places[rule, [*own][-1]], guess_is_given=given is not None)
-        rules.append(RuleTransfer(rule, own, regret, rate="lr"))
+        new = {} if regret is None else {[*own][-1]: regret.own}
+        rules.append(RuleTransfer(rule, own, regret, rate="lr", new=new))
         notes += _left_out(rules[-1], places)
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
 

@@ -28,6 +28,7 @@ from nfd.families.family import Family, as_family
 from nfd.questions.against import SettingAxis, Variation
 from nfd.questions.assumed import assumed_of
 from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
+from nfd.questions.levels import initial_scale
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep
@@ -67,7 +68,10 @@ def transfer(
 
     Every network is trained on the task at every rate and from every seed. If the best rate lies at an end of the grid,
     more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best
-    rate and at its own. The difference of the two losses is the regret.
+    rate and at its own. The difference of the two losses is the regret. The smallest network is trained from new seeds
+    as well, so that losses can be compared: ``Transfer.warnings`` says where another rule is better at the largest
+    size, where the largest network is no better than the smallest, and where initial weights are far from fan-in
+    scaling.
 
     Example::
 
@@ -92,13 +96,15 @@ def transfer(
         rules: to compare; by default that of the family beside ``"standard"``, which leaves your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
-        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"warmup"``, and under
-            Muon ``"adamw_lr"``. If the number of steps varies, a ``schedule`` must take ``steps``.
+        axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"warmup"``,
+            ``"init_scale"``, and under Muon ``"adamw_lr"``. If the number of steps varies, a ``schedule`` must take
+            ``steps``.
         halving: choose rates by short trainings first (``nfd.questions.halving``).
         sweep: where networks are trained and kept.
 
     Returns:
-        A ``Transfer``: ``best(rule, width, depth)``, ``drift(rule, axis)``, ``regret(rule)`` and ``verdict(rule)``.
+        A ``Transfer``: ``best(rule, width, depth)``, ``loss(rule, width, depth)``, ``drift(rule, axis)``,
+        ``regret(rule)``, ``verdict(rule)`` and ``warnings``.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -125,7 +131,7 @@ def transfer(
     with sweep or Sweep() as opened:
         answer = best_rates(asked, opened)
     notes = [note for own in families.values() for note in notes_on(own, asked.tasks.values(), sizes)]
-    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)))
+    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)), initial_scale=initial_scale(given))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -242,7 +248,7 @@ def _axes(axes: Mapping[str, Sequence[float]] | None, family: Family, task: Task
         raise InputTypeError(f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}.")
     checked = []
     for name, given in axes.items():
-        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "warmup", "adamw_lr"))
+        check_choice("axes", name, ("weight_decay", "batch_size", "steps", "warmup", "init_scale", "adamw_lr"))
         values = check_several(f"axes[{name!r}]", given, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
         if not numbers or numbers != sorted(set(numbers)):
@@ -271,6 +277,8 @@ def _varied(task: Task, variation: Variation, family: Family) -> Task:
             share = check_real("warmup", value, least=0.0, below=1.0)
             warmed(None, task.steps, share)
             return task.having(warmup=share)
+        if variation.setting == "init_scale":
+            return task.having(init_scale=check_real("init_scale", value, above=0.0, below=MAX_RATE))
         return task.having(adamw_lr=family.law.check_rest_rate(value, above=0.0))
     except (InputError, InputTypeError) as error:
         raise type(error)(f"axes: {error}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from nfd.report.tidy import LOG_X, LOG_Y, Point, across_span, linear_span, log_s
 Chart = alt.LayerChart
 
 _HEIGHT = 360
+_LONGEST = 100  # characters of a name of files
 _TICKS = 12  # most values that an axis names one by one
 _TITLE_WIDTH = 48  # characters of a line of an axis title
 _TRIPS = ("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toString", "valueOf")
@@ -197,12 +200,23 @@ class _Drawing:
 def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
     """Every finding's chart as PDF and PNG and its rows as CSV in ``folder``; returns the charts by name."""
     charts = {finding.name: chart_of(finding) for finding in findings}
+    taken = set[str]()
     for finding in findings:
         pdf, png = still(charts[finding.name], finding.title)
-        write_csv(folder / f"{finding.name}.csv", finding.rows)
-        write_bytes(folder / f"{finding.name}.pdf", pdf)
-        write_bytes(folder / f"{finding.name}.png", png)
+        stem = _file_name(finding.name, taken)
+        write_csv(folder / f"{stem}.csv", finding.rows)
+        write_bytes(folder / f"{stem}.pdf", pdf)
+        write_bytes(folder / f"{stem}.png", png)
     return charts
+
+
+def _file_name(name: str, taken: set[str]) -> str:
+    """A name that every file system takes, and no other finding has: names of rules are those of a user's log."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST]
+    numbers = (f"{plain}-{number}" for number in itertools.count(2))
+    chosen = next(free for free in itertools.chain([plain], numbers) if free.lower() not in taken)
+    taken.add(chosen.lower())
+    return chosen
 
 
 def _scale(spans: dict[str, tuple[float, float]], kind: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from nfd.questions.finding import Finding
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section
 
-_NESTED = ("events", "first", "start", "unread", "rows", "readings", "noise", "draws", "print", "stacks")
+_NESTED = ("events", "start", "unread", "rows", "readings", "noise", "draws", "print", "stacks")
 
 
 def check_report(
@@ -53,13 +53,11 @@ def check_report(
 
 
 def _flat(run: Row) -> Row:
-    """A network as a row: its meters, those of every stack, those after the first step, and why others were not
-    measured."""
+    """A network as a row: its meters, those of every stack, and why others were not measured."""
     flat = {k: v for k, v in run.items() if k not in _NESTED}
     unread = dict[str, str]()
     for stack, own in {"": run, **run.get("stacks", {})}.items():
         meters = {} if not stack else {k: v for k, v in own.items() if k not in _NESTED}
         flat |= {meter_of(name, stack): value for name, value in meters.items()}
-        flat |= {f"first_{meter_of(name, stack)}": value for name, value in own.get("first", {}).items()}
         unread |= {meter_of(name, stack): why for name, why in own["unread"].items()}
     return flat | {"not_measured": "; ".join(f"{name}: not measured, {why}" for name, why in unread.items())}

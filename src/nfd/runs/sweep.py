@@ -38,7 +38,8 @@ class Sweep:
         workers: number of processes; by default trials are trained in this one.
         executor: ``"processes"``, ``"ray"``, ``"inline"`` or an executor; it changes no number.
         device: where trials are trained; by default where the first batch lies.
-        progress: show a bar when stderr is a terminal.
+        progress: a bar when stderr is a terminal, by default. True also prints a line every half minute where it is
+            none; False shows nothing.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -56,7 +57,7 @@ class Sweep:
         workers: int | None = None,
         executor: str | Executor | None = None,
         device: torch.device | str | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> None:
         self.out = out
         if isinstance(executor, str) or workers is not None:
@@ -175,7 +176,7 @@ def failure(broken: Sequence[Record], outcome: str) -> Exception:
     kind, _, said = lines[0].partition(": ")
     if mistake is None and kind == InputError.__name__:
         return InputError(said)
-    message = f"{outcome}: {lines[0]}. The rest is kept; start again to try them again."
+    message = f"{outcome}: {lines[0].rstrip('.')}. The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
     error = RuntimeError(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -26,6 +27,8 @@ from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member
+from nfd.nets.factored import FULL
+from nfd.scaling.tensors import tensors
 from nfd.store.rows import Record, Status
 from nfd.training import driver
 from nfd.training.blame import blaming_the_model
@@ -83,7 +86,8 @@ class Trial:
         width, depth, seed: of the network, in the units of its family.
         lr: of the base.
         stop: after how many steps to stop; None for all.
-        weights: how the network holds its wide matrices (``nfd.defer``). resolution: of structured ones.
+        weights: how the network holds its wide matrices (``nfd.defer``). resolution: of structured ones, below which
+            they leave out directions; None for none.
         every: steps between evaluations, which give the curves ``test_loss``, ``test_accuracy`` and ``tested_after``.
         observe: what is measured on the way; such a trial is trained alone.
     """
@@ -150,6 +154,8 @@ class Trial:
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Its network, to be trained."""
         member = self.family.member(self.width, self.depth, self.seed, self.weights, place, self.resolution)
+        if self.task.init_scale != 1:
+            _scale_(member, self.task.init_scale)
         member.module.train()
         return member
 
@@ -170,7 +176,8 @@ class Trial:
 
     def _trained(self, group: str, place: torch.device) -> Record:
         start, task = time.perf_counter(), self._task(place)
-        with streams(self, place):
+        with streams(self, place), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", FULL)  # all networks of a prediction have one kind of weights
             member = self.build(place)
             member.reserve(task.targets)
             seen = [observer.begin(member, task) for observer in self.observe]
@@ -329,6 +336,15 @@ def groups(trials: Iterable[Trial], done: Container[str] = ()) -> list[Group]:
             left = tuple(trial for trial in members[first : first + size] if trial.key not in done)
             missing += [Group(left)] if left else []
     return sorted(missing, key=lambda group: -group.cost)
+
+
+@torch.no_grad()
+def _scale_(member: Member, factor: float) -> None:
+    """Scale the initial weights of every matrix that begins at random."""
+    entries = member.plan.entries
+    for name, tensor in tensors(member.module).items():
+        if name in entries and not (tensor.is_vector or entries[name].start.kept):
+            tensor.parameter.mul_(factor)
 
 
 def loss_metrics(losses: Tensor, answers: bool) -> dict[str, float]:

@@ -105,6 +105,14 @@ def check_input(sample: Any) -> None:
     if not isinstance(sample, Tensor) and not sample:
         raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
     check_sample("sample", sample)
+    check_not_empty("sample", sample)
+
+
+def check_not_empty(argument: str, value: Any) -> None:
+    """ValueError where the first tensor holds no numbers: means over such a batch are not-a-number."""
+    first = next(iter(tensors_in(value)), None)
+    if first is not None and not first.numel():
+        raise InputError(f"{argument} must hold samples; got an empty tensor, {list(first.shape)}. Leave it out.")
 
 
 def check_sample(argument: str, value: Any) -> None:

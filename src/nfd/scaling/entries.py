@@ -12,6 +12,7 @@ from nfd.core.errors import InputError
 from nfd.scaling.blocks import block_of, in_any_block, stacks_of
 from nfd.scaling.entry import Entry
 from nfd.scaling.names import listed
+from nfd.scaling.own_factors import Own
 from nfd.scaling.roles import Anatomy
 from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule
 from nfd.scaling.self_describing import head_sizes
@@ -90,13 +91,47 @@ def widest(entries: Mapping[str, Entry]) -> float:
     return max(grown, default=1.0, key=lambda r: abs(r - 1))
 
 
-def with_tied_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, Entry], list[str]]:
+def with_own_factors(
+    entries: Mapping[str, Entry], own: Mapping[str, Own | None], blocks: Collection[str]
+) -> tuple[dict[str, Entry], list[str]]:
+    """Entries that know the model's own factors; and what to say of them."""
+    made, left = dict[str, Entry](), dict[str, None]()
+    said: dict[tuple[str, float], dict[str, None]] = {}
+    for name, factors in own.items():
+        generic = in_any_block(name, blocks)
+        if factors is None:
+            left[generic] = None
+            continue
+        places = [("", factors.looked_up), (" as the head", factors.applied)]
+        if entries[name].role != "tied":
+            places = [("", factors.looked_up if factors.looked_up != 1 else factors.applied)]
+        made[name] = replace(entries[name], own_factor=places[0][1])
+        for place, factor in places:
+            if factor != 1:
+                said.setdefault((place, round(factor, 6)), {})[generic] = None
+    notes = [
+        f"The model's own forward pass multiplies {listed([*names])}{place} by {factor:.4g} times the factor that it "
+        "has in the base: starts and rates make up for that."
+        for (place, factor), names in said.items()
+    ]
+    if left:
+        notes.append(
+            f"The forward pass multiplies {listed([*left])} by factors that change with size in more than one way; "
+            "the plan does not make up for them. Give each one factor, and pass make_model=."
+        )
+    return {**entries, **made}, notes
+
+
+def with_tied_heads(
+    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
+) -> tuple[dict[str, Entry], list[str]]:
     """Gains and biases of norms take the factor of the tied heads that they alone feed; and what to say of it."""
     folded, notes = dict(entries), []
-    for name in _grown_heads(entries):
+    for name, factor in _grown_heads(entries, own).items():
         if norm := _folding(structure, entries, name):
-            folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0)) for n in norm}
-            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor 1/m.")
+            more = (own.get(name) or Own()).applied / entries[name].own_factor
+            folded |= {n: replace(entries[n], multiplier=Power(fan_out=1.0), own_factor=more) for n in norm}
+            notes.append(f"{name} is the head as well: {' and '.join(sorted(norm))} take its factor {factor:.4g}.")
     return folded, notes
 
 
@@ -110,7 +145,8 @@ def with_own_constants(
         entry = entries[name]
         planned, power = entry.start.constant, chosen.std(entry.role) * entry.multiplier**-1
         power = power.of_vector() if t.is_vector else power
-        if planned is None or power != Power() or t.parameter.is_meta or not t.parameter.requires_grad:
+        scales = power != Power() or entry.own_factor != 1
+        if planned is None or scales or t.parameter.is_meta or not t.parameter.requires_grad:
             continue
         begins = start_of([t.drawn()])
         if begins.constant is not None and not math.isclose(begins.constant, planned, rel_tol=_ROUNDED):
@@ -130,10 +166,14 @@ def note_on_kept(entries: Mapping[str, Entry], blocks: Collection[str]) -> list[
 
 
 def multipliers(
-    model: nn.Module, structure: Anatomy, entries: Mapping[str, Entry], base: nn.Module | None
+    model: nn.Module,
+    structure: Anatomy,
+    entries: Mapping[str, Entry],
+    own: Mapping[str, Own | None],
+    base: nn.Module | None,
 ) -> tuple[dict[str, float], list[str]]:
     """Forward factors that no initialisation can stand for, by module name, and what to say of them."""
-    tied, notes = _wrapped_heads(structure, entries)
+    tied, notes = _wrapped_heads(structure, entries, own)
     before = next(iter(head_sizes(base).values()), None) if base is not None else None
     grown = {} if before is None else {n: (before / d) ** 0.5 for n, d in head_sizes(model).items() if d != before}
     if grown:
@@ -145,9 +185,15 @@ def multipliers(
     return tied | grown, notes
 
 
-def _grown_heads(entries: Mapping[str, Entry]) -> list[str]:
-    """Embeddings that are heads as well, and are wider than the base's."""
-    return [name for name, entry in entries.items() if entry.role == "tied" and entry.ratios.fan_out != 1]
+def _grown_heads(entries: Mapping[str, Entry], own: Mapping[str, Own | None]) -> dict[str, float]:
+    """Embeddings that are heads as well, and the factor 1/m that each lacks as a head: what the model multiplies the
+    head by is in it already, and its start makes up for what the model multiplies the embedding by."""
+    factors = {
+        name: entry.own_factor / (entry.ratios.fan_out * (own.get(name) or Own()).applied)
+        for name, entry in entries.items()
+        if entry.role == "tied"
+    }
+    return {name: factor for name, factor in factors.items() if not math.isclose(factor, 1, rel_tol=1e-4)}
 
 
 def _folding(structure: Anatomy, entries: Mapping[str, Entry], head: str) -> frozenset[str]:
@@ -162,13 +208,15 @@ def _folding(structure: Anatomy, entries: Mapping[str, Entry], head: str) -> fro
     return norm if all(can) else frozenset()
 
 
-def _wrapped_heads(structure: Anatomy, entries: Mapping[str, Entry]) -> tuple[dict[str, float], list[str]]:
+def _wrapped_heads(
+    structure: Anatomy, entries: Mapping[str, Entry], own: Mapping[str, Own | None]
+) -> tuple[dict[str, float], list[str]]:
     factors: dict[str, float] = {}
     notes = []
-    for name in _grown_heads(entries):
+    for name, factor in _grown_heads(entries, own).items():
         if not _folding(structure, entries, name):
             heads = [n.rpartition(".")[0] for n in structure.tensors[name].readers]
-            factors |= dict.fromkeys(heads, 1 / entries[name].ratios.fan_out)
+            factors |= dict.fromkeys(heads, factor)
             notes.append(
                 f"{name} is the head as well, and {_NO_NORM[structure.followed]}: plan.apply_ wraps {', '.join(heads)} "
                 "in nfd.Scaled, which renames its entries of the state_dict; the factor is in plan.multipliers."

@@ -25,6 +25,7 @@ class Entry:
             None for any other tensor.
         depth: blocks of its stack, as a multiple of those in the base, where stacks grow by different factors; None
             where the depth of the plan is its own.
+        own_factor: the constant by which the forward pass of the user's model multiplies it, over that of the base.
     """
 
     shape: tuple[Whole, ...]
@@ -36,6 +37,7 @@ class Entry:
     multiplier: Power = field(default=Power())
     matrix: Layout | None = None
     depth: Positive | None = None
+    own_factor: Positive = 1.0
 
     @property
     def base_matrix(self) -> tuple[float, float]:

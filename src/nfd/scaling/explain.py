@@ -64,34 +64,37 @@ def _row(plan: Plan, name: str) -> tuple[str, ...]:
     entry = plan.entries[name]
     std, rate, epsilon = plan.powers(name)
     start = entry.start
-    begins = _formula(start.std, std, plan.std(name))
+    own = plan.own_factor(name)
+    begins = _formula(start.std, std, plan.std(name), 1 / own)
     if start.kept:
-        begins = "kept" if plan.factor(name, std) == 1 or not start.std else f"kept, RMS {plan.std(name):.4g}"
+        begins = "kept" if plan.start_factor(name) == 1 or not start.std else f"kept, RMS {plan.std(name):.4g}"
     if (constant := plan.constant(name)) is not None:
-        begins = f"{constant:g} (kept)" if constant == start.constant else _formula(start.constant, std, constant)
-    decay = "1"
+        begins = f"{constant:g} (kept)"
+        if constant != start.constant:
+            begins = _formula(start.constant, std, constant, 1 / own)
+    decay, more = "1", plan.shape_factor(name) / own ** (1 + plan.law_for(name).degree)
     if plan.decay != "raw":
-        decay = _formula(None, rate**-1, plan.weight_decay(name), 1 / plan.shape_factor(name)) + (
-            " /lr" if plan.decay == "independent" else ""
-        )
+        per_rate = " /lr" if plan.decay == "independent" else ""
+        decay = _formula(None, rate**-1, plan.weight_decay(name), 1 / more) + per_rate
     return (
         "x".join(map(str, entry.shape)) or "scalar",
         entry.role,
         entry.why,
         "-" if entry.fan_in is None or entry.is_vector else str(entry.fan_in),
         begins,
-        _formula(None, rate, plan.rate(name), plan.shape_factor(name)),
+        _formula(None, rate, plan.rate(name), more),
         decay,
-        _formula(None, epsilon, plan.epsilon(name)) if plan.law_for(name).epsilon else "-",
+        _formula(None, epsilon, plan.epsilon(name), own) if plan.law_for(name).epsilon else "-",
     )
 
 
-def _formula(base: float | None, power: Power, value: float, shape: float = 1.0) -> str:
-    if shape != 1:  # what makes up for the optimizer's own factor of shape
-        return f"{power} x {shape:.3g} = {value:.4g}"
-    if base is None:
-        return f"{power} = {value:.4g}" if str(power) != "1" else "1"
-    return f"{base:.4g} {power} = {value:.4g}" if str(power) != "1" else f"{base:.4g}"
+def _formula(base: float | None, power: Power, value: float, more: float = 1.0) -> str:
+    """The base's number times a power, and times what makes up for factors of the optimizer and of the model."""
+    start = [] if base is None else [f"{base:.4g}"]
+    powers = [] if str(power) == "1" and (start or more == 1) else [str(power)]
+    terms = [" ".join([*start, *powers]), *([f"{more:.3g}"] if more != 1 else [])]
+    formula = " x ".join(term for term in terms if term)
+    return f"{formula} = {value:.4g}" if powers or more != 1 else formula or "1"
 
 
 def _ends(plan: Plan) -> list[str]:

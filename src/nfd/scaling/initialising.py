@@ -39,7 +39,7 @@ def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, Tensor
             continue
         if (start := start_of(plan, infos[name], seed)) is not None:
             fill_(p, start)
-        elif plan.std(name) and plan.factor(name, plan.powers(name).std) != 1:
+        elif plan.std(name) and plan.start_factor(name) != 1:
             with torch.no_grad():
                 p.mul_(plan.std(name) / rms(whole(p).double()))  # a second call changes nothing
 

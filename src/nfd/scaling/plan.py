@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from nfd.core.errors import InputError, check_callable, check_device, check_patterns, check_real, check_seed
+from nfd.core.errors import InputError, check_callable, check_device, check_patterns, check_real, check_seed, nearest
 from nfd.core.names import Decay, RuleName
 from nfd.scaling import stored_plan
 from nfd.scaling.combined import optimizer_of
@@ -26,7 +27,7 @@ from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_
 from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule
 from nfd.scaling.shards import materialise
 from nfd.scaling.sizes import Positive
-from nfd.scaling.tensors import tensors
+from nfd.scaling.tensors import tensors, unwrapped
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
 
@@ -76,9 +77,28 @@ class Plan:
 
     # ---- the scale of one tensor -----------------------------------------------------------------------------
 
+    def entry(self, name: str) -> Entry:
+        """The entry of a tensor, by its name in the model, also in one that is compiled or wrapped by DDP or FSDP.
+
+        Raises:
+            ValueError: if the plan has no such tensor.
+        """
+        return self.entries[self._planned(name)]
+
+    def _planned(self, name: str) -> str:
+        inner = unwrapped(str(name))
+        for plain in (name, inner):
+            if plain in self.entries:
+                return plain
+        same = [planned for planned in self.entries if unwrapped(planned) == inner]  # a module of it is called "module"
+        if len(same) != 1:
+            hint = nearest(inner, self.entries)
+            raise InputError(f"the plan has no tensor {name!r}.{hint} Its names are those of model.named_parameters().")
+        return same[0]
+
     def powers(self, name: str) -> Powers:
         """How std, rate and epsilon of a tensor scale with its fans and the depth, including forward multipliers."""
-        entry = self.entries[name]
+        entry = self.entry(name)
         return rule_named(self.rule).powers(entry.role, self.law_for(name), entry.multiplier, vector=entry.is_vector)
 
     def law_for(self, name: str) -> OptimizerLaw:
@@ -88,34 +108,44 @@ class Plan:
 
     def factor(self, name: str, power: Power) -> float:
         """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the base."""
-        entry = self.entries[name]
+        entry = self.entry(name)
         depth = self.depth if entry.depth is None else entry.depth
         return power.at(entry.ratios.fan_in, entry.ratios.fan_out, depth)
 
+    def own_factor(self, name: str) -> float:
+        """The factor by which the model's own forward pass multiplies a tensor, over that of the base, where the plan
+        makes up for it; else 1."""
+        return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
+
+    def start_factor(self, name: str) -> float:
+        """By what the initial entries of a tensor are those of the base."""
+        return self.factor(name, self.powers(name).std) / self.own_factor(name)
+
     def std(self, name: str) -> float:
         """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
-        return self.entries[name].start.std * self.factor(name, self.powers(name).std)
+        return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
         """The initial value of every entry; None for a tensor that starts at random. Gains that write into the
         residual stream start lower in deeper models, like matrices that write into it."""
-        constant = self.entries[name].start.constant
-        return None if constant is None else constant * self.factor(name, self.powers(name).std)
+        constant = self.entry(name).start.constant
+        return None if constant is None else constant * self.start_factor(name)
 
     def rate(self, name: str) -> float:
         """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
-        return self.factor(name, self.powers(name).rate) * self.shape_factor(name)
+        own = math.pow(self.own_factor(name), 1 + self.law_for(name).degree)
+        return self.factor(name, self.powers(name).rate) * self.shape_factor(name) / own
 
     def shape_factor(self, name: str) -> float:
         """The factor in ``rate`` that cancels the optimizer's own scaling of updates with the shape of a matrix."""
-        entry, law = self.entries[name], self.law_for(name)
+        entry, law = self.entry(name), self.law_for(name)
         if entry.matrix is None or not rule_named(self.rule).scales_width:
             return 1.0
         return law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
         """Adam's epsilon of a tensor, as a multiple of that of the base."""
-        return self.factor(name, self.powers(name).epsilon)
+        return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
         """Weight decay of a tensor, as a multiple of that of the base, by width and depth. The factor ``1/lr`` of
@@ -126,7 +156,8 @@ class Plan:
         """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this tensor.
 
         In a model without blocks these are the matrices between two sizes that grow."""
-        entry, law = self.entries[name], law_of(self.optimizer)
+        name, law = self._planned(name), law_of(self.optimizer)
+        entry = self.entries[name]
         return law.rest is not None and entry.matrix is not None and acts_inside(name, entry, self.blocks)
 
     # ---- using it --------------------------------------------------------------------------------------------

@@ -25,12 +25,15 @@ from nfd.scaling.entries import (
     stream_width,
     widest,
     with_own_constants,
+    with_own_factors,
     with_tied_heads,
 )
 from nfd.scaling.given_base import GivenBase
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
+from nfd.scaling.measured_factors import foreseen_factors, measured_factors
 from nfd.scaling.own_depth import with_own_depth
+from nfd.scaling.own_factors import Own
 from nfd.scaling.plan import DECAYS, Plan
 from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ROLES, Rule, rule_named
@@ -39,8 +42,8 @@ from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.self_scaled import check_nothing_said, defaults_of, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
-from nfd.scaling.tensors import check_not_parametrized, check_stored, parametrized, tensors
-from nfd.scaling.unbuilt import anatomy_by_base
+from nfd.scaling.tensors import check_not_complex, check_not_parametrized, check_stored, parametrized, tensors
+from nfd.scaling.unbuilt import anatomy_by_base, is_unbuilt
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "
@@ -61,8 +64,11 @@ _UNSCALED = (
 _SHOWN = 4  # frozen tensors, by name
 _LAW = (
     "No base model was given, so the plan assumes: initial weights follow fan_in^-1/2 and do not depend on depth, "
-    "every dimension inside blocks grows with width, heads keep their size. Pass base= or make_model= to read this "
-    "from the base itself."
+    "every dimension inside blocks grows with width, heads keep their size, and the forward pass has no factors that "
+    "depend on size. Pass base= or make_model= to read this from the base itself."
+)
+_UNSEEN = (
+    "Whether the model's own forward pass has factors that depend on its size, as Gemma's on embeddings, is not known: "
 )
 
 
@@ -146,6 +152,7 @@ def plan(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     check_stored(model)
+    check_not_complex(model)
     usual_rule, usual_optimizer = defaults_of(model)
     rule = usual_rule if rule is None else rule
     chosen, law = rule_named(rule), law_of(usual_optimizer if optimizer is None else optimizer)
@@ -217,25 +224,38 @@ def _parts_of_any(
         entries = with_layouts(entries_of_ratio(structure, settled, 1.0), structure, grows)
         entries |= {n: replace(entries[n], start=replace(entries[n].start, kept=True)) for n in parametrized(model)}
         return Parts(entries, 1.0, 1.0, [*structure.blocks])
-    notes = []
+    notes, found = [], dict[str, Own | None]()
     if base is not None:
         tuned = given.begun(base, blocks)
         entries = entries_of_base(structure, settled, tuned)
         m, depth = widest(entries), len(structure.blocks) / len(tuned.blocks) if tuned.blocks else 1.0
+        as_deep: nn.Module | None = base
         if depth != 1 and not chosen.scales_depth:
-            deep = given.as_deep(depth)
-            if deep is None:
+            as_deep = given.as_deep(depth)
+            if as_deep is None:
                 notes.append(_OWN_DEPTH)
             else:
-                entries, notes = with_own_depth(entries, structure, tuned, Base(tensors(deep), blocks_of(deep, blocks)))
+                deep = Base(tensors(as_deep), blocks_of(as_deep, blocks))
+                entries, notes = with_own_depth(entries, structure, tuned, deep)
+        unseen = ""
+        if m == depth == 1 and all(e.depth is None for e in entries.values()):
+            pass  # it is as large as the base
+        elif is_unbuilt(model):
+            deeper = {n: e.depth or depth for n, e in entries.items()} if chosen.scales_depth else {}
+            ratios = dict.fromkeys(entries, m), deeper
+            found, unseen = foreseen_factors(structure, given, ratios, tuned.blocks, blocks, sample)
+        else:
+            found, unseen = measured_factors(structure, base, as_deep, blocks, sample)
+        entries, of_own = with_own_factors(entries, found, structure.blocks)
+        notes += [*of_own, *([_UNSEEN + unseen] if unseen else [])]
     else:
         m = 1.0 if given.width is None else stream_width(structure, settled) / given.width
         depth = len(structure.blocks) / given.depth if given.depth and structure.blocks else 1.0
         entries = entries_of_ratio(structure, settled, m)
         notes = [] if m == 1 and depth == 1 else [_LAW]
     entries = with_layouts(entries, structure, grows)
-    factors, of_factors = multipliers(model, structure, entries, base)
-    entries, of_heads = with_tied_heads(structure, entries)
+    factors, of_factors = multipliers(model, structure, entries, found, base)
+    entries, of_heads = with_tied_heads(structure, entries, found)
     entries, of_constants = with_own_constants(structure, entries, chosen)
     depths = {} if base is None else depths_of(structure.blocks, tuned.blocks)
     own = {name: depths.get(block_of(f"{name}.", structure.blocks) or "", depth) for name in structure.unscaled}

@@ -13,6 +13,7 @@ from torch import nn
 from nfd.core.errors import InputError
 from nfd.scaling.blocks import Blocks, Where, block_of, blocks_of, container_of
 from nfd.scaling.names import matches
+from nfd.scaling.own_factors import Factors
 from nfd.scaling.rules import Role
 from nfd.scaling.tensors import TensorInfo, tensors
 from nfd.scaling.trace import Trace, trace
@@ -54,6 +55,7 @@ class Anatomy:
         norms: gain and bias of the norm that alone feeds the products with a tensor.
         attends: whether something in it looks like attention.
         followed: whether an input was followed through the whole model.
+        factors: constant factors of tensors in the forward pass; None where nothing was traced.
     """
 
     tensors: dict[str, TensorInfo]
@@ -64,6 +66,7 @@ class Anatomy:
     norms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     attends: bool = False
     followed: bool = True
+    factors: Mapping[str, Factors] | None = None
 
 
 def anatomy(
@@ -98,9 +101,9 @@ def anatomy(
     ordered = {name: _like_its_matrix(t, all_tensors, decisions) for name, t in all_tensors.items()}
     if traced is None:
         return Anatomy(all_tensors, ordered, names, interrupted, followed=False)
-    unscaled = _unscaled(traced, names, decisions)
+    unscaled, followed = _unscaled(traced, names, decisions), sample is not None
     return Anatomy(
-        all_tensors, ordered, names, interrupted, unscaled, traced.norms, traced.attends, followed=sample is not None
+        all_tensors, ordered, names, interrupted, unscaled, traced.norms, traced.attends, followed, traced.factors
     )
 
 

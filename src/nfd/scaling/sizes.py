@@ -15,7 +15,7 @@ from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
 from nfd.scaling.blocks import Blocks, Kind, block_of, container_of, in_base
 from nfd.scaling.rules import INPUT_LIKE, Role
-from nfd.scaling.tensors import TensorInfo, groups, ratio, tensors
+from nfd.scaling.tensors import TensorInfo, check_not_complex, groups, ratio, tensors
 
 _MEANT, _MANY = 6.0, 30  # standard errors beyond which the mean of so many numbers is not chance
 _ALIKE = 1.5  # ratio of standard deviations that still are one law, measured in small tensors
@@ -197,6 +197,7 @@ def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = N
         made: Any = make_model(width, depth)
     if not isinstance(made, nn.Module):
         raise InputTypeError(f"make_model(width, depth) must return a torch.nn.Module; got {type(made).__name__}.")
+    check_not_complex(made)
     return made
 
 

@@ -28,6 +28,7 @@ _WRAPPED = {  # classes that put another name between a model and its parameters
     "DeferredConv": "linear",
 }
 _ROUNDING = 1.01  # of bounds, in 16 bits
+_PREFIXES = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "scaled_module"}
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
 
@@ -51,6 +52,22 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 
     walk(model, "")
     return named
+
+
+def unwrapped(name: str) -> str:
+    """The name of a tensor without the parts that wrappers put into it; a module of the user's may be one of them."""
+    return ".".join(part for part in name.split(".") if part not in _PREFIXES)
+
+
+def check_not_complex(model: nn.Module) -> None:
+    """ValueError when parameters are complex: rules and optimizers are about real ones."""
+    found = [name for name, t in tensors(model).items() if t.parameter.is_complex()]
+    if found:
+        raise InputError(
+            f"A plan scales real parameters; these are complex: {listed(found)}. Hold the real and the imaginary part "
+            "in one real parameter (torch.view_as_complex(parameter) in forward), or one that does not train in a "
+            "buffer (register_buffer)."
+        )
 
 
 def check_stored(model: nn.Module) -> None:

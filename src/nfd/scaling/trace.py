@@ -16,6 +16,8 @@ from nfd.scaling.fans import Fans, fans_of
 from nfd.scaling.final_norm import norms_before
 from nfd.scaling.graph import Operation, operations, parameters_of
 from nfd.scaling.names import numberless
+from nfd.scaling.own_factors import Factors, factors_of
+from nfd.scaling.scaled import Scaled
 from nfd.scaling.self_describing import own_samples
 from nfd.scaling.streams import Branch, branches_of, writers_of
 from nfd.scaling.tensors import modules, tensors
@@ -35,6 +37,7 @@ class Trace:
         fans: dimensions of tensors that count inputs and outputs.
         unscaled: modules whose outputs are branches that no tensor scales.
         norms: gain and bias of the norm that alone feeds the products with a tensor.
+        factors: constant factors of tensors.
         attends: whether something looks like attention: a softmax, alone or fused with its products.
     """
 
@@ -45,6 +48,7 @@ class Trace:
     fans: dict[str, Fans] = field(default_factory=dict)
     unscaled: set[str] = field(default_factory=set)
     norms: dict[str, frozenset[str]] = field(default_factory=dict)
+    factors: dict[str, Factors] = field(default_factory=dict)
     attends: bool = False
 
     def alike(self, name: str) -> str | None:
@@ -72,14 +76,19 @@ def trace(model: nn.Module, sample: Any) -> Trace | None:
     parts, traced = modules(model), Trace()
     for part, own in samples.items():
         parameters = [t.parameter for t in tensors(parts[part]).values()]
-        with _ends_of(parts) as ends:
+        with _ends_of(parts) as ends, _scaled_in(parts[part]) as scaled:
             outputs = followed_outputs(parts[part], own)
         ran = operations(outputs, parameters)
-        _read(traced, ran, names, ends)
+        branches = branches_of(ran)
+        _read(traced, ran, branches, names, ends)
         traced.attends |= any(_ATTENTION.search(o.name) for o in ran)
         returned = {output.grad_fn for output in outputs}
+        last = returned | {branch.end.node for branch in branches}
+        traced.factors.update({names[key]: own for key, own in factors_of(ran, last, scaled).items()})
         for parameter, norm in norms_before(ran, [o for o in ran if o.node in returned]).items():
             traced.norms[names[id(parameter.parameter)]] = frozenset(names[id(o.parameter)] for o in norm)
+    alike = {name: traced.alike(name) for name in names.values()}
+    traced.factors = {name: traced.factors[other] for name, other in alike.items() if other is not None}
     return traced
 
 
@@ -100,10 +109,27 @@ def _ends_of(parts: Mapping[str, nn.Module]) -> Iterator[dict[Any, str]]:
             hook.remove()
 
 
-def _read(traced: Trace, ran: list[Operation], names: Mapping[int, str], ends: Mapping[Any, str]) -> None:
+@contextmanager
+def _scaled_in(model: nn.Module) -> Iterator[set[Any]]:
+    """Within it, the operations that apply the factor of an ``nfd.Scaled``, as autograd keeps them."""
+    scaled: set[Any] = set()
+    hooks = [
+        m.register_forward_hook(lambda _m, _in, out: scaled.add(out.grad_fn))
+        for m in model.modules()
+        if isinstance(m, Scaled)
+    ]
+    try:
+        yield scaled
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _read(
+    traced: Trace, ran: list[Operation], branches: list[Branch], names: Mapping[int, str], ends: Mapping[Any, str]
+) -> None:
     traced.seen.update(names[id(o.parameter)] for o in ran if o.parameter is not None)
     traced.fans.update({names[key]: fans for key, fans in fans_of(ran).items()})
-    branches = branches_of(ran)
     for branch in branches:
         _add(traced, branch, _read_in(branch), names, ends)
     for branch in branches:  # keys and values of what is read from elsewhere

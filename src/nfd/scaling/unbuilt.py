@@ -56,4 +56,6 @@ def anatomy_by_base(
     back = {other: name for name, other in others.items()}
     outside = {head: norm for head, norm in small.norms.items() if back.keys() >= {head, *norm}}
     norms = {back[head]: frozenset(back[n] for n in norm) for head, norm in outside.items()}
-    return Anatomy(with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends, small.followed)
+    return Anatomy(
+        with_fans, decisions, names, small.interrupted, unscaled, norms, small.attends, small.followed, small.factors
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfd.core.ambient import plain
 from nfd.core.errors import InputError, check_several
-from nfd.scaling.calls import batch_size, check_sample, mapped, on_device
+from nfd.scaling.calls import batch_size, check_not_empty, check_sample, mapped, on_device
 
 BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 
@@ -38,6 +38,8 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
         check_sample(f"inputs of {argument}[{step}]", x)
         batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
+        check_not_empty(f"inputs of {argument}[{step}]", x)
+        check_not_empty(f"targets of {argument}[{step}]", y)
     return pairs
 
 

@@ -13,11 +13,18 @@ from nfd.scaling.calls import outputs_of, shape_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
+IGNORED = -100  # the target of positions that no loss counts, such as padding; PyTorch's ignore_index
+
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in nats."""
-    chosen = outputs.gather(-1, targets.expand(outputs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-    return (outputs.logsumexp(-1) - chosen).mean(-1)
+    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in nats.
+
+    Targets of ``IGNORED`` do not count. Without any other the mean is not-a-number.
+    """
+    counts = targets != IGNORED
+    ids = targets.where(counts, 0).expand(outputs.shape[:-1]).unsqueeze(-1)
+    losses = outputs.logsumexp(-1) - outputs.gather(-1, ids).squeeze(-1)
+    return losses.where(counts, 0.0).sum(-1) / counts.sum(-1)
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -54,10 +61,22 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
                 return chosen(_real(outputs, y).flatten().unsqueeze(-1), y.flatten())
             return chosen(classes_last(outputs, y).flatten(0, -2), y.flatten())
         except (RuntimeError, IndexError) as error:  # both are the user's, and PyTorch's words on them
-            shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}: {first_line(error)}"
-            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}") from error
+            shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}"
+            why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
+            raise InputTypeError(f"loss={loss!r} cannot be computed of {shapes}: {why or first_line(error)}") from error
 
     return value
+
+
+def _out_of_range(outputs: Tensor, y: Any) -> str:
+    """Which class ids the outputs have, where targets are others; empty where they are not."""
+    if not isinstance(y, Tensor) or y.is_floating_point() or not bool((y != IGNORED).any()):
+        return ""
+    counted, classes = y[y != IGNORED], classes_last(outputs, y).shape[-1]
+    low, high = int(counted.min()), int(counted.max())
+    if low >= 0 and high < classes:
+        return ""
+    return f"class ids must lie in 0..{classes - 1}, or be {IGNORED} where none counts; got {low} to {high}."
 
 
 def own_loss(output: Any) -> Tensor:
@@ -123,6 +142,15 @@ def classes_last(output: Any, y: Tensor) -> Tensor:
     )
 
 
+def check_counts(argument: str, targets: Tensor) -> None:
+    """ValueError where every class id is ``IGNORED``: the mean loss of such a batch is not-a-number."""
+    if not targets.is_floating_point() and not bool((targets != IGNORED).any()):
+        raise InputError(
+            f"{argument} must hold a class id that counts; all {targets.numel()} are {IGNORED}, which no loss counts. "
+            "Leave the batch out, or make it larger."
+        )
+
+
 def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
     """How many outputs C this loss needs for these targets; checks that the targets fit it."""
     loss_named(name)
@@ -140,10 +168,16 @@ def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
         )
     if classes is not None and classes < 2:
         raise InputError(f"classes must be at least 2 for loss='cross-entropy'; got {classes}.")
-    low, high = int(targets.min()), int(targets.max())
+    for step, of_step in enumerate(targets if targets.dim() > 1 else [targets]):
+        check_counts(f"targets[{step}]" if targets.dim() > 1 else "targets", of_step)
+    counted = targets[targets != IGNORED]
+    low, high = int(counted.min()), int(counted.max())
     needed = high + 1 if classes is None else classes
     if low < 0 or high >= needed:
-        raise InputError(f"targets must be class ids in 0..{needed - 1}; got values from {low} to {high}.")
+        raise InputError(
+            f"targets must be class ids in 0..{needed - 1}, or {IGNORED} where none counts; got values from {low} to "
+            f"{high}."
+        )
     if needed > MOST:
         raise InputError(f"targets must be class ids in 0..C-1 with C at most {MOST}; got {high}.")
     return max(needed, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import InputError, InputTypeError, check_callable, check_real
+from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
 from nfd.scaling.rate_schedule import ramp
 from nfd.training.optimizers import optimizer_named
 
@@ -33,6 +33,7 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     check_callable("schedule", schedule, "a function of the step, or from an optimizer to a scheduler")
     if knows_steps(schedule):
         schedule = partial(schedule, steps=steps)
+    check_takes("schedule", schedule, "step_or_optimizer")
     try:
         factor: Any = schedule(0)
     except Exception:  # whatever a scheduler's constructor raises where an optimizer should be

@@ -15,7 +15,7 @@ from nfd.core.errors import InputError, InputTypeError, check_callable, check_re
 from nfd.scaling.calls import batch_size, device_of, tensors_in
 from nfd.scaling.rules import MAX_RATE
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
-from nfd.training.losses import MODELS_OWN, loss_named, loss_of
+from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of
 from nfd.training.schedule import Schedule, factors_of, warmed
 
 Pair = tuple[Any, Any]
@@ -41,9 +41,9 @@ class Task:
         batches: (inputs, targets), one update for each in this order: a list or a loader, of tensors or arrays. Inputs
             are a tensor, a tuple of arguments or a dict of keyword arguments. A batch that is a dict alone is passed to
             the model by keyword, and the model returns its loss.
-        loss: ``"cross-entropy"`` (class ids; any leading dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over
-            the batch and all outputs, half of ``F.mse_loss``; or a function of what the model returns and the targets,
-            to a batch mean.
+        loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading dimensions); ``"mse"``, the
+            mean of ``(f - y)**2 / 2`` over the batch and all outputs, half of ``F.mse_loss``; or a function of what the
+            model returns and the targets, to a batch mean.
         eval_batches: batches whose mean loss judges a trained network; by default the mean training loss over the last
             tenth of the steps.
         schedule: a function from the step to a factor on every rate, or from an optimizer to a PyTorch scheduler. If it
@@ -52,6 +52,7 @@ class Task:
         weight_decay: of the base.
         adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if None.
         warmup: share of the steps over which rates rise linearly, on top of the schedule.
+        init_scale: factor on the initial weights of every matrix that begins at random.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -70,15 +71,20 @@ class Task:
     weight_decay: float = 0.0
     adamw_lr: float | None = None
     warmup: float = 0.0
+    init_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str):
             loss_named(self.loss) if self.loss != MODELS_OWN else None
         else:
             check_callable("loss", self.loss, "a name or a function of what the model returns and the targets")
+            check_takes("loss", self.loss, "outputs", "targets")
         judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
         pairs = pairs_of(self.batches)
         loss = _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
+        if loss in (_DEFAULT, MODELS_OWN):
+            check_labels("batches", pairs)
+            check_labels("eval_batches", judged)
         if self.make_optimizer is not None:
             check_callable("make_optimizer", self.make_optimizer, "a function of parameter groups")
             try:
@@ -90,6 +96,7 @@ class Task:
         checked = {
             "weight_decay": check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE),
             "warmup": check_real("warmup", self.warmup, least=0.0, below=1.0),
+            "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),
         }
         self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
         warmed(None, self.steps, self.warmup)
@@ -107,7 +114,7 @@ class Task:
 
     @cached_property
     def targets(self) -> int:
-        """How many class ids a training is shown, or samples where targets are no class ids."""
+        """How many class ids that count a training is shown, or samples where targets are no class ids."""
         return _targets(self.batches)
 
     @cached_property
@@ -165,9 +172,13 @@ class Task:
         """The same samples in the same order, in batches of another size.
 
         Raises:
-            ValueError: where the size does not divide the samples, or a tensor has no row for every sample.
+            ValueError: where the size does not divide the samples, a tensor has no row for every sample, or no label of
+                a batch counts.
         """
-        return self.having(batches=cut(self.batches, size))
+        batches = cut(self.batches, size)
+        if self.loss in (_DEFAULT, MODELS_OWN):
+            check_labels(f"batches of {size} samples ", batches)
+        return self.having(batches=batches)
 
     def on(self, device: torch.device) -> Self:
         """The same with its tensors on a device."""
@@ -180,7 +191,7 @@ class Task:
         A loss and an optimizer of the user's are known as that alone: ``version`` of the family tells their versions.
         """
         own: dict[str, Any] = {"weight_decay": self.weight_decay, "adamw_lr": self.adamw_lr, "steps": self.steps}
-        own |= {"loss": self.loss if isinstance(self.loss, str) else "custom"}
+        own |= {"init_scale": self.init_scale, "loss": self.loss if isinstance(self.loss, str) else "custom"}
         return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 
     @cached_property
@@ -197,6 +208,13 @@ class Task:
 def as_task(task: Task | Iterable[Batch]) -> Task:
     """The task that a verb was given, or that of plain batches."""
     return task if isinstance(task, Task) else Task(cast("Sequence[Pair]", task))
+
+
+def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
+    """ValueError for a batch of which no class id counts; ``argument`` is what messages call the batches."""
+    for step, (inputs, targets) in enumerate(pairs):
+        if (ids := _ids(inputs, targets)) is not None:
+            check_counts(f"{'labels' if targets is None else 'targets'} of {argument}[{step}]", ids)
 
 
 def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
@@ -216,11 +234,16 @@ def _targets(pairs: Sequence[Pair]) -> int:
 
 
 def _shown(inputs: Any, targets: Any) -> int:
-    """Class ids of a batch, or its samples where targets are none; without targets, the ids are those of ``labels``."""
+    """Class ids of a batch that count, or its samples where targets are none."""
+    ids = _ids(inputs, targets)
+    return batch_size(inputs) if ids is None else int((ids != IGNORED).sum())
+
+
+def _ids(inputs: Any, targets: Any) -> Tensor | None:
+    """The class ids of a batch, without targets those of ``labels``; None where there are none."""
     if targets is None and isinstance(inputs, Mapping):
         targets = inputs.get("labels")
-    ids = isinstance(targets, Tensor) and not targets.is_floating_point()
-    return targets.numel() if ids else batch_size(inputs)
+    return targets if isinstance(targets, Tensor) and not targets.is_floating_point() else None
 
 
 def _add(digest: blake2b, value: Any) -> None:

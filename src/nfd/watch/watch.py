@@ -40,9 +40,9 @@ class Watch:
     Notation: ``W`` the effective weights, ``z`` the input of a matrix, ``h`` the stream behind a block, ``f`` the
     outputs, all on the sample; (0) marks the start. The meters are:
 
-    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too: ``activation``,
-      ``activation_update``, ``inner_update``, ``stream_update``, ``function_update``, ``function_update_inner``,
-      ``update_to_weight``, ``alignment``;
+    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too:
+      ``first_activation``, ``activation``, ``activation_update``, ``inner_update``, ``stream_update``,
+      ``function_update``, ``function_update_inner``, ``update_to_weight``, ``alignment``;
     - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``, the RMS of the
       block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;

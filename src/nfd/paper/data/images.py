@@ -40,7 +40,9 @@ class _File:
     stamp: str
 
 
-def image_folders(directory: str | Path, *, size: int | None = None, seed: int = 0, progress: bool = False) -> Dataset:
+def image_folders(
+    directory: str | Path, *, size: int | None = None, seed: int = 0, progress: bool | None = False
+) -> Dataset:
     """The images of ``directory`` as a data set.
 
     Args:
@@ -178,7 +180,7 @@ def _check_classes(files: Sequence[_File], root: Path) -> None:
 # ---- decoding ------------------------------------------------------------------------------------------------
 
 
-def _decoded(files: Sequence[_File], size: int | None, progress: bool) -> torch.Tensor:
+def _decoded(files: Sequence[_File], size: int | None, progress: bool | None) -> torch.Tensor:
     """Pixels ``[N, channels, height, width]`` of every file."""
     first = _read(files[0].path, size)
     chunks = [files[k : k + _CHUNK] for k in range(0, len(files), _CHUNK)]

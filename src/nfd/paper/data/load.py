@@ -20,7 +20,7 @@ def load(
     *,
     image_size: int | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> Dataset:
     """Load a data set by name.
 

@@ -1,0 +1,434 @@
+"""How often the verdict of a check is wrong: alarms on sound networks, misses on networks broken by construction.
+
+Every case is a kind of network, its rule, and the axis along which it is checked. Ladders of its networks are trained
+once, over a factor of 16 or more and with eight seeds, and read after several steps. Checks of fewer sizes, seeds and
+steps are judged from these networks, as ``nfd.check`` judges its own. Every other case was held out when the thresholds
+were chosen.
+
+    python -m benchmarks.verdicts BANK
+
+Cases that the file BANK lacks are trained, 25 minutes of one core for all; then docs/verdicts.md is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import nfd
+from benchmarks.show import fill_page, markdown
+from nfd.core.names import RuleName
+from nfd.core.statistics import Interval, share
+from nfd.core.tables import Row
+from nfd.data.digits import digits
+from nfd.meters.outcome import is_fault
+from nfd.meters.table import rows
+from nfd.meters.verdict import Axis
+
+AT, SEEDS = (3, 10, 60), 8
+FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds
+_CLASSES, _BYTES = 10, 97  # outputs
+_DEPTH, _WIDTH, _HEAD = 3, 64, 16  # where the other axis is checked; of attention
+Batches = list[tuple[Tensor, Tensor]]
+Groups = list[dict[str, Any]]
+
+
+class Block(nn.Module):
+    """Pre-norm: attention over earlier tokens where asked for, and two layers."""
+
+    def __init__(self, width: int, attends: bool = False) -> None:
+        super().__init__()
+        self.attends = attends
+        if attends:
+            self.n1, self.qkv, self.mix = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.n2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.attends:
+            q, k, v = (t.unflatten(-1, (-1, _HEAD)).transpose(1, 2) for t in self.qkv(self.n1(h)).chunk(3, -1))
+            read = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            h = h + self.mix(read.transpose(1, 2).flatten(2))
+        out: Tensor = h + self.down(torch.relu(self.up(self.n2(h))))
+        return out
+
+
+def mlp(width: int, depth: int) -> nn.Module:
+    """Digits to classes through residual blocks."""
+    blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
+    return nn.Sequential(nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, _CLASSES))
+
+
+def gpt(width: int, depth: int) -> nn.Module:
+    """Bytes to the next ones."""
+    blocks = nn.Sequential(*[Block(width, attends=True) for _ in range(depth)])
+    return nn.Sequential(nn.Embedding(_BYTES, width), blocks, nn.LayerNorm(width), nn.Linear(width, _BYTES))
+
+
+def plain(width: int, depth: int) -> nn.Module:
+    """Digits to classes without a residual stream."""
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(nn.Linear(64, width), nn.Tanh(), *layers, nn.Linear(width, _CLASSES))
+
+
+def paper(width: int, depth: int, **form: Any) -> nn.Module:
+    """The paper's network."""
+    return nfd.ResNet(64, _CLASSES, width, depth, activation="relu", **form)
+
+
+MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "mlp": mlp,
+    "gpt": gpt,
+    "noise": gpt,
+    "plain": plain,
+    "resnet1": paper,
+    "resnet2": partial(paper, block="two-layer"),
+    "resnet2c": partial(paper, block="two-layer", branch_exponent=1.0),
+}
+
+
+# ---- what is broken beside the rule ---------------------------------------------------------------------------------
+
+
+def up(p: Tensor) -> bool:
+    """Whether a tensor is the first matrix of a block."""
+    return p.dim() == 2 and p.shape[0] == 2 * p.shape[1]
+
+
+def down(p: Tensor) -> bool:
+    """Whether it is the second."""
+    return p.dim() == 2 and p.shape[1] == 2 * p.shape[0]
+
+
+def head(p: Tensor) -> bool:
+    """Whether it is the readout, or the embedding of bytes."""
+    return p.dim() == 2 and p.shape[0] in (_CLASSES, _BYTES)
+
+
+FORGOTTEN: dict[str, Callable[[Tensor], bool]] = {
+    "inner": up,
+    "outer": down,
+    "hidden": lambda p: up(p) or down(p),
+    "readout": head,
+}
+
+
+def forgetful(fault: str, optimizer: str, groups: Groups) -> torch.optim.Optimizer:
+    """An optimizer that gives the matrices of a fault the base's rate at every size."""
+    parts = []
+    for group in groups:
+        for forgotten in (True, False):
+            own = [p for p in group["params"] if FORGOTTEN[fault](p) == forgotten]
+            rate = {"lr": group["lr"] / group["lr_scale"], "lr_scale": 1.0} if forgotten else {}
+            parts += [group | rate | {"params": own}] if own else []
+    return torch.optim.SGD(parts) if optimizer == "sgd" else torch.optim.AdamW(parts)
+
+
+def lazy(groups: Groups) -> torch.optim.Optimizer:
+    """AdamW with every rate over the root of the width, so that features stop moving."""
+    width = min(p.shape[1] for group in groups for p in group["params"] if head(p))
+    return torch.optim.AdamW([group | {"lr": group["lr"] * (_HEAD / width) ** 0.5} for group in groups])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Networks that are trained at one rate by a rule, and checked along an axis; sound, or with a fault."""
+
+    model: str
+    rule: RuleName
+    optimizer: str
+    lr: float
+    axis: Axis
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.rule} {self.optimizer} {self.lr:g} {self.axis} {self.fault or 'sound'}"
+
+    @property
+    def of_paper(self) -> bool:
+        """Whether it is a network of ``nfd.nets``."""
+        return self.model.startswith("resnet")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Those that are trained."""
+        if self.axis == "depth":
+            first, most = 2, 64 if self.of_paper else 32
+        else:
+            first, most = 16, 256 if self.model in ("gpt", "noise") else 512
+        return [first * 2**k for k in range((most // first).bit_length())]
+
+    def train(self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT) -> list[Row]:
+        """Its networks with their meters after every step of ``at``."""
+        make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None = None
+        if self.fault in FORGOTTEN:
+            make_optimizer = partial(forgetful, self.fault, self.optimizer)
+        elif self.fault == "lazy":
+            make_optimizer = lazy
+        own = list(sizes) or self.sizes
+        widths, depths = (own, [_DEPTH]) if self.axis == "width" else ([_WIDTH], own)
+        data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
+        found = nfd.check(
+            MODELS[self.model], widths, depths, data(), self.rule, self.optimizer, lr=self.lr, seeds=seeds, at=at,
+            make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None,
+        )  # fmt: skip
+        begun = [{name: run[name] for name in ("start", "unread")} for run in found.runs]
+        looks = zip(begun, (run["rows"] for run in found.runs), strict=True)
+        return [known | look for known, own in looks for look in own if not look["matrix"]]
+
+
+@cache
+def images(size: int) -> Batches:
+    """Batches of digits."""
+    x, y = digits().batches(size, AT[-1], 0)
+    return list(zip(x, y, strict=True))
+
+
+_WINDOWS, _LENGTH = 8, 16  # of a batch, in bytes
+
+
+@cache
+def noise() -> Batches:
+    """Random tokens."""
+    ids = torch.randint(0, _BYTES, (AT[-1], _WINDOWS, _LENGTH + 1), generator=torch.Generator().manual_seed(0))
+    return [(w[:, :-1], w[:, 1:]) for w in ids]
+
+
+@cache
+def text() -> Batches:
+    """Windows of Python's own source, and the bytes after them."""
+    source = b"".join(path.read_bytes() for path in sorted(Path(json.__file__).parent.glob("*.py")))
+    ids = torch.tensor([byte % _BYTES for byte in source])
+    starts = torch.randint(0, len(ids) - _LENGTH - 1, (AT[-1], _WINDOWS), generator=torch.Generator().manual_seed(0))
+    windows = ids[starts[:, :, None] + torch.arange(_LENGTH + 1)]
+    return [(w[:, :-1], w[:, 1:]) for w in windows]
+
+
+CASES = (
+    # sound in width
+    Case("mlp", "complete-p", "adamw", 1e-3, "width"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width"),
+    Case("mlp", "complete-p", "adamw", 1e-2, "width"),
+    Case("mlp", "complete-p", "sgd", 0.1, "width"),
+    Case("mlp", "complete-p", "muon", 0.02, "width"),
+    Case("mlp", "depth-mup", "adamw", 3e-3, "width"),
+    Case("gpt", "complete-p", "adamw", 3e-3, "width"),
+    Case("gpt", "complete-p", "adamw", 1e-2, "width"),
+    Case("gpt", "complete-p", "sgd", 0.3, "width"),
+    Case("noise", "complete-p", "adamw", 3e-3, "width"),
+    Case("plain", "mup", "adamw", 3e-3, "width"),
+    Case("plain", "mup", "sgd", 0.1, "width"),
+    Case("resnet1", "depth-mup", "sgd", 0.1, "width"),
+    Case("resnet1", "depth-mup", "adam", 0.02, "width"),
+    Case("resnet2", "depth-mup", "sgd", 0.1, "width"),
+    Case("resnet2", "depth-mup-inner", "sgd", 0.1, "width"),
+    Case("resnet2c", "complete-p", "sgd", 0.1, "width"),
+    Case("resnet2c", "complete-p", "adam", 0.02, "width"),
+    # sound in depth
+    Case("mlp", "complete-p", "adamw", 1e-3, "depth"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "depth"),
+    Case("mlp", "complete-p", "adamw", 1e-2, "depth"),
+    Case("mlp", "complete-p", "sgd", 0.1, "depth"),
+    Case("mlp", "complete-p", "muon", 0.02, "depth"),
+    Case("gpt", "complete-p", "adamw", 3e-3, "depth"),
+    Case("gpt", "complete-p", "sgd", 0.3, "depth"),
+    Case("resnet1", "depth-mup", "sgd", 0.1, "depth"),
+    Case("resnet1", "depth-mup", "sgd", 0.5, "depth"),
+    Case("resnet1", "depth-mup", "adam", 0.02, "depth"),
+    Case("resnet2c", "complete-p", "sgd", 0.1, "depth"),
+    Case("resnet2c", "complete-p", "adam", 0.02, "depth"),
+    # the paper's collapse of inner layers, and no branch factor
+    Case("resnet2", "depth-mup", "sgd", 0.1, "depth", "collapse"),
+    Case("resnet2", "depth-mup", "sgd", 0.5, "depth", "collapse"),
+    Case("resnet2", "depth-mup", "adam", 0.02, "depth", "collapse"),
+    Case("mlp", "depth-mup", "adamw", 3e-3, "depth", "collapse"),
+    Case("mlp", "depth-mup", "sgd", 0.1, "depth", "collapse"),
+    Case("gpt", "depth-mup", "adamw", 3e-3, "depth", "collapse"),
+    Case("mlp", "mup", "adamw", 3e-3, "depth", "branch"),
+    Case("mlp", "mup", "sgd", 0.1, "depth", "branch"),
+    Case("mlp", "standard", "adamw", 3e-3, "depth", "branch"),
+    Case("mlp", "standard", "sgd", 0.1, "depth", "branch"),
+    Case("gpt", "mup", "adamw", 3e-3, "depth", "branch"),
+    # no 1/width, one forgotten rate, rates that fall too fast
+    Case("mlp", "standard", "adamw", 1e-3, "width", "width"),
+    Case("mlp", "standard", "adamw", 3e-3, "width", "width"),
+    Case("mlp", "standard", "sgd", 0.1, "width", "width"),
+    Case("plain", "standard", "adamw", 3e-3, "width", "width"),
+    Case("gpt", "standard", "adamw", 3e-3, "width", "width"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width", "hidden"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width", "inner"),
+    Case("gpt", "complete-p", "adamw", 3e-3, "width", "inner"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width", "outer"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width", "readout"),
+    Case("mlp", "complete-p", "sgd", 0.1, "width", "readout"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "depth", "outer"),
+    Case("mlp", "complete-p", "sgd", 0.1, "depth", "outer"),
+    Case("mlp", "complete-p", "sgd", 0.1, "depth", "inner"),
+    Case("mlp", "complete-p", "adamw", 3e-3, "width", "lazy"),
+    Case("mlp", "complete-p", "adamw", 1e-2, "width", "lazy"),
+    Case("gpt", "complete-p", "adamw", 3e-3, "width", "lazy"),
+)
+
+
+# ---- judging -------------------------------------------------------------------------------------------------------
+
+Judge = Callable[[Row], bool]
+Bank = Mapping[Case, Sequence[Row]]
+
+
+def bank(path: Path, cases: Iterable[Case] = CASES) -> dict[Case, list[Row]]:
+    """The networks of every case; those that the file lacks are trained, and written to it."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    known: dict[str, list[Row]] = {row["case"]: row["runs"] for row in map(json.loads, lines)}
+    for case in cases:
+        if str(case) not in known:
+            known[str(case)] = case.train()
+            with path.open("a") as file:
+                file.write(json.dumps({"case": str(case), "runs": known[str(case)]}) + "\n")
+    return {case: known[str(case)] for case in cases}
+
+
+class Tables:
+    """The tables of all checks that can be made of a bank's networks, each judged once."""
+
+    def __init__(self, networks: Bank) -> None:
+        self.networks = networks
+        self._known: dict[tuple[Any, ...], list[Row]] = {}
+
+    def of(self, case: Case, factor: int, seeds: int, step: int) -> Iterator[list[list[Row]]]:
+        """For every group of seeds, the tables of the windows of sizes that span the factor."""
+        sizes = sorted({run[case.axis] for run in self.networks[case]})
+        windows = [[n for n in sizes if first <= n <= factor * first] for first in sizes if factor * first in sizes]
+        for group in range(SEEDS // seeds):
+            yield [self._table(case, window, range(group * seeds, (group + 1) * seeds), step) for window in windows]
+
+    def _table(self, case: Case, sizes: list[int], seeds: range, step: int) -> list[Row]:
+        key = case, *sizes, seeds, step
+        if key not in self._known:
+            runs = [
+                r for r in self.networks[case] if r[case.axis] in sizes and r["seed"] in seeds and r["step"] == step
+            ]
+            of = {"width": [_WIDTH], "depth": [_DEPTH], case.axis: sizes}
+            self._known[key] = rows(runs, of, case.axis, len(seeds), case.rule)
+        return self._known[key]
+
+    def wrong(
+        self, cases: Iterable[Case], factor: int = 8, seeds: int = 3, steps: Sequence[int] = AT, judge: Judge = is_fault
+    ) -> Interval:
+        """The share of checks that are wrong: that find a fault in a sound network, or none in a broken one.
+
+        Each case and group of seeds counts once, as windows and steps share its networks.
+        """
+        parts = []
+        for case in cases:
+            looks = [tables for step in steps for tables in self.of(case, factor, seeds, step)]
+            errors = [[any(map(judge, table)) != bool(case.fault) for table in tables] for tables in looks]
+            groups = SEEDS // seeds
+            parts += [fmean(fmean(own) for own in errors[group::groups]) for group in range(groups)]
+        return share(sum(parts), len(parts))
+
+
+def beyond(clear: float, small: float) -> Judge:
+    """The judgement by other thresholds: of the exponent, and of its interval."""
+
+    def judge(row: Row) -> bool:
+        falls, grows = (row["slope"] < -clear, row["high"] < -small), (row["slope"] > clear, row["low"] > small)
+        return row["verdict"] != "LIMIT" and (all(grows) or (all(falls) and row["meter"] != "loss"))
+
+    return judge
+
+
+def without_limits(row: Row) -> bool:
+    """The judgement of a rule that does not know LIMIT."""
+    return is_fault(row) or row["verdict"] == "LIMIT"
+
+
+def percent(rate: Interval) -> str:
+    """``2 [1, 5]``."""
+    value, low, high = (f"{100 * v:.0f}" for v in (rate.value, max(rate.low, 0.0), rate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
+    """The sound and the broken ones."""
+    known = list(cases)
+    return [case for case in known if not case.fault], [case for case in known if case.fault]
+
+
+def by_situation(tables: Tables) -> list[Row]:
+    """A row per factor and number of seeds: alarms and misses after every step."""
+    sound, broken = split(tables.networks)
+    table = []
+    for factor in FACTORS:
+        for seeds in FEWER:
+            row: Row = {"sizes span": f"a factor of {factor}", "seeds": seeds}
+            for what, cases in (("alarms", sound), ("misses", broken)):
+                row |= {f"{what}, {step} steps": percent(tables.wrong(cases, factor, seeds, [step])) for step in AT}
+            table.append(row)
+    return table
+
+
+def by_threshold(tables: Tables) -> list[Row]:
+    """A row per pair of thresholds: both errors at a factor of 8 and three seeds, on both halves of the cases."""
+    halves = {"chosen on": CASES[::2], "held out": CASES[1::2]}
+    judges = {f"{clear:.2f}, {small:g}": beyond(clear, small) for clear in (0.25, 1 / 3) for small in (0.1, 0.15, 0.2)}
+    table = []
+    for name, judge in ({"this rule": is_fault, "without LIMIT": without_limits} | judges).items():
+        row: Row = {"exponent, interval beyond": name}
+        for half, cases in halves.items():
+            for what, own in zip(("alarms", "misses"), split(cases), strict=True):
+                row[f"{what}, {half}"] = percent(tables.wrong(own, judge=judge))
+        table.append(row)
+    return table
+
+
+def by_kind(tables: Tables) -> list[Row]:
+    """A row per kind of model: how often its checks are wrong after every step, at a factor of 8 and three seeds."""
+    kinds: dict[str, Callable[[Case], bool]] = {
+        "sound, in width": lambda case: not case.fault and case.axis == "width",
+        "sound, in depth": lambda case: not case.fault and case.axis == "depth",
+        "inner layers collapse with depth": lambda case: case.fault == "collapse",
+        "no factor of depth": lambda case: case.fault == "branch",
+        "no factor of width": lambda case: case.fault == "width",
+        "one forgotten rate": lambda case: case.fault in FORGOTTEN,
+        "features stop moving with width": lambda case: case.fault == "lazy",
+    }
+    table = []
+    for kind, belongs in kinds.items():
+        own = [case for case in tables.networks if belongs(case)]
+        looks = {f"wrong, {step} steps": percent(tables.wrong(own, steps=[step])) for step in AT}
+        table.append({"kind": kind, "cases": len(own)} | looks)
+    return table
+
+
+def by_case(tables: Tables) -> list[Row]:
+    """A row per case that is wrong more than once in 20, at a factor of 8 and three seeds."""
+    found = {case: tables.wrong([case]).value for case in tables.networks}
+    return [
+        {"model": c.model, "rule": c.rule, "optimizer": c.optimizer, "rate": c.lr, "axis": c.axis,
+         "fault": c.fault or "sound", "wrong": f"{100 * value:.0f} %"}
+        for c, value in found.items() if value > 0.05
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = Tables(bank(Path(sys.argv[1])))
+    made = {
+        "situations": by_situation(found),
+        "kinds": by_kind(found),
+        "thresholds": by_threshold(found),
+        "cases": by_case(found),
+    }
+    for shown in made.values():
+        print(markdown(shown), end="\n\n")
+    page = Path(__file__).parents[1] / "docs/verdicts.md"
+    fill_page(page, {name: markdown(shown) for name, shown in made.items()})

@@ -1,0 +1,141 @@
+"""The residual streams of one forward pass, as modules show them: what they are given, and what blocks make."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import InputTypeError
+from nfd.core.statistics import rms
+from nfd.scaling.calls import outputs_of
+
+_ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
+
+
+class EndGradients(NamedTuple):
+    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over positions at which it
+    is not zero, and at the first where it is: there the gradient of a norm is 1 over the root of its epsilon."""
+
+    first: float
+    last: float
+    at_zero: float
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The latest call of a block: what it was given, and what the module called before it was, such as its norm."""
+
+    stack: str
+    block: str
+    given: tuple[Tensor, ...]
+    made: Tensor
+    is_first: bool
+    is_last: bool
+
+
+@dataclass
+class StreamEnds:
+    """The residual streams of one forward pass: where each enters the first block of its stack, where it leaves the
+    last, and around every block.
+
+    Some blocks return the stream. Others return a branch that the model adds, ``h = h + a * block(h)``: the stream
+    behind such a block is what a module takes next that differs from the stream before by a multiple of the branch.
+    Where no module takes it, as with a mean over positions behind the last block, a block is as the one before it in
+    its stack; a first block then counts as one that returns the stream.
+
+    ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks that are not called
+    as modules have none. ``before`` and ``behind`` have the stream around a block's last call, by the block's name.
+    """
+
+    first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    last: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    before: dict[str, Tensor] = field(default_factory=dict)
+    behind: dict[str, Tensor] = field(default_factory=dict)
+    _given: tuple[Tensor, ...] = ()  # to the latest modules outside of blocks, and blocks
+    _call: _Call | None = None
+    _added: dict[str, tuple[int, float]] = field(default_factory=dict)  # by stack: to which of given, by what factor
+    _shares: dict[str, float] = field(default_factory=dict)  # of what the last block made in the stream, by stack
+
+    def keep(self, end: list[Tensor], h: Tensor) -> None:
+        """Note the stream at one end; PyTorch keeps its gradient."""
+        if h.requires_grad:
+            h.retain_grad()
+        end.append(h)
+
+    def meet(self, value: Any) -> None:
+        """Note what a block, or a module outside of blocks, is given: it may be the stream behind the latest block."""
+        with suppress(InputTypeError):
+            h, call = outputs_of(value), self._call
+            self._given = (h, *self._given[:1])
+            if call is None or h.shape != call.made.shape or any(h is given for given in call.given):
+                return
+            if torch.equal(h, call.made):
+                self._put(call, call.given[0], h, 1.0)
+                return
+            for index, z in enumerate(call.given):
+                factor = _factor(z, call.made, h)
+                if factor is not None:
+                    self._added[call.stack] = index, factor
+                    self._put(call, z, h, 1.0)
+                    for end, is_there, stream in ((self.first, call.is_first, z), (self.last, call.is_last, h)):
+                        if is_there:
+                            end[call.stack].pop()
+                            self.keep(end[call.stack], stream)
+                    return
+
+    def leave(self, stack: str, block: str, given: Any, made: Any, *, is_first: bool, is_last: bool) -> None:
+        """Note what a block was given, and what it made of it."""
+        with suppress(InputTypeError):
+            own = outputs_of(given)
+            others = [h for h in self._given if h is not own]
+            call = _Call(stack, block, (own, *others[:1]), outputs_of(made), is_first, is_last)
+            if is_first:
+                self.keep(self.first[stack], own)
+            if is_last:
+                self.keep(self.last[stack], call.made)
+            index, factor = self._added.get(stack, (0, 0.0))
+            z = call.given[min(index, len(others))]
+            is_branch = stack in self._added and z.shape == call.made.shape
+            self._put(call, z, z + factor * call.made if is_branch else call.made, factor if is_branch else 1.0)
+            self._call = call
+
+    def _put(self, call: _Call, before: Tensor, behind: Tensor, share: float) -> None:
+        self.before[call.block], self.behind[call.block] = before.detach(), behind.detach()
+        if call.is_last:
+            self._shares[call.stack] = share
+
+    def gradients(self, stack: str = "") -> EndGradients | None:
+        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen once."""
+        first, last = ([h for h in end[stack] if h.grad is not None] for end in (self.first, self.last))
+        if len(first) != 1 or len(last) != 1:
+            return None
+        (h, above), (_, below) = (_vectors_of(end) for end in (*first, *last))
+        below = below / (self._shares.get(stack, 1.0) or 1.0)
+        empty = ~h.any(-1)
+        if not empty.any() or empty.all():
+            return EndGradients(rms(above), rms(below), 0.0)
+        there = below[~empty] if below.shape[:-1] == empty.shape else below
+        return EndGradients(rms(above[~empty]), rms(there), rms(above[empty]))
+
+
+def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
+    """By what factor a branch was added to a stream; None where this is not how the stream behind came about."""
+    if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
+        return None
+    wide = torch.promote_types(behind.dtype, torch.float32)
+    z, branch, h = (part.detach().to(wide) for part in (before, made, behind))
+    added, size = h - z, branch.square().sum()
+    factor = (added * branch).sum() / size if size > 0 else size + 1
+    rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm()) + torch.finfo(made.dtype).eps * added.norm()
+    return float(factor) if (added - factor * branch).norm() <= _ROUNDED * rounded else None
+
+
+def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:
+    """A stream and its gradient, features last: the channels of images are second."""
+    assert h.grad is not None
+    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(1 if h.dim() > 3 else -1, -1)

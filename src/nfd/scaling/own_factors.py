@@ -1,0 +1,198 @@
+"""Constant factors in a model's own forward pass, and plans that make up for those that change with size.
+
+Gemma multiplies its embeddings by the root of the width, T5 divides what its tied head reads by it, and other models
+carry a parametrisation of their own. With a factor s, the effective weights are ``s W``. The rules are for effective
+weights, so a plan divides starts and rates by s over that of the base: the model then trains as one that has the
+factor of the base at every size. A factor that is the same at every size changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from nfd.scaling.blocks import Blocks, block_of, container_of, in_base
+from nfd.scaling.graph import Operation
+
+_SAME = 1e-4  # of the logarithm of a ratio: the same factor, rounded
+
+
+class Factors(NamedTuple):
+    """The constant factors of a tensor in one forward pass: where its rows are looked up, and where it is applied.
+
+    A set holds several where uses differ.
+    """
+
+    looked_up: frozenset[float]
+    applied: frozenset[float]
+
+
+class Own(NamedTuple):
+    """The factors of a tensor over those of the same tensor in the base."""
+
+    looked_up: float = 1.0
+    applied: float = 1.0
+
+
+# ---- in a forward pass --------------------------------------------------------------------------------------------
+
+
+def factors_of(operations: Sequence[Operation], ends: Collection[Any], scaled: Collection[Any]) -> dict[int, Factors]:
+    """The factors of every parameter, by id.
+
+    A constant is a parameter's if it stands behind the operation that applies it, before anything else acts. One that
+    stands right before a product of matrices is that of the product's weights; before a product of data, as in
+    attention, it is no one's.
+
+    Args:
+        operations: inputs first.
+        ends: of branches and of the pass, as autograd keeps them: no constant behind them counts.
+        scaled: operations that apply the factor of an ``nfd.Scaled``, which is the plan's and not the model's.
+    """
+    users = defaultdict[Operation, list[Operation]](list)
+    for operation in operations:
+        for operand in operation.operands:
+            users[operand].append(operation)
+    found = {}
+    for operation in operations:
+        if operation.parameter is not None:
+            kinds: dict[bool, set[float]] = {True: set(), False: set()}
+            for factor, operand, applied in _applications(operation, users):
+                if applied.is_product and applied.data and not _is_added(operand, applied):
+                    factor *= _before(applied.data[0], scaled)
+                kinds[applied.is_lookup].add(factor * _behind(applied, users, ends, scaled))
+            found[id(operation.parameter)] = Factors(frozenset(kinds[True]), frozenset(kinds[False]))
+    return found
+
+
+def _applications(
+    parameter: Operation, users: Mapping[Operation, Sequence[Operation]]
+) -> list[tuple[float, Operation, Operation]]:
+    """The constant that a parameter is multiplied by, what is made of it, and the operation that applies this to data,
+    for every use."""
+    found, stack = [], [(1.0, parameter)]
+    while stack:
+        factor, operation = stack.pop()
+        for user in users[operation]:
+            constant = _constant(user)
+            if not user.of_parameters:
+                found.append((factor, operation, user))
+            elif constant is not None or user.is_linear:
+                stack.append((factor * (constant or 1.0), user))
+    return found
+
+
+def _is_added(operand: Operation, product: Operation) -> bool:
+    """Whether an operand of a product is its bias."""
+    place = product.inputs.index(operand)
+    return place == (2 if "onvolution" in product.name else 0 if "dd" in product.name else None)
+
+
+def _behind(
+    operation: Operation,
+    users: Mapping[Operation, Sequence[Operation]],
+    ends: Collection[Any],
+    scaled: Collection[Any],
+) -> float:
+    settled, pending = 1.0, 1.0  # pending: what stands there alone, which a product that follows would have
+    while operation.node not in ends and len(users[operation]) == 1:
+        (user,) = users[operation]
+        constant = _constant(user)
+        if user.is_product or "Attention" in user.name:
+            return settled
+        if constant is None and not user.is_linear:
+            break
+        if len(user.operands) > 1:
+            settled, pending = settled * pending, 1.0
+        elif user.node not in scaled:
+            pending *= constant or 1.0
+        operation = user
+    return settled * pending
+
+
+def _before(operation: Operation, scaled: Collection[Any]) -> float:
+    factor = 1.0
+    while len(operation.operands) == 1:
+        constant = _constant(operation)
+        if constant is None and not operation.is_linear:
+            break
+        factor *= 1.0 if constant is None or operation.node in scaled else constant
+        operation = operation.operands[0]
+    return factor
+
+
+def _constant(operation: Operation) -> float | None:
+    """The size of the number that an operation multiplies by; None where it does something else."""
+    divides, comes_first = operation.name == "Div", operation.inputs[0] is None
+    if operation.name not in ("Mul", "Div") or len(operation.operands) != 1 or (divides and comes_first):
+        return None
+    kept = "_saved_self" if comes_first else "_saved_other"
+    try:
+        number = getattr(operation.node, kept)
+    except RuntimeError:  # changed in place since
+        return None
+    entries = number.detach().double().abs().flatten() if isinstance(number, Tensor) else None
+    if entries is None or entries.is_meta:
+        return None
+    entries = entries[entries > 0]  # the others mask
+    if not len(entries) or not bool((entries == entries[0]).all()):
+        return None
+    return 1 / float(entries[0]) if divides else float(entries[0])
+
+
+# ---- over those of the base ---------------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """The factors of a model, by tensor, and its blocks."""
+
+    factors: Mapping[str, Factors]
+    blocks: Blocks
+
+
+def own_factors(model: Seen, base: Seen) -> dict[str, Own | None]:
+    """What the factors of a model are over those of its base, by tensor, for those that differ.
+
+    Tensors of blocks of one kind are compared where both have the block, and the others have what these have. None:
+    where uses, or blocks, have different ones.
+    """
+    seen = defaultdict[tuple[Any, ...], set[Own | None]](set)
+    for name, now in model.factors.items():
+        before = base.factors.get(_in_base(name, model.blocks, base) or "")
+        if before is not None:
+            ratios = [_ratio(*pair) for pair in zip(now, before, strict=True)]
+            known = [ratio for ratio in ratios if ratio is not None]
+            seen[_kind(name, model.blocks)].add(Own(*known) if len(known) == len(ratios) else None)
+    of = {name: seen.get(_kind(name, model.blocks), set()) for name in model.factors}
+    return {name: next(iter(own)) if len(own) == 1 else None for name, own in of.items() if own - {Own()}}
+
+
+def _kind(name: str, blocks: Blocks) -> tuple[Any, ...]:
+    """The same for one tensor of all blocks of a kind."""
+    block = block_of(name, blocks)
+    return (name,) if block is None else (container_of(block), blocks[block], name[len(block) :])
+
+
+def _in_base(name: str, blocks: Blocks, base: Seen) -> str | None:
+    """The tensor of the base in the block that stands at the same place among those of its kind; None without one."""
+    block = block_of(name, blocks)
+    if block is None:
+        return in_base(name, blocks, base.blocks, base.factors)
+    ours, theirs = (
+        [b for b in some if (container_of(b), some[b]) == (container_of(block), blocks[block])]
+        for some in (blocks, base.blocks)
+    )
+    place = ours.index(block)
+    return theirs[place] + name[len(block) :] if place < len(theirs) else None
+
+
+def _ratio(now: frozenset[float], before: frozenset[float]) -> float | None:
+    """One for factors that are the same; None where no single one stands against another."""
+    pairs = [*zip(sorted(now), sorted(before), strict=False)]
+    if len(now) == len(before) and all(abs(math.log(a / b)) < _SAME for a, b in pairs):
+        return 1.0
+    return pairs[0][0] / pairs[0][1] if len(now) == len(before) == 1 else None

@@ -1,0 +1,286 @@
+"""What users give, and what they are told: labels that do not count, batches of nothing, names, tensors, progress."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import ResidualMLP, batches, run
+from torch import Tensor, nn
+
+import nfd
+
+# ---- labels that do not count ------------------------------------------------------------------------------------
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def partly_labelled(steps: int = 4, size: int = 8) -> Batches:
+    """Batches of which two in five labels are -100, as PyTorch's loss ignores them."""
+    pairs = batches(steps, size)
+    for y in (y for _, y in pairs):
+        y[torch.arange(size) % 5 < 2] = -100
+    return pairs
+
+
+def theirs(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def test_ignored_labels_count_nowhere() -> None:
+    """The same numbers as with PyTorch's loss, and as with the batches that lack these samples."""
+    pairs = partly_labelled()
+    check = partial(nfd.check, ResidualMLP, [8, 16], [1, 2], seeds=2)
+    ours, by_torch = check(pairs), check(pairs, loss=theirs)
+    short = check([(x[y >= 0], y[y >= 0]) for x, y in pairs])
+    for run_of_ours, *others in zip(ours.runs, by_torch.runs, short.runs, strict=True):
+        assert run_of_ours["loss"] == pytest.approx(others[0]["loss"], rel=1e-5)
+        assert run_of_ours["loss"] == pytest.approx(others[1]["loss"], rel=1e-5)
+    whole = check([(x, y.where(y >= 0, 0)) for x, y in pairs])
+    assert whole.runs[0]["loss"] != pytest.approx(ours.runs[0]["loss"], rel=1e-3)
+
+
+def test_predictions_and_sweeps_take_ignored_labels() -> None:
+    pairs = partly_labelled(3)
+    answer = nfd.transfer(ResidualMLP, [8, 16], [1], pairs, rules=("mup",), lr=(1e-4, 0.01, 9.0), seeds=2)
+    assert answer.regret("mup") is not None
+    x, y = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+    few = [(x[:, 2:5], y[:, 2:5]), (x[:, :5], y[:, :5])]  # the first two of five do not count
+    alone, among = (nfd.predict(*both, depth=2, width=32, replicates=2, classes=10) for both in few)
+    assert among.loss.tolist() == pytest.approx(alone.loss.tolist(), rel=1e-4)
+    assert 1.5 < float(alone.loss[0]) < 4
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "check": nfd.check,
+    "transfer": partial(nfd.transfer, lr=(0.001, 0.01, 0.1)),
+    "capacity": nfd.capacity,
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_batch_without_a_label_that_counts_is_named(question: str) -> None:
+    pairs = partly_labelled()
+    pairs[2] = (pairs[2][0], torch.full((8,), -100))
+    with pytest.raises(ValueError, match=r"batches\[2\].*-100"):
+        QUESTIONS[question](ResidualMLP, [8, 16], [1, 2], pairs)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_empty_batch_is_named(question: str) -> None:
+    pairs = batches(3, 8)
+    pairs[1] = (pairs[1][0][:0], pairs[1][1][:0])
+    with pytest.raises(ValueError, match=r"batches\[1\].*\[0, 64\]"):
+        QUESTIONS[question](ResidualMLP, [8, 16], [1, 2], pairs)
+
+
+def test_cut_batches_and_labels_of_the_model_are_looked_at_too() -> None:
+    with pytest.raises(ValueError, match=r"batches of 2 samples \[0\].*-100"):
+        nfd.transfer(ResidualMLP, [8], [1], partly_labelled(), axes={"batch_size": (2, 4)})
+    dicts = [{"x": x, "labels": torch.full_like(y, -100)} for x, y in batches(2, 8)]
+    with pytest.raises(ValueError, match=r"labels of batches\[0\].*-100"):
+        nfd.check(ResidualMLP, [8, 16], [1], dicts)
+    with pytest.raises(ValueError, match="-100"):
+        nfd.predict(torch.randn(2, 3, 4), torch.full((2, 3), -100), depth=2, width=32, replicates=2)
+
+
+def test_other_labels_are_told_their_range() -> None:
+    for label in (-1, 10):
+        pairs = [(x, torch.full_like(y, label)) for x, y in batches(1, 8)]
+        with pytest.raises(ValueError, match=rf"0\.\.9, or be -100.*{label}"):
+            nfd.check(ResidualMLP, [8, 16], [1], pairs)
+
+
+def test_an_empty_sample_is_refused() -> None:
+    nothing = torch.zeros(0, 64)
+    with pytest.raises(ValueError, match=r"sample.*\[0, 64\]"):
+        nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base_width=8, sample=nothing)
+
+
+# ---- names and tensors -------------------------------------------------------------------------------------------
+
+
+def planned() -> nfd.Plan:
+    return nfd.plan(ResidualMLP(16, 2), make_model=ResidualMLP, base_width=8, base_depth=1, sample=torch.ones(2, 64))
+
+
+def test_a_plan_takes_the_names_of_compiled_and_wrapped_models() -> None:
+    plan, model = planned(), ResidualMLP(16, 2)
+    whole = torch.compile(model, backend="eager")
+    for wrapped in (nn.DataParallel(ResidualMLP(16, 2)), whole, nn.DataParallel(whole)):
+        names = dict(zip(dict(wrapped.named_parameters()), plan.roles, strict=True))
+        assert all(plan.rate(name) == plan.rate(plain) for name, plain in names.items())
+        assert all(plan.std(name) == plan.std(plain) for name, plain in names.items())
+    rates = {plan.rate(name) for name in plan.roles}
+    assert len(rates) > 1
+    model.blocks[0] = torch.compile(model.blocks[0], backend="eager")  # type: ignore[assignment]
+    assert all(plan.rate(name) in rates for name, _ in model.named_parameters())
+
+
+def test_a_check_leaves_the_compiler_on() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # networks are trained two at a time
+    torch.compile(nn.Linear(1, 1), backend="eager")  # loads the compiler
+    try:
+        nfd.check(ResidualMLP, [8, 16, 32], [2], batches=batches(3, 8), seeds=3)
+    finally:
+        torch.set_num_threads(threads)
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        compiled.append(graph)
+        return graph
+
+    torch.compile(nn.Linear(3, 3), backend=backend)(torch.ones(2, 3))
+    assert compiled
+
+
+class Holding(nn.Module):
+    """Modules whose own name is that of a wrapper."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.module = ResidualMLP(width, depth)
+        self.last = nn.Linear(10, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.module(x))
+        return out
+
+
+def test_a_module_of_that_name_keeps_it() -> None:
+    plan = nfd.plan(Holding(16, 2), make_model=Holding, base_width=8, base_depth=1, sample=torch.ones(2, 64))
+    assert plan.rate("module.blocks.0.1.weight") == planned().rate("blocks.0.1.weight")
+    assert plan.rate("_orig_mod.module.blocks.0.1.weight") == plan.rate("module.blocks.0.1.weight")
+
+
+def test_an_unknown_tensor_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"'blocks\.0\.1\.wieght'.*'blocks\.0\.1\.weight'"):
+        planned().rate("blocks.0.1.wieght")
+
+
+class Spectral(ResidualMLP):
+    """With a complex parameter."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.spectrum = nn.Parameter(torch.randn(width, dtype=torch.complex64))
+
+
+def test_complex_parameters_are_refused_by_name() -> None:
+    asked: tuple[Callable[[], Any], ...] = (
+        lambda: nfd.plan(Spectral(16, 1), make_model=Spectral, base_width=8, sample=torch.ones(2, 64)),
+        *(partial(question, Spectral, [8, 16], [1, 2], batches(1, 4)) for question in QUESTIONS.values()),
+    )
+    for ask in asked:
+        with pytest.raises(ValueError, match=r"complex: 'spectrum'"):
+            ask()
+
+
+@pytest.mark.parametrize("rule", ["mup/adam", "", "../mup", "%s {}", "é\n"])
+def test_an_unknown_rule_is_told_the_known_ones(rule: str) -> None:
+    asked: tuple[Callable[[], Any], ...] = (
+        lambda: nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base_width=8, rule=rule, sample=torch.ones(2, 64)),
+        lambda: nfd.check(ResidualMLP, [8, 16], [1], batches(1, 4), rule=rule),
+        lambda: nfd.transfer(ResidualMLP, [8, 16], [1], batches(1, 4), rules=[rule]),
+        lambda: nfd.capacity(ResidualMLP, [8, 16], [1, 2], batches(1, 4), rule=rule),
+        lambda: nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), rule=rule),
+    )
+    for ask in asked:
+        with pytest.raises(ValueError, match=r"rules? must be one of .*'complete-p'") as error:
+            ask()
+        assert repr(rule) in str(error.value)
+
+
+def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
+    rules = ["../x", "A/b", "a/B" + "x" * 300, "a-b"]
+    with (tmp_path / "runs.csv").open("w") as file:
+        writer = csv.writer(file)
+        writer.writerow(["width", "rule", "lr", "seed", "loss"])
+        writer.writerows(
+            [n, rule, 2.0**k, seed, 2 + 0.1 * (k + seed / 9) ** 2]
+            for rule in rules for n in (64, 128) for seed in (0, 1) for k in range(-3, 4)
+        )  # fmt: skip
+    answer = run("transfer", "--from", "runs.csv", "--guess", "9", folder=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    out = tmp_path / "out" / "transfer"
+    assert [row["rule"] for row in json.loads((out / "result.json").read_text())["rules"]] == rules
+    assert len({path.name.lower() for path in out.glob("loss-*.csv")}) == len(rules)
+
+
+def test_a_prediction_of_your_model_has_a_default_depth() -> None:
+    options: dict[str, Any] = {"optimizer": "sgd", "weights": "dense", "base_width": 8, "width": 16, "replicates": 2}
+    answer = nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), **options)
+    assert answer.table == nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), depth=4, **options).table
+
+
+# ---- progress ----------------------------------------------------------------------------------------------------
+
+ASKED = """
+import sys
+import nfd
+from tests.contract.common import ResidualMLP, batches
+
+pairs, sizes = batches(2, 4), ([8, 16], [1])
+for shown in {shown}:
+    nfd.check(ResidualMLP, *sizes, pairs, seeds=2, **shown)
+    print("checked", file=sys.stderr, flush=True)
+    nfd.transfer(ResidualMLP, *sizes, pairs, rules=("mup",), lr=(1e-4, 0.01, 9.0), seeds=2, **shown)
+    print("transferred", file=sys.stderr, flush=True)
+    nfd.capacity(ResidualMLP, [8, 12, 16], [1, 2], pairs, seeds=2, **shown)
+    print("fitted", file=sys.stderr, flush=True)
+    nfd.predict(make_model=ResidualMLP, batches=pairs, base_width=8, width=16, weights="dense", replicates=2, **shown)
+    print("predicted", file=sys.stderr, flush=True)
+"""
+SAID = ["checked", "transferred", "fitted", "predicted"]
+
+
+def on_a_terminal(code: str, columns: int = 80) -> str:
+    """What a program writes to stderr where that is a terminal of so many columns."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    written = list[bytes]()
+
+    def read() -> None:
+        try:
+            while part := os.read(ours, 65536):
+                written.append(part)
+        except OSError:  # the end of a terminal on Linux
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, env=environment, check=True, timeout=300)
+    os.close(theirs)
+    reader.join()
+    os.close(ours)
+    return b"".join(written).decode()
+
+
+def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
+    silent, shown = on_a_terminal(ASKED.format(shown=[{"progress": False}, {}])).split("predicted", 1)
+    assert [*silent.split(), "predicted"] == SAID
+    checked, rest = shown.split("checked")
+    transferred, rest = rest.split("transferred")
+    fitted, rest = rest.split("fitted")
+    assert "checking" in checked
+    assert all(" runs" in screen and "left" in screen for screen in (transferred, fitted, rest))
+
+
+def test_a_log_gets_nothing_by_default() -> None:
+    piped = subprocess.run([sys.executable, "-c", ASKED.format(shown=[{}])], capture_output=True, text=True, check=True)
+    assert piped.stderr.split() == SAID

@@ -1,0 +1,145 @@
+"""The residual stream is measured alike, wherever a model writes its skip connection."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import batches
+from torch import Tensor, nn
+
+import nfd
+
+BATCHES = batches(6)
+SAMPLE = BATCHES[0][0]
+STYLES = ("block", "parent", "dropout", "pooled", "norm")  # block: the skip connection stands in the blocks
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, style: str, multiplier: float) -> None:
+        super().__init__()
+        self.norm = nn.Identity() if style == "norm" else nn.LayerNorm(width, elementwise_affine=False)
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.adds, self.multiplier = style == "block", multiplier
+
+    def forward(self, h: Tensor) -> Tensor:
+        branch: Tensor = self.down(torch.relu(self.up(self.norm(h))))
+        return h + self.multiplier * branch if self.adds else branch
+
+
+class Residual(nn.Module):
+    """Rows of the images are positions. The weights are the same in every style.
+
+    Args:
+        style: "block": blocks return the stream; else the model adds what they return: "parent": in front of a module;
+            "dropout": behind a dropout; "pooled": the mean over positions follows, and no module takes the last stream;
+            "norm": the model also has the norm that they read.
+        power, start: branches, and what enters the first block, are multiplied by depth to these powers.
+    """
+
+    def __init__(self, width: int, depth: int, style: str = "parent", power: float = 0.0, start: float = 0.0) -> None:
+        super().__init__()
+        self.style, self.multiplier, self.start = style, depth**power, depth**start
+        self.embed = nn.Linear(8, width)
+        self.blocks = nn.ModuleList(Block(width, style, self.multiplier) for _ in range(depth))
+        self.before, self.behind = nn.LayerNorm(width, elementwise_affine=False), nn.Dropout(0.0)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start * self.embed(x.unflatten(-1, (8, 8)))
+        for block in self.blocks:
+            branch = block(self.before(h) if self.style == "norm" else h)
+            branch = self.behind(branch) if self.style == "dropout" else branch
+            h = branch if self.style == "block" else h + self.multiplier * branch
+        h = self.norm(h.mean(-2)) if self.style == "pooled" else self.norm(h).mean(-2)
+        out: Tensor = self.head(h)
+        return out
+
+
+@cache
+def checked(style: str, power: float, rule: str = "mup", start: float = 0.0, least: int = 2) -> nfd.Check:
+    make, depths = partial(Residual, style=style, power=power, start=start), [least, 2 * least, 4 * least]
+    settings: dict[str, Any] = {"rule": rule, "optimizer": "adamw", "lr": 3e-3, "seeds": 2, "blocks": "blocks.*"}
+    return nfd.check(make, [32], depths, BATCHES[:3], **settings)
+
+
+def of_depth(check: nfd.Check) -> dict[str, tuple[float, str]]:
+    return {row["meter"]: (row["slope"], row["verdict"]) for row in check.table if row["axis"] == "depth"}
+
+
+# ---- a check ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["parent", "dropout", "norm"])
+@pytest.mark.parametrize(("power", "rule"), [(0.0, "complete-p"), (-0.5, "mup")])
+def test_a_check_reads_the_same_stream(style: str, power: float, rule: str) -> None:
+    inside, outside = checked("block", power, rule), checked(style, power, rule)
+    for meter in ("activation", "activation_update", "gradient"):
+        numbers = [[run[meter] for run in check.runs] for check in (inside, outside)]
+        assert numbers[1] == pytest.approx(numbers[0], rel=1e-3), meter
+    assert outside.table == inside.table or style == "norm"
+
+
+def test_one_block_is_told_by_what_follows_it() -> None:
+    inside, outside = (checked(style, 0.0, "complete-p", least=1) for style in ("block", "parent"))
+    assert outside.table == inside.table
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_sound_model_is_sound_and_a_broken_one_is_called_out(style: str) -> None:
+    sound, grows = of_depth(checked(style, 0.0, "complete-p")), of_depth(checked(style, 1.0))
+    fades = of_depth(checked(style, -2.0, start=-1.0))
+    for meter in ("activation", "activation_update"):
+        assert sound[meter][1] not in ("GROWS", "COLLAPSES")
+        assert grows[meter][1] == "GROWS"
+    assert fades["activation"][1] == "COLLAPSES"
+    assert max(abs(found["gradient"][0]) for found in (sound, fades)) < 0.25
+
+
+# ---- a watch ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["parent", "dropout", "norm"])
+def test_a_watch_reads_the_same_stream(style: str) -> None:
+    inside, outside = watched("block"), watched(style)
+    assert {meter for _, meter, _ in inside} >= {"activation", "activation_update", "added"}
+    assert outside == pytest.approx(inside, rel=1e-3)  # the sum is rounded elsewhere, and Adam divides by small numbers
+
+
+@cache
+def watched(style: str) -> dict[tuple[int, str, str | None], float]:
+    torch.manual_seed(0)
+    make = partial(Residual, style=style, power=-0.5)
+    model = make(16, 3)
+    plan = nfd.plan(
+        model, rule="mup", optimizer="adamw", make_model=make, base_width=8, base_depth=3, sample=SAMPLE,
+        blocks="blocks.*",
+    )  # fmt: skip
+    plan.apply_(model)
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    watch = nfd.Watch(model, plan, SAMPLE, every=2)
+    for x, y in BATCHES[:4]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        watch.step()
+    meters = ("activation", "activation_update", "added")
+    return {(row.step, row.meter, row.layer): row.value for row in watch.rows if row.meter in meters}
+
+
+@pytest.mark.parametrize("style", ["block", "parent"])
+def test_a_branch_that_starts_at_zero_is_a_branch(style: str) -> None:
+    torch.manual_seed(0)
+    model = Residual(16, 2, style)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        nn.init.zeros_(block.down.weight)
+        nn.init.zeros_(block.down.bias)
+    plan = nfd.plan(model, rule="standard", optimizer="adamw", make_model=Residual, base_width=8, sample=SAMPLE)
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, own_start=True)
+    watch.step()
+    stream = model.embed(SAMPLE.unflatten(-1, (8, 8))).square().mean().sqrt().item()
+    sizes = [row.value for row in watch.rows if row.meter == "activation"]
+    assert sizes == pytest.approx([stream] * len(sizes), rel=1e-5)

@@ -1,0 +1,139 @@
+"""Verdicts of ``nfd.check`` on networks that are sound, and on networks that are broken by construction."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contract.common import ResidualMLP, batches
+from torch import Tensor, nn
+
+import nfd
+
+Groups = list[dict[str, Any]]
+
+
+def resnet(width: int, depth: int, **form: Any) -> nfd.ResNet:
+    return nfd.ResNet(64, 10, width, depth, activation="relu", **form)
+
+
+two_layer = partial(resnet, block="two-layer")
+
+
+def rows(found: nfd.Check) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["meter"], row["axis"]): row for row in found.table}
+
+
+def rates(power: float) -> Any:
+    """AdamW with every rate of the plan, times ``width^power`` over that of width 16."""
+
+    def make(groups: Groups) -> torch.optim.Optimizer:
+        width = max(p.shape[1] for group in groups for p in group["params"] if p.dim() == 2 and p.shape[0] == 10)
+        return torch.optim.AdamW([group | {"lr": group["lr"] * (width / 16) ** power} for group in groups])
+
+    return make
+
+
+def forgets(groups: Groups) -> torch.optim.Optimizer:
+    """AdamW that trains the square matrices of blocks at the base's rate at every width."""
+    parts = []
+    for group in groups:
+        square = [p for p in group["params"] if p.dim() == 2 and p.shape[0] == p.shape[1]]
+        others = [p for p in group["params"] if not any(p is own for own in square)]
+        parts += [group | {"params": square, "lr": group["lr"] / group["lr_scale"]}] if square else []
+        parts += [group | {"params": others}] if others else []
+    return torch.optim.AdamW(parts)
+
+
+# ---- with depth ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depths", [[4, 8, 16, 32], [4, 16, 64]], ids=str)
+def test_inner_layers_of_the_paper_collapse_after_sixty_steps(depths: list[int]) -> None:
+    found = nfd.check(two_layer, [128], depths, batches(60, 64), rule="depth-mup", optimizer="sgd", lr=0.5)
+    row = rows(found)["inner_update", "depth"]
+    assert row["verdict"] == "COLLAPSES"
+    assert "falls by" in row["cause"]
+    assert not found.ok
+
+
+def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said() -> None:
+    ladder: dict[str, Any] = {"widths": [64], "depths": [4, 8, 16, 32], "batches": batches(30, 16), "lr": 0.3}
+    found = nfd.check(two_layer, rule="depth-mup", optimizer="sgd", **ladder)
+    row = rows(found)["inner_update", "depth"]
+    assert 8 ** row["slope"] < 0.5
+    assert row["verdict"] == "COLLAPSES"
+    assert f"{100 * (1 - 8 ** row['slope']):.0f} % [" in row["cause"]
+    assert "from depth 4 to 32" in row["cause"]
+    assert not found.ok
+    cured = nfd.check(two_layer, rule="depth-mup-inner", optimizer="sgd", **ladder)
+    assert rows(cured)["inner_update", "depth"]["verdict"] == "STABLE"
+    assert nfd.check(resnet, rule="depth-mup", optimizer="sgd", **ladder).ok
+
+
+def test_blocks_without_their_factor_grow_with_depth() -> None:
+    ladder: dict[str, Any] = {"widths": [32], "depths": [2, 4, 8], "batches": batches(5), "lr": 3e-3}
+    missing, planned = (
+        nfd.check(ResidualMLP, rule=rule, optimizer="adamw", **ladder) for rule in ("mup", "complete-p")
+    )
+    assert rows(missing)["stream_update", "depth"]["verdict"] == "GROWS"
+    assert not missing.ok
+    assert planned.ok
+
+
+# ---- with width ------------------------------------------------------------------------------------------------------
+
+WIDTHS: dict[str, Any] = {"depths": [2], "rule": "complete-p", "optimizer": "adamw", "lr": 3e-3}
+
+
+def test_one_forgotten_rate_is_found_at_two_widths_and_a_sound_plan_is_not_blamed() -> None:
+    """Even where the rule in use should prevent it."""
+    near = nfd.check(ResidualMLP, [32, 64], batches=batches(5), make_optimizer=forgets, **WIDTHS)
+    assert rows(near)["inner_update", "width"]["verdict"] == "GROWS"
+    assert not near.ok
+    assert nfd.check(ResidualMLP, [16, 32, 64, 128], batches=batches(5), **WIDTHS).ok
+
+
+class Text(ResidualMLP):
+    """Bytes to the next ones, each by itself."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.tokens, self.head = nn.Embedding(128, width), nn.Linear(width, 128)
+        del self.embed
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.tokens(ids)
+        for block in self.blocks:
+            h = h + block(h)
+        out: Tensor = self.head(self.norm(h))
+        return out
+
+
+def text(steps: int) -> list[tuple[Tensor, Tensor]]:
+    source = torch.tensor(list(Path(json.__file__).read_bytes())) % 128
+    windows = source[: steps * 8 * 17].view(steps, 8, 17)
+    return [(ids[:, :-1], ids[:, 1:]) for ids in windows]
+
+
+def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_is_no_fault() -> None:
+    widths = [16, 32, 64, 128]
+    lazy = nfd.check(ResidualMLP, widths, batches=batches(5), make_optimizer=rates(-0.5), **WIDTHS)
+    assert rows(lazy)["inner_update", "width"]["verdict"] == "COLLAPSES"
+    assert not lazy.ok
+    sound = nfd.check(Text, widths, batches=text(3), **WIDTHS)
+    row = rows(sound)["function_update_inner", "width"]
+    assert 8 ** row["slope"] < 0.5
+    assert row["verdict"] == "LIMIT"
+    assert f"falls by {100 * (1 - 8 ** row['slope']):.0f} % [" in row["cause"]
+    assert sound.ok
+
+
+def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> None:
+    found = nfd.check(ResidualMLP, [16, 32, 64, 128], batches=batches(5), make_optimizer=rates(-1.0), **WIDTHS)
+    assert rows(found)["function_update", "width"]["verdict"] == "COLLAPSES"

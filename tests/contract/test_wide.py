@@ -1,0 +1,238 @@
+"""Layers without stored weights beside dense twins, and what they refuse of the models that they are put into."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nfd
+
+
+class Branches(nn.Module):
+    """Residual blocks of two matrices without norms, so that an offset of the inputs reaches every one of them."""
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+
+        def forward(self, h: Tensor) -> Tensor:
+            out: Tensor = h + self.down(torch.relu(self.up(h)))
+            return out
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(16, width, bias=False)
+        self.blocks = nn.ModuleList(self.Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = block(h)
+        out: Tensor = self.head(h)
+        return out
+
+
+def offset_batch(offset: float = 40.0) -> tuple[Tensor, Tensor]:
+    """Twelve samples whose common mean is so many times as long as what tells them apart."""
+    x = offset + torch.randn(12, 16, generator=torch.Generator().manual_seed(0))
+    return x / offset, torch.arange(12) % 3
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 12) -> list[float]:
+    """Losses of a model on the batch with an offset."""
+    x, y = (t.to(next(model.parameters()).dtype) if t.is_floating_point() else t for t in offset_batch())
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class UnitLength(nfd.EquivariantOptimizer):
+    """Gradients of length one."""
+
+    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Any) -> Tensor:
+        return gradient / gradient.norm().clamp_min(1e-30)
+
+
+RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Muon": lambda params: nfd.Muon(params, lr=0.05, weight_decay=0.0),
+    "unit length": lambda params: UnitLength(params, lr=0.3),
+    "SGD with momentum": lambda params: nfd.SGD(params, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_structured_weights_learn_what_dense_ones_do_beside_an_offset(rule: str) -> None:
+    model = nfd.defer(Branches(48, 2).double(), seed=1)
+    twin = nfd.store_weights(copy.deepcopy(model))
+    ours, theirs = (trained(m, RULES[rule](m.blocks.parameters())) for m in (model, twin))
+    assert any(isinstance(m, nfd.StructuredLinear) for m in model.modules())
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    assert abs(theirs[-1] - theirs[0]) > 1e-3
+
+
+def test_rules_that_normalise_warn_of_a_resolution_and_linear_ones_do_not() -> None:
+    for kind in (nfd.StructuredLinear, nfd.DeferredLinear):
+        layer, exact = kind(20, 20, resolution=0.1), kind(20, 20)  # type: ignore[operator]
+        for rule in (nfd.Muon, UnitLength):
+            with pytest.warns(UserWarning, match=r"resolution=0\.1 .*narrower network"):
+                rule(layer.parameters(), lr=0.1)
+            rule(exact.parameters(), lr=0.1)
+        nfd.SGD(layer.parameters(), lr=0.1)
+
+
+def predicted(**settings: Any) -> nfd.LossPrediction:
+    given: dict[str, Any] = {"make_model": Branches, "base_width": 16, "base_depth": 2, "depth": 2, "width": 64}
+    answer = nfd.predict(**given | settings)
+    assert isinstance(answer, nfd.LossPrediction)
+    return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", [{"weights": "structured"}, {"weights": "structured", "resolution": "auto"}])
+def test_a_prediction_by_structured_weights_agrees_with_dense_ones_beside_an_offset(choice: dict[str, str]) -> None:
+    of_muon: dict[str, Any] = {"batches": [offset_batch()] * 48, "optimizer": "muon", "lr": 0.1, "adamw_lr": 1e-3}
+    dense, structured = (predicted(**of_muon, replicates=8, **own) for own in ({"weights": "dense"}, choice))
+    apart = (structured.loss - dense.loss).abs()
+    assert bool((apart < structured.loss_high - structured.loss_low + dense.loss_high - dense.loss_low).all())
+    assert float(apart[-1]) < 0.3 * float(dense.loss[0] - dense.loss[-1])
+    assert structured.resolution == 0
+
+
+def test_a_prediction_takes_no_resolution_where_the_optimizer_normalises() -> None:
+    with pytest.raises(ValueError, match=r"resolution .*'sgd'.* got 0\.1 for 'muon'"):
+        predicted(batches=[offset_batch()], optimizer="muon", resolution=0.1)
+
+
+def test_a_prediction_measures_what_a_resolution_left_out() -> None:
+    """What is learned has a 60th of the inputs' length. A comparison with half of the resolution shows 2e-5 alone."""
+    p = predicted(batches=[offset_batch(60.0)] * 60, optimizer="sgd", lr=0.3, resolution=0.1, replicates=2)
+    assert p.resolution == 0.1
+    assert float(p.loss_resolution_bias[-1]) > 1e-4
+    assert float(p.loss_high[-1] - p.loss_low[-1]) > 2 * float(p.loss_resolution_bias[-1])
+    exact = predicted(batches=[offset_batch(60.0)] * 2, optimizer="sgd", lr=0.3, resolution=0, replicates=2)
+    assert exact.resolution == 0
+    assert not exact.loss_resolution_bias.any()
+
+
+def twice(module: nn.Module, given: Any, made: Tensor) -> Tensor:
+    """A hook that changes what a network computes."""
+    return 2 * made
+
+
+def _patched(linear: nn.Module) -> None:
+    linear.forward = lambda x: 2 * nn.Linear.forward(linear, x)  # type: ignore[arg-type,method-assign]
+
+
+HOOKS: dict[str, tuple[str, Callable[[nn.Linear], object]]] = {
+    "forward hook": ("forward hook twice", lambda m: m.register_forward_hook(twice)),
+    "pre-hook": ("forward pre hook .*lambda", lambda m: m.register_forward_pre_hook(lambda _, x: 2 * x[0])),
+    "backward hook": ("backward hook .*lambda", lambda m: m.register_full_backward_hook(lambda *_: None)),
+    "hook of the weight": ("backward hook .*lambda", lambda m: m.weight.register_hook(lambda g: 2 * g)),
+    "hook behind the weight": (
+        "post accumulate grad hook .*lambda",
+        lambda m: m.weight.register_post_accumulate_grad_hook(lambda p: None),
+    ),
+    "patched forward": ("a forward of its own", _patched),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_on_what_would_be_replaced_are_refused_by_name(kind: str) -> None:
+    message, hook = HOOKS[kind]
+    model = Branches(24, 2)
+    hook(model.blocks[1].up)  # type: ignore[arg-type,union-attr]
+    for weights in ("structured", "deferred"):
+        with pytest.raises(ValueError, match=rf"'blocks\.1\.up\.weight': .*{message}"):
+            nfd.defer(model, weights=weights)  # type: ignore[arg-type]
+    assert [row["name"] for row in nfd.deferral(model).table if row["reason"] == "HOOKED"] == ["blocks.1.up.weight"]
+    assert not any(isinstance(m, nfd.StructuredLinear) for m in model.modules())  # it stays as it was
+    deferred = nfd.defer(model, where="blocks.*.down")
+    assert isinstance(deferred.get_submodule("blocks.1.down"), nfd.StructuredLinear)
+
+
+def test_hooks_on_the_matrices_of_an_attention_are_refused_and_its_own_are_kept() -> None:
+    attention, h, seen = nn.MultiheadAttention(24, 2), torch.randn(3, 2, 24), list[object]()
+    handle = attention.in_proj_weight.register_hook(lambda g: 2 * g)
+    attention.register_forward_hook(lambda *_: seen.append(1))
+    with pytest.raises(ValueError, match=r"'in_proj_weight': .*backward hook"):
+        nfd.defer(attention)
+    handle.remove()
+    nfd.defer(attention)(h, h, h)
+    assert seen == [1]
+
+
+def test_hooks_on_modules_that_stay_are_kept() -> None:
+    model = Branches(24, 2)
+    seen: list[object] = []
+    model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    model.head.weight.register_hook(lambda g: seen.append(2))
+    trained(nfd.defer(model), nfd.SGD(model.parameters(), lr=0.1), 1)
+    assert seen == [1, 2]
+
+
+def test_hooks_on_a_layer_are_not_lost_where_weights_are_stored_again() -> None:
+    model = nfd.defer(Branches(24, 2))
+    handle = model.get_submodule("blocks.0.up").register_forward_hook(twice)
+    with pytest.raises(ValueError, match=r"'blocks\.0\.up' has hooks .*forward hook twice"):
+        nfd.store_weights(model)
+    handle.remove()
+    assert isinstance(nfd.store_weights(model).get_submodule("blocks.0.up"), nn.Linear)
+
+
+class Hooked(Branches):
+    """Its constructor hooks into a matrix."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.blocks[0].up.register_forward_hook(twice)  # type: ignore[union-attr,operator]
+
+
+class Reading(Branches):
+    """Its penalty computes with the weight of a matrix."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Tensor = self.blocks[0].up.weight  # type: ignore[union-attr,assignment]
+        out = super().forward(x)
+        return out + 0.01 * (weight * 2.0).square().mean() + 0.0 * weight.norm() + 0.0 * (x[:, :1] @ weight[:1, :3]).T.T
+
+
+@pytest.mark.parametrize(("model", "reason"), [(Hooked, "forward hook twice"), (Reading, "not stored")])
+def test_a_prediction_stores_the_weights_of_models_that_need_them(model: type[nn.Module], reason: str) -> None:
+    batch: dict[str, Any] = {"batches": [offset_batch()] * 2, "make_model": model, "optimizer": "sgd", "replicates": 2}
+    assert predicted(**batch, weights="dense").weights == "dense"
+    chosen = predicted(**batch)
+    assert chosen.weights == "dense"
+    assert reason in chosen.note
+    with pytest.raises(ValueError, match=reason):
+        predicted(**batch, weights="structured")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda w, h: h @ w.T, lambda w, h: h @ w, lambda w, h: w @ h.T, lambda w, h: h * w.norm(),
+        lambda w, h: h @ (2 * w), lambda w, h: h @ w[:], lambda w, h: h @ -w, lambda w, h: nn.functional.linear(h, w),
+        lambda w, h: h * len(w), lambda w, h: h @ w.data,
+    ],
+)  # fmt: skip
+def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(read: Callable[[Any, Tensor], Tensor]) -> None:
+    linear, h = nn.Linear(12, 12), torch.randn(12, 12)
+    assert read(linear.weight, h).shape == (12, 12)
+    layer: Any = nfd.defer(linear)
+    with pytest.raises(RuntimeError, match=r"not stored.*where="):
+        read(layer.weight, h)
+    assert layer.weight.shape == (12, 12)
+    assert layer.weight.dtype == torch.float32
+    assert not hasattr(layer.weight, "quantised")
