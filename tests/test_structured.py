@@ -495,3 +495,23 @@ def test_recorded_updates_repeat_the_dense_network_with_the_same_matrices(feedba
         )
     torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
     assert losses[0][-1] < losses[0][0]
+
+
+def test_small_queries_wait_for_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, ask = [], nfd.StructuredLinear.ask_forward
+
+    def asked(layer: nfd.StructuredLinear, x: Tensor, record: bool) -> Any:
+        seen.append(torch.get_num_threads())
+        return ask(layer, x, record)
+
+    monkeypatch.setattr(nfd.StructuredLinear, "ask_forward", asked)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        layer = nfd.StructuredLinear(2**12, 2**12)
+        for rows in (8, 512, 8):
+            (layer(torch.randn(rows, 2**12)) * torch.randn(rows, 2**12)).sum().backward()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2, 2]  # of the last, 8 x 4,096 x (520 + 8 + 12) multiplications are more than 2^23

@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container have
+_SMALL = 2**23  # multiplications, 1 ms of one core; 2**22 took twice as long beside busy processes
 
 
 def peak_memory(process: int | None = None) -> float:
@@ -83,3 +84,14 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_for(multiplications: float) -> AbstractContextManager[None]:
+    """One thread for a block of so few multiplications; those that there are for more.
+
+    A second thread saves a fraction of a millisecond of a small block where cores are idle. Where they are busy each
+    operation waits, spinning, until the second thread has its turn: that took 50 ms a block.
+    """
+    torch = sys.modules.get("torch")
+    is_small = torch is not None and multiplications < _SMALL and torch.get_num_threads() > 1
+    return threads(1) if is_small else nullcontext()

@@ -139,6 +139,11 @@ class DeferredLinear(FactoredLinear):
         """How many directions were revealed so far, (backward, forward)."""
         return self.matrix.ranks
 
+    @property
+    def directions(self) -> int:
+        """The larger of both ranks."""
+        return max(self.rank)
+
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once, so that growing never copies the factors."""
         self.matrix.reserve(check_count("samples", samples, minimum=0))
@@ -177,6 +182,3 @@ class DeferredLinear(FactoredLinear):
 
     def _make_room(self) -> None:
         self._grow(*roomy(self.update.shape, self.rank))
-
-    def _is_full(self) -> bool:
-        return max(self.rank) >= min(self.in_features, self.out_features)

@@ -117,9 +117,15 @@ class FactoredLinear(FactoredState):
     def reserve(self, samples: int) -> None:
         """Make room for this many samples at once."""
 
+    @property
     @abstractmethod
-    def _is_full(self) -> bool:
-        """Whether a basis holds as many directions as there are."""
+    def directions(self) -> int:
+        """How many directions a basis holds, the larger one where there are two."""
+
+    def multiplications(self, rows: int) -> float:
+        """Of a query of so many rows, about: with directions old and new, and in a transform."""
+        size = max(self.in_features, self.out_features)
+        return rows * size * (self.directions + rows + math.log2(size + 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
@@ -172,7 +178,7 @@ class FactoredLinear(FactoredState):
     def _grow(self, rows: int, columns: int) -> None:
         """Give the update, and its gradient, these sizes."""
         self.update.pad(rows, columns)
-        if not self._warned and self._is_full():
+        if not self._warned and self.directions >= min(self.in_features, self.out_features):
             self._warned = True
             warnings.warn(
                 f"A {self.kind} of size {self.out_features} x {self.in_features} has been asked in as many directions "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import StateError
+from nfd.core.machine import threads_for
 from nfd.nets.guarded import Guarded
 from nfd.nets.refusals import STORED, refuse_second_derivatives, refuse_tracing
 
@@ -26,7 +27,8 @@ class Query(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Guarded, layer: FactoredLinear, record: bool) -> Tensor:
-        value, kept = layer.ask_forward(x.detach(), record)
+        with threads_for(layer.multiplications(len(x))):
+            value, kept = layer.ask_forward(x.detach(), record)
         ctx.layer, ctx.record, ctx.state = layer, record, _state(update)
         ctx.save_for_backward(*kept)
         return value
@@ -46,7 +48,8 @@ class Query(torch.autograd.Function):
                 f"The weights of a {layer.kind} were stepped, loaded or converted between a forward pass and its "
                 "backward pass. Call backward() before optimizer.step(), or run the forward pass again."
             )
-        value, left, right = layer.ask_backward(g.contiguous(), ctx.saved_tensors, ctx.record)
+        with threads_for(layer.multiplications(len(g))):
+            value, left, right = layer.ask_backward(g.contiguous(), ctx.saved_tensors, ctx.record)
         if _asked(ctx.next_functions[1][0], layer.kind):
             layer.accumulate(left, right)
         return value if ctx.needs_input_grad[0] else None, None, None, None

@@ -118,6 +118,11 @@ class StructuredLinear(FactoredLinear):
         """How many directions the update has."""
         return self.matrix.basis.rank
 
+    @property
+    def directions(self) -> int:
+        """The same."""
+        return self.rank
+
     def reserve(self, samples: int) -> None:
         """Make room for this many directions at once, so that growing never copies the basis."""
         self.matrix.basis.reserve(min(check_count("samples", samples, minimum=0), self.matrix.basis.n))
@@ -143,6 +148,3 @@ class StructuredLinear(FactoredLinear):
         rows, columns = self.matrix.shape
         self._grow(max(len(self.update), room_for(rows, self.matrix.basis.n)), columns)
         return value, left, right
-
-    def _is_full(self) -> bool:
-        return self.rank >= min(self.in_features, self.out_features)
