@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nfd.families.constructed import ConstructedFamily
+from nfd.training.recipe import Recipe
 from scipy.stats import beta
 from torch import Tensor, nn
 
@@ -28,11 +30,9 @@ from nfd.core.names import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data.digits import digits
-from nfd.families.constructed import ConstructedFamily
 from nfd.meters.job import Job
 from nfd.scaling.combined import optimizer_of
 from nfd.scaling.laws import law_of
-from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 from nfd.watch.alerts import Alarm, Cause
 from nfd.watch.bands import Bands

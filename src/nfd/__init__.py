@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import lazy_loader
 
 from nfd.training import optimizers as _optimizers  # noqa: F401  # registers the laws of the library
@@ -9,5 +12,13 @@ from nfd.training import optimizers as _optimizers  # noqa: F401  # registers th
 __version__ = "0.2.0"
 
 # the names of __init__.pyi, each loaded when it is first used: PyTorch takes seconds
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+_RENAMED = {"capacity": "scaling_law", "fit_capacity": "fit_scaling_law"}  # in 0.3; the old names go in 0.4
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"nfd.{name} is called nfd.{_RENAMED[name]} now.", FutureWarning, stacklevel=2)
+    return _attribute(_RENAMED.get(name, name))

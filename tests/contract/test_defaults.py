@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract import common
 from tests.contract.common import ResidualMLP, batches, run
 
 import nfd
