@@ -65,7 +65,7 @@ class Sweep:
             executor = executor_named(executor if isinstance(executor, str) else "processes", workers=count)
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
-        self.progress = check_flag("progress", progress)
+        self.progress = None if progress is None else check_flag("progress", progress)
         self._open = 0
         self._store: Store | None = None
 
