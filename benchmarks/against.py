@@ -47,8 +47,6 @@ class Comparison:
 
 
 COMPARISONS = (
-    Comparison("study", "`nfd study` at its defaults", {SECONDS: 0.39}),
-    Comparison("predict", "`nfd predict --depth inf --rtol 0.05`", {SECONDS: 0.32}),
     Comparison("deferred-4096", "deferred, width 4,096", opponent="dense-4096", multiple=10),
     Comparison("deferred-8192", "deferred, width 8,192", opponent="dense-8192", multiple=30),
     Comparison("structured-4096", "structured, width 4,096", opponent="dense-4096", multiple=25),

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nfd.families.constructed import ConstructedFamily
-from nfd.training.recipe import Recipe
 from scipy.stats import beta
 from torch import Tensor, nn
 
@@ -30,10 +28,9 @@ from nfd.core.names import RuleName
 from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data.digits import digits
-from nfd.meters.job import Job
+from nfd.meters.job import Meters
 from nfd.scaling.combined import optimizer_of
 from nfd.scaling.laws import law_of
-from nfd.training.task import Task
 from nfd.watch.alerts import Alarm, Cause
 from nfd.watch.bands import Bands
 from nfd.watch.ladder import Ladder
@@ -147,14 +144,16 @@ def batches(draw: int) -> list[tuple[Tensor, Tensor]]:
 
 def ladder(draw: int, setting: Setting) -> Ladder:
     """The small networks of a draw, as ``nfd.check`` measures them."""
-    task, base = Task.of(batches(draw)), (WIDTHS[0], DEPTHS[0])
-    recipe = Recipe(
-        ConstructedFamily(make_model, base, setting.rule, setting.optimizer, sample=task.batches[0][0]), task
-    )
-    job = Job(recipe, setting.rate, setting.decay, False, None, None, LOOKS, adamw_lr=setting.rest_rate)
+    task = nfd.Task(batches(draw), weight_decay=setting.decay, adamw_lr=setting.rest_rate)
+    family = nfd.Family(make_model, (WIDTHS[0], DEPTHS[0]), setting.rule, setting.optimizer)
     seeds = range(draw * SEEDS, (draw + 1) * SEEDS)
-    networks = [job.run(job.built(n, L, seed)) for n in WIDTHS for L in DEPTHS for seed in seeds]
-    return Ladder.of({"rule": setting.rule, "optimizer": setting.optimizer, "base": base, "networks": networks})
+    trials = [nfd.Trial(family, task, n, L, seed, setting.rate, observe=(Meters(LOOKS),))
+              for n in WIDTHS for L in DEPTHS for seed in seeds]  # fmt: skip
+    with nfd.Sweep(progress=False) as sweep:
+        networks = [{"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]}
+                    for r in sweep.run(trials)]  # fmt: skip
+    names = {"rule": setting.rule, "optimizer": setting.optimizer}
+    return Ladder.of({**names, "base": family.base, "networks": networks})
 
 
 def watched(

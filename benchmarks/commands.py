@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from functools import lru_cache
@@ -13,26 +12,16 @@ import vl_convert
 from torch import Tensor, nn
 
 import nfd
-from benchmarks.accounting import count
-from benchmarks.measure import Round, Row, apart, limits, seconds
+from benchmarks.measure import Round, Row, apart, seconds
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory, threads
 from nfd.data.digits import digits
-from nfd.nets.resnet import ResNet
-from nfd.questions.findings import findings
-from nfd.questions.kernel_fit import KernelFit
-from nfd.questions.study import Study
+from nfd.paper.findings import findings
+from nfd.paper.settings import StudyConfig
+from nfd.paper.study import Study
+from nfd.paper.study_report import study_report
 from nfd.report.charts import chart_of
-from nfd.report.study import study_report
-from nfd.runs.executors import executor_named
-from nfd.runs.grid import grid
-from nfd.runs.records import runs_of
-from nfd.runs.run import groups
-from nfd.runs.settings import KernelConfig, RunConfig, StudyConfig
-from nfd.runs.sweep import Sweep
-
-_RATE = "products at the measured rate"
-
+from nfd.runs.trial import groups
 
 # ---- the study ------------------------------------------------------------------------------------------------
 
@@ -49,45 +38,33 @@ def small_study() -> Study:
 
 def measured(study: Study) -> Study:
     """The study once every network of it is trained, in this process."""
-    with Sweep(None) as sweep:
-        study.measure(sweep)
+    study.measure(nfd.Sweep(progress=False))
     return study
 
 
 def study_run() -> list[float]:
-    """Seconds, peak memory in bytes and the share of its longest unit, of ``nfd study`` at its defaults."""
+    """Seconds, peak memory in bytes and the share of its longest unit, of ``nfd paper study`` at its defaults."""
     start = time.perf_counter()
     study = measured(Study(StudyConfig()))
     with tempfile.TemporaryDirectory() as folder:
-        study_report(study, findings(study), Path(folder), "nfd study").write(Path(folder))
+        study_report(study, findings(study), Path(folder), "nfd paper study").write(Path(folder))
     took = time.perf_counter() - start
     return [took, peak_memory(), max(study.measured.seconds.values()) / took]
 
 
 def study(turn: Round) -> list[Row]:
-    """The study at its defaults, once; a small one in every round against the products that it consists of."""
-    return [_small_study()] + ([] if turn.quick or turn.number else [_whole_study()])
-
-
-def _whole_study() -> Row:
+    """The study at its defaults, once."""
+    if turn.quick or turn.number:
+        return []
     took, peak, longest = apart("benchmarks.commands:study_run()")
-    return {
-        "study": "at its defaults, page included",
-        "seconds": took,
-        "peak memory, GiB": peak / 2**30,
-        "longest unit / whole": longest,
-    }
-
-
-def _small_study() -> Row:
-    now, took = limits(), seconds(lambda: measured(small_study()))
-    least = sum(operations / now.products[dtype] for dtype, operations in _products_of_a_study().items())
-    return {"study": "small", "seconds": took, _RATE: Ratio.of(least / took)}
-
-
-@lru_cache
-def _products_of_a_study() -> dict[torch.dtype, int]:
-    return count(lambda: measured(small_study()))
+    return [
+        {
+            "study": "at its defaults, page included",
+            "seconds": took,
+            "peak memory, GiB": peak / 2**30,
+            "longest unit / whole": longest,
+        }
+    ]
 
 
 def page(turn: Round) -> list[Row]:
@@ -103,7 +80,7 @@ def page(turn: Round) -> list[Row]:
 
     def written() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            study_report(study, found, Path(folder), "nfd study").write(Path(folder))
+            study_report(study, found, Path(folder), "nfd paper study").write(Path(folder))
 
     if turn.number == 0:
         drawn()
@@ -173,20 +150,19 @@ def checking(turn: Round) -> list[Row]:
     x, y = digits().batches(batch, steps, 0)
     batches = list(zip(x, y, strict=True))
 
-    def make(width: int, depth: int) -> ResNet:
-        return ResNet(64, 10, width, depth, block="two-layer")
+    family = nfd.resnets(64, 10, block="two-layer")
 
     def plain() -> None:
         for depth in depths:
             for _ in range(seeds):
-                net = make(128, depth)
+                net = nfd.ResNet(64, 10, 128, depth, block="two-layer")
                 optimizer = torch.optim.SGD(net.param_groups(0.1))
                 for inputs, labels in batches:
                     optimizer.zero_grad()
                     torch.nn.functional.cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
 
-    took = seconds(lambda: nfd.check(make, [128], depths, batches, eta_c=0.1, seeds=seeds))
+    took = seconds(lambda: nfd.check(family, batches, [128], depths, lr=0.1, seeds=seeds))
     alone = seconds(plain)
     return [
         {
@@ -207,55 +183,26 @@ def checking(turn: Round) -> list[Row]:
 
 def sweeps(turn: Round) -> list[Row]:
     """Many short runs: what storing, naming and handing them out adds to training the same groups in a loop."""
-    many = 4 if turn.quick else 16
-    configs = grid(width=32, depth=list(range(1, many + 1)), seed=list(range(8)), eta_c=0.3, steps=20, batch=16)
-    return [_sweep(configs, name) for name in (("inline",) if turn.quick else ("inline", "processes"))]
+    x, y = digits().batches(16, 20, 0)
+    task, family = nfd.Task(list(zip(x, y, strict=True))), nfd.resnets(64, 10)
+    depths = range(1, 1 + (4 if turn.quick else 16))
+    trials = [nfd.Trial(family, task, 32, depth, seed, 0.3) for depth in depths for seed in range(8)]
+    return [_sweep(trials, name) for name in (("inline",) if turn.quick else ("inline", "processes"))]
 
 
-def _sweep(configs: list[RunConfig], executor: str) -> Row:
-    tasks = groups(runs_of(configs))
+def _sweep(trials: list[nfd.Trial], executor: str) -> Row:
+    tasks = groups(trials)
     with threads(1):
         tasks[0].train("cpu")
         alone = seconds(lambda: [task.train("cpu") for task in tasks])
-    folder = tempfile.mkdtemp()
-    try:
-        with Sweep(folder, executor_named(executor)) as sweep:
-            took = seconds(lambda: sweep.run(configs))
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory() as folder, nfd.Sweep(folder, executor=executor, progress=False) as sweep:
+        took = seconds(lambda: sweep.run(trials))
     return {
         "executor": executor,
-        "runs": len(configs),
+        "runs": len(trials),
         "groups": len(tasks),
         "sweep, s": took,
         "training alone, s": alone,
-        "overhead per run, ms": 1e3 * (took - alone) / len(configs),
+        "overhead per run, ms": 1e3 * (took - alone) / len(trials),
         "training alone / sweep": Ratio.of(alone / took),
     }
-
-
-# ---- regression with kernels ----------------------------------------------------------------------------------
-
-
-def kernel_regression(turn: Round) -> list[Row]:
-    """What ``nfd kernel fit --data digits --kind ntk`` finds, once: answers, not times."""
-    if turn.number or turn.quick:
-        return []
-    fit = KernelFit(KernelConfig(kind="ntk"))
-    start = time.perf_counter()
-    scores = [fit.score(horizon) for horizon in fit.config.horizons]
-    best, low, high = fit.best(scores)
-    accuracy = {T: fit.score(T).accuracy for T in (1.0, best)}
-    return [
-        {
-            "data": "digits",
-            "kind": "ntk",
-            "training images": len(fit.x),
-            "T of the greatest likelihood": f"{best:.1f} [{low:.1f}, {high:.1f}]",
-            **{
-                f"accuracy at {name}, %": f"{100 * a.value:.1f} [{100 * a.low:.1f}, {100 * a.high:.1f}]"
-                for name, a in zip(("T = 1", "that T"), accuracy.values(), strict=True)
-            },
-            "seconds": time.perf_counter() - start,
-        }
-    ]

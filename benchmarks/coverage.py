@@ -37,7 +37,6 @@ PARTS = {
     "claims": ("coverage_claims", "claims_cover"),
     "networks": ("coverage_slopes", "networks_cover"),
     "study": ("coverage_study", "study_covers"),
-    "kernels": ("coverage_kernels", "kernels_cover"),
     "slopes": ("coverage_slopes", "slopes_cover"),
     "means": ("coverage_means", "means_cover"),
 }

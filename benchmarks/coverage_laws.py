@@ -2,7 +2,7 @@
 
 Losses are drawn from laws that are known; the fits and the intervals are the library's. ``laws_cover`` repeats them.
 
-Losses against size have the floor, the terms and the scatter of ``nfd capacity`` on digits (docs/sweeps.md), and terms
+Losses against size have the floor, the terms and the scatter of networks on digits (docs/sweeps.md), and terms
 of second order that are a share of those of first order at the smallest size. Losses against the rate fall steeply to
 the left of the best one, as those of ``nfd transfer`` on digits do; seeds differ in their best rate, in their level, in
 noise that grows towards the edge of stability, and in where that edge lies. A network beyond it diverges.

@@ -30,23 +30,18 @@ TITLES = {
     ),
     "study": (
         "The study",
-        "Simulated outputs whose limit is known, given to the findings of `nfd study`. Their noise has 36 directions, "
-        "as in trained networks (150 networks of width 64 on digits).",
+        "Simulated outputs whose limit is known, given to the findings of `nfd paper study`. Their noise has 36 "
+        "directions, as in trained networks (150 networks of width 64 on digits).",
     ),
     "claims": (
         "Distances, correlations and tails in claims",
         "Two groups of outputs whose means lie a known distance apart. With noise in 32 directions the entries err "
         "independently, with noise in one direction all err together.",
     ),
-    "kernels": (
-        "The horizon of a kernel",
-        "Labels drawn from the kernel of horizon 1, on digits. The interval holds the horizons whose log likelihood is "
-        "within 1.92 of the maximum.",
-    ),
     "predict": ("Predictions", "Small networks through `nfd.predict`, against very wide ones."),
     "laws": (
         "Laws of size, best rates, regret",
-        "Simulated losses, given to the fits of `nfd capacity` and `nfd transfer`.",
+        "Simulated losses, given to the fits of `nfd scaling-law` and `nfd transfer`.",
     ),
 }
 

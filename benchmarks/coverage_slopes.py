@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcom
 from nfd.core.random import derive
 from nfd.core.statistics import pooled_slope
 from nfd.meters.outcome import Check
-from nfd.questions.findings.check import check_findings
+from nfd.questions.check_findings import check_findings
 
 _SEEDS = 3
 _METERS = ("activation", "activation_update", "function_update", "inner_update", "update_to_weight", "loss")
@@ -34,7 +33,7 @@ def simulated(sizes: int, seeds: int, groups: int, power: float, g: torch.Genera
 def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
     """A point of a check's chart: a meter over that of the smallest network, which scatters twice as much."""
     widths, depths = (64, 128), (2, 4)
-    runs = [
+    runs: list[dict[str, Any]] = [
         {
             "width": n,
             "depth": L,
@@ -46,20 +45,10 @@ def charted(seeds: int, g: torch.Generator) -> Iterator[Outcome]:
         for L in depths
         for s, noise in enumerate(normal(g, seeds))
     ]
-    row = {
-        "meter": "activation",
-        "axis": "width",
-        "slope": 0.0,
-        "low": 0.0,
-        "high": 0.0,
-        "verdict": "",
-        "cause": "",
-        "since": None,
-        "step": 1,
-    }
-    found = Check([row], runs, [], "depth-mup", "sgd", "eta_c", 0.1, (1,), seeds, "1 step")
-    config = cast(Any, SimpleNamespace(widths=widths, depths=depths))
-    last = check_findings(config, found, "")[0].rows[-1]
+    row = {"meter": "activation", "axis": "width", "slope": 0.0, "low": 0.0, "high": 0.0, "verdict": "", "cause": "",
+           "since": None, "step": 1}  # fmt: skip
+    found = Check([row], runs, [], "depth-mup", "sgd", 0.1, (1,), seeds, "1 step", (1, 1))
+    last = check_findings(found, "")[0].rows[-1]
     yield Outcome("point of a check's chart", f"{seeds} seeds", last["low"], last["high"], 2**-0.5)
 
 
@@ -86,16 +75,13 @@ def networks_cover(repetitions: int, seed: int) -> list[Row]:
     widths = (8, 16, 32)
     stream = torch.Generator().manual_seed(derive(seed, "coverage", "networks"))
     batches = [(torch.randn(4, 6, generator=stream), torch.randint(3, (4,), generator=stream)) for _ in range(2)]
-    found = nfd.check(_network, widths, (1,), batches, rule="depth-mup", eta_c=0.3, seeds=_SEEDS * repetitions)
+    family = nfd.resnets(6, 3, block="two-layer")
+    found = nfd.check(family, batches, widths, [1], lr=0.3, seeds=_SEEDS * repetitions)
     outcomes: list[Outcome] = []
     for meter in _METERS:
         if all(meter in run for run in found.runs):
             outcomes += _slopes(meter, widths, found.runs, repetitions)
     return counted(outcomes)
-
-
-def _network(width: int, depth: int) -> nfd.ResNet:
-    return nfd.ResNet(6, 3, width, depth, block="two-layer")
 
 
 def _slopes(meter: str, widths: Sequence[int], runs: Sequence[Row], repetitions: int) -> list[Outcome]:

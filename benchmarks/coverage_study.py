@@ -1,4 +1,4 @@
-"""Coverage of what ``nfd study`` says, from outputs of made-up networks whose limits are known.
+"""Coverage of what ``nfd paper study`` says, from outputs of made-up networks whose limits are known.
 
 Outputs scatter in as many directions as those of trained networks do: about 36, by the participation ratio of 150
 networks of width 64 on digits.
@@ -16,12 +16,12 @@ from torch import Tensor
 from benchmarks.coverage_case import Draw, Outcome, Row, normal, repeated
 from nfd.core.names import Feedback
 from nfd.core.statistics import rms
-from nfd.questions.findings.distances import by_depth, by_width
-from nfd.questions.findings.finding import INFINITE, Finding
-from nfd.questions.findings.gap import gap
-from nfd.questions.findings.losses import losses
-from nfd.questions.study import LIMITS, Study
-from nfd.runs.settings import StudyConfig
+from nfd.paper.findings.distances import by_depth, by_width
+from nfd.paper.findings.gap import gap
+from nfd.paper.findings.losses import losses
+from nfd.paper.settings import StudyConfig
+from nfd.paper.study import LIMITS, Study
+from nfd.questions.finding import INFINITE, Finding
 
 _DEPTHS, _WIDTHS, _DIRECTIONS = (2, 4, 8), (16, 64), 36
 _COMMON, _OWN, _SCATTER = 0.2, 0.02, 4.0  # noise of replicates at all depths, at one, of networks times sqrt(width)

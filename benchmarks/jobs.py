@@ -7,9 +7,7 @@ too, so that ``benchmarks.against`` can run it on both sides. Where a version la
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -77,15 +75,6 @@ def revealed(width: int, rank: int, batch: int) -> RevealedMatrix:
 # ---- costs of whole jobs --------------------------------------------------------------------------------------
 
 
-def _command(*words: str) -> Cost:
-    """A command from a cold start to its last file."""
-    with tempfile.TemporaryDirectory() as folder:
-        call = [sys.executable, "-m", "nfd", *words, "--out", folder]
-        start = time.perf_counter()
-        subprocess.run(call, stdout=subprocess.DEVNULL, check=True)
-        return {"seconds": time.perf_counter() - start}
-
-
 def _training(run: Callable[..., float], width: int, *weights: str) -> Cost:
     """Sixteen layers, 25 steps of 8, after a small network has loaded what there is to load."""
     run(256, 2, 2, 8, *weights)
@@ -118,8 +107,6 @@ def _gram(count: int) -> Cost:
 
 
 JOBS: Mapping[str, Callable[[], Cost]] = {
-    "study": partial(_command, "study"),
-    "predict": partial(_command, "predict", "--depth", "inf", "--rtol", "0.05"),
     "deferred-4096": partial(_training, unstored_run, 4096),
     "deferred-8192": partial(_training, unstored_run, 8192),
     "structured-4096": partial(_training, unstored_run, 4096, "structured"),

@@ -9,13 +9,12 @@ from itertools import islice, product
 import torch
 from torch import Tensor, nn
 
+import nfd
 from benchmarks.measure import Round, Row
 from benchmarks.ratio import Ratio
 from nfd.core.machine import threads
-from nfd.families.constructed import ConstructedFamily
+from nfd.training import driver
 from nfd.training.loop import Step
-from nfd.training.recipe import Recipe
-from nfd.training.task import Task
 from nfd.training.together import work
 
 COUNTS, USUAL = (4, 8, 16, 32), (16,)
@@ -75,27 +74,25 @@ def together(turn: Round) -> list[Row]:
 def _compared(network: str, optimizer: str, width: int, counts: tuple[int, ...]) -> Row:
     make_model, shape = NETWORKS[network]
     x, y = torch.randn(*shape, 16), torch.randint(0, 10, shape)
-    family = ConstructedFamily(make_model, (16, 2), "complete-p", optimizer, sample=x, version="1")
-    recipe = Recipe(family, Task.of([(x, y)] * (2 * STEPS + 2)))
-    member = family.build(width, DEPTH, 0)
+    family = nfd.Family(make_model, (16, 2), "complete-p", optimizer, sample=x)
+    task = nfd.Task([(x, y)] * (2 * STEPS + 2))
     row: Row = {"network": network, "optimizer": optimizer, "width": width}
-    row["operations of a product"] = work(member, recipe.task)
+    row["operations of a product"] = work(family.member(width, DEPTH), task)
     for count in counts:
-        row[f"loop over {count} / ours"] = Ratio.of(count * _alone(recipe, width) / _stacked(recipe, width, count))
+        alone, stacked = _alone(family, task, width), _stacked(family, task, width, count)
+        row[f"loop over {count} / ours"] = Ratio.of(count * alone / stacked)
     return row
 
 
-def _alone(recipe: Recipe, width: int) -> float:
-    member = recipe.family.build(width, DEPTH, 0)
-    return _time(recipe.rows(member, RATE, 0.0, list(recipe.task.batches), None))
+def _alone(family: nfd.Family, task: nfd.Task, width: int) -> float:
+    return _time(driver.rows(family.member(width, DEPTH), task, RATE))
 
 
-def _stacked(recipe: Recipe, width: int, count: int) -> float:
-    members = [recipe.family.build(width, DEPTH, seed) for seed in range(count)]
+def _stacked(family: nfd.Family, task: nfd.Task, width: int, count: int) -> float:
+    members = [family.member(width, DEPTH, seed) for seed in range(count)]
     stack = type(members[0]).stacked(members)
     assert stack is not None
-    groups = [member.groups(RATE) for member in members]
-    return _time(recipe.rows_together(stack, groups, list(recipe.task.batches), None))
+    return _time(driver.rows_together(stack, family.optimizer, task, [member.groups(RATE) for member in members], None))
 
 
 def _time(steps: Iterator[Step]) -> float:

@@ -106,12 +106,16 @@ def reference_problem(turn: Round) -> list[Row]:
     from sklearn.datasets import load_digits
 
     raw = load_digits()
-    x, y = raw.data[:12] / 8 - 1, np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)
+    x = torch.from_numpy(raw.data[:12] / 8 - 1).float()
+    y = torch.from_numpy(np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)).float()
     width, replicates, small = (8192, 2, 2048) if turn.quick else (32768, 4, 4096)
     now = limits()
-    shared = {"depth": 16, "activation": "tanh", "eta_c": 0.3, "loss": "mse", "seed": turn.number}
-    found = nfd.predict(x, y, width=width, replicates=replicates, weights="deferred", **shared)
-    dense = seconds(lambda: _plain_tanh(torch.from_numpy(x).float(), torch.from_numpy(y).float(), small))
+    family = nfd.resnets(64, 1, activation="tanh")
+    task = nfd.Task(list(zip(x[:, None], y[:, None], strict=True)), loss="mse")
+    found = nfd.predict(family, task, 0.3, depth=16, width=width, replicates=replicates, weights="deferred",
+                        outputs=True)  # fmt: skip
+    assert found.outputs_stderr is not None
+    dense = seconds(lambda: _plain_tanh(x, y, small))
     return [
         {
             "width": width,

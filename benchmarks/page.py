@@ -74,7 +74,7 @@ SECTIONS = (
         "operations at the measured rate of large matrix products.",
         "What keeps a query from it? Products of few rows with a factor run below both the rate of large products and "
         "the bandwidth, because the BLAS behind PyTorch is optimised for neither. At small widths the tens of small "
-        "operations of a query count too (see the hot paths). What was tried:",
+        "operations of a query count too. What was tried:",
         "tried on queries",
     ),
     Section(
@@ -161,13 +161,6 @@ SECTIONS = (
         "rate. Sobol' points for u and v are the default.",
     ),
     Section(
-        "Kernel regression",
-        ("kernel-fit",),
-        "The answers of `nfd kernel fit --data digits --kind ntk` with relu: horizons and accuracies with 95 % "
-        "intervals. The second table is the same on CIFAR-10, measured once.",
-        earlier="kernel regression",
-    ),
-    Section(
         "Plans and checks",
         ("plan", "check"),
         "A plan of a Transformer whose roles are found by tracing, against one forward and backward pass of the "
@@ -175,32 +168,15 @@ SECTIONS = (
         "without meters.",
     ),
     Section(
-        "Data",
-        ("data",),
-        "Random pixels in the file formats that `nfd` reads, against the simplest code: NumPy from the files; "
-        "`tarfile`, then the checksum; a loop over Pillow. The second table has larger data, measured once:",
-        earlier="large data",
-    ),
-    Section(
         "The study",
         ("study", "page"),
-        "`nfd study` at its defaults. A small study against its matrix products alone, counted by operation, at the "
-        "measured rate. The page with its charts as PDF and PNG, against the renderer alone.",
+        "`nfd paper study` at its defaults. The page with its charts as PDF and PNG, against the renderer alone.",
     ),
     Section(
         "Sweeps",
         ("sweep",),
         "Many short runs, against training the same stacks in a loop on one thread. The difference is the time for "
         "names, hand-outs and commits, and with worker processes their start, once.",
-    ),
-    Section(
-        "What bounds the hot paths",
-        ("paths",),
-        "Where the commands spend their time (`python -m benchmarks.profile` also lists their functions). All "
-        "operations of PyTorch are recorded. Products are run again alone, and so are all other operations, one "
-        "after the other. The remaining time is Python, autograd and NumPy. It is negative if the operations take "
-        "longer alone than in the whole, whose buffers are still in the cache. Page faults are counted at the price "
-        "of one, measured in the same run; their time is part of the other columns.",
     ),
 )
 
@@ -220,7 +196,7 @@ def _opening(result: Result) -> list[str]:
         "*Made by `python -m benchmarks.page` from benchmarks/baseline.json, a result of `make bench`; no number "
         "is written by hand.*",
         f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, {about['cores']} cores, "
-        f"{about['memory, GiB']} GiB, {about['threads']} threads; PyTorch {about['torch']}, Python "
+        f"{about['memory, GiB']} GiB, {about['threads']} threads; nfd {about['nfd']}, PyTorch {about['torch']}, Python "
         f"{about['python']}. It read {about['read, GB/s']} GB/s from memory and multiplied large matrices at "
         f"{about['float32 products, GFLOP/s']} GFLOP/s in float32 and {about['float64 products, GFLOP/s']} in "
         "float64.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,14 +59,17 @@ def against_deferred(turn: Round) -> list[Row]:
     count = 4 if turn.quick else 8
     errors, found = dict[str, float](), dict[str, float]()
 
-    def solved(name: str, solve: Any, **settings: Any) -> None:
+    def solved(name: str, solve: Callable[[], Any]) -> None:
         kept = list[Any]()
-        shared = {"activation": "relu", "eta_c": 0.1, "replicates": count, "seed": turn.number}
-        found[name] = seconds(lambda: kept.append(solve(x, y, **shared, **settings)))
+        found[name] = seconds(lambda: kept.append(solve()))
         errors[name] = float(kept[0].outputs_stderr.square().mean())
 
-    solved("particles", nfd.solve_nfd, grid=16, particles=4096)
-    solved("deferred", nfd.predict, depth=16, loss="mse", feedback="independent", width=4096)
+    family = nfd.resnets(64, 1, feedback="independent")
+    task = nfd.Task(list(zip(x[:, None].float(), y[:, None].float(), strict=True)), loss="mse")
+    shared: dict[str, Any] = {"replicates": count, "seed": turn.number}
+    solved("particles", lambda: nfd.solve_nfd(x, y, activation="relu", eta_c=0.1, grid=16, particles=4096, **shared))
+    solved("deferred", lambda: nfd.predict(family, task, 0.1, depth=16, width=4096, replicates=count,
+                                           weights="deferred", outputs=True))  # fmt: skip
     return [
         {
             "activation": "relu",

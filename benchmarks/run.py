@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import against, commands, data, gpu, kernels, modules, networks, particles, profile, stacks, structured
+from benchmarks import against, commands, gpu, kernels, modules, networks, particles, stacks, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from benchmarks.show import terminal
@@ -56,14 +56,11 @@ PARTS = (
     Part("variance", particles.sampling),
     Part("particles", particles.against_deferred, 2),
     Part("samples", particles.many_samples, 2),
-    Part("study", commands.study, 3),
+    Part("study", commands.study, 1),
     Part("page", commands.page, 3),
-    Part("data", data.reading, 3),
     Part("plan", commands.planning),
     Part("check", commands.checking, 3),
     Part("sweep", commands.sweeps, 3),
-    Part("kernel-fit", commands.kernel_regression, 1),
-    Part("paths", profile.hot_paths, 2),
     Part("wide", wide, 2),
 )
 

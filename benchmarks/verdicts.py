@@ -176,9 +176,10 @@ class Case:
         own = list(sizes) or self.sizes
         widths, depths = (own, [_DEPTH]) if self.axis == "width" else ([_WIDTH], own)
         data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
+        task = nfd.Task(data(), make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None)
         found = nfd.check(
-            MODELS[self.model], widths, depths, data(), self.rule, self.optimizer, lr=self.lr, seeds=seeds, at=at,
-            make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None,
+            MODELS[self.model], task, widths, depths, self.lr, rule=self.rule, optimizer=self.optimizer, seeds=seeds,
+            at=at,
         )  # fmt: skip
         begun = [{name: run[name] for name in ("start", "unread")} for run in found.runs]
         looks = zip(begun, (run["rows"] for run in found.runs), strict=True)

@@ -12,7 +12,7 @@ from page_parts import bracketed, table
 
 from nfd.core.files import write_bytes, write_text
 from nfd.core.statistics import Interval, mean
-from nfd.questions.findings.finding import Axes
+from nfd.questions.finding import Axes
 from nfd.report.charts import points
 from nfd.report.series import styled
 from nfd.report.stills import beside

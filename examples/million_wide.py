@@ -15,7 +15,7 @@ import time
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.data.digits import digits
-from nfd.questions.findings.finding import Axes
+from nfd.questions.finding import Axes
 from nfd.report.charts import curves
 from nfd.report.series import styled
 from nfd.report.stills import still

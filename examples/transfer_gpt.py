@@ -20,6 +20,8 @@ import torch
 import transfer_gpt_page
 import wide_gpt
 from kept_jobs import Found, done, results
+from nfd.runs.trials import Trial
+from nfd.training.recipe import Recipe
 from torch import Tensor, nn
 
 import nfd
@@ -27,8 +29,6 @@ from nfd.core.files import prepare_directory
 from nfd.core.statistics import mean
 from nfd.runs.executors.executor import Executor
 from nfd.runs.executors.processes import Processes
-from nfd.runs.trials import Trial
-from nfd.training.recipe import Recipe
 from nfd.training.task import Task
 
 OUT = "out/transformers"

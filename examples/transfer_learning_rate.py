@@ -22,7 +22,7 @@ import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
 from nfd.core.statistics import interval, mean
 from nfd.data.digits import digits
-from nfd.questions.findings.finding import Axes
+from nfd.questions.finding import Axes
 from nfd.report.charts import points
 from nfd.report.series import styled
 from nfd.report.stills import beside

@@ -3,7 +3,7 @@
 python examples/wide_gpt.py                                                # width 256, seconds
 python examples/wide_gpt.py --width 16384 --layers 4 --tokens 15000        # 13 billion hidden weights, never stored
 python examples/wide_gpt.py --dense                                        # the same model with stored weights
-python examples/wide_gpt.py --out out/wide                                 # keep the losses, for wide_gpt_figure.py
+python examples/wide_gpt.py --out out/wide                                 # keep the losses
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,14 +12,12 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import coverage, coverage_claims, coverage_means, coverage_slopes, coverage_study
-from benchmarks.coverage_case import Outcome, Row, joined, repeated, row, verdict
+from benchmarks.coverage_case import Outcome, Row, repeated, row, verdict
 from benchmarks.coverage_page import PAGE, WHY, page
 from scipy import stats
 
 from nfd.core import statistics
-from nfd.core.statistics import Interval, interval, pooled_slope
-from nfd.paper.distances import beyond, distance, relative
-from nfd.paper.findings.gap import gap
+from nfd.core.statistics import interval, pooled_slope
 
 REPETITIONS = 200
 CHEAP = (
@@ -71,13 +68,6 @@ def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPa
     assert [found["kind"] for found in rows if verdict(found) != "falls short"] == []
 
 
-def test_bands_of_two_standard_errors_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With three replicates they would hold the truth 0.82 times in one."""
-    monkeypatch.setattr(statistics, "standard_errors", lambda *given: 2.0)
-    rows = repeated([partial(coverage_means.bands, 3)], 400, 0)
-    assert verdict(rows[0]) == "falls short"
-
-
 def constant(case: str, low: float, high: float) -> Callable[[torch.Generator], Iterator[Outcome]]:
     def draw(g: torch.Generator) -> Iterator[Outcome]:
         truth = float(torch.rand(1, generator=g))
@@ -95,14 +85,6 @@ def test_the_harness_counts() -> None:
     assert narrow["error"] == pytest.approx(0.0067, abs=0.0005)
     assert [verdict(found) for found in (wide, narrow, unknown)] == ["reaches it", "falls short", "not measured"]
     assert verdict(row("made up", "few", 9, 10)) == "undecided"
-
-
-def test_chunks_add_up() -> None:
-    first, second = row("a", "b", 90, 100), row("a", "b", 290, 300)
-    assert joined([[first], [second | {"kind": "c"}, second]]) == [row("a", "b", 380, 400), row("c", "b", 290, 300)]
-    assert joined([[first | {"why": "it is so"}], [second]])[0]["why"] == "it is so"
-    assert coverage.chunks("means", 1001) == [201, 200, 200, 200, 200]
-    assert coverage.chunks("networks", 1000) == [1000]
 
 
 def result_of(*rows: Row) -> dict[str, Any]:
@@ -128,7 +110,7 @@ def test_the_page_is_that_of_its_result() -> None:
 
 
 def test_every_part_that_is_there_can_be_called() -> None:
-    assert {"means", "slopes", "networks", "study", "claims", "kernels"} <= set(coverage.available())
+    assert set(coverage.PARTS) == set(coverage.available())
     for module, function in coverage.available().values():
         assert callable(getattr(importlib.import_module(f"benchmarks.{module}"), function))
 
@@ -141,12 +123,6 @@ def drawn(sizes: int, seeds: int, groups: int) -> tuple[torch.Tensor, torch.Tens
     x = torch.arange(sizes, dtype=torch.float64).repeat(groups).repeat_interleave(seeds)
     group = torch.arange(groups).repeat_interleave(sizes * seeds)
     return x, torch.randn(len(x), generator=g, dtype=torch.float64), group
-
-
-def test_slopes_cover_where_narrow_networks_scatter_more() -> None:
-    """One variance for all sizes holds the truth 0.87 times here."""
-    (found,) = repeated([partial(coverage_slopes.simulated, 5, 3, 2, -1.0)], 400, 0)
-    assert found["measured"] * found["count"] >= fewest(found["count"])
 
 
 def test_the_slope_between_two_sizes_is_welchs_difference() -> None:
@@ -185,39 +161,3 @@ def test_a_slope_whose_noise_cannot_be_told_is_unknown() -> None:
     assert (alone.value, alone.low) == pytest.approx((without.value, without.low))  # a group of one point says nothing
     three = pooled_slope(torch.arange(3.0), torch.tensor([0.0, 1.0, 2.5]), torch.zeros(3))
     assert three.high - three.value == pytest.approx(12.706 * three.stderr, rel=1e-4)  # one degree of freedom
-
-
-# ---- other mends -----------------------------------------------------------------------------------------------
-
-
-def test_a_relative_distance_counts_the_noise_of_its_scale() -> None:
-    """One group is exact: all of the noise is that of the group which is the scale too."""
-
-    def draw(g: torch.Generator) -> Iterator[Outcome]:
-        second = 1 + 0.1 * torch.randn(8, 1, generator=g, dtype=torch.float64).expand(8, 4)
-        groups = distance(torch.full((8, 4), 2.0, dtype=torch.float64), second)
-        yield Outcome("distance", "two groups", groups.low, groups.high, 1.0)
-        pairs = relative(torch.ones(8, 4, dtype=torch.float64), second)
-        yield Outcome("distance", "pairs", pairs.low, pairs.high, 1.0)
-
-    for found in repeated([draw], REPETITIONS, 0):
-        assert found["measured"] * found["count"] >= fewest(found["count"])
-
-
-def test_the_noise_of_a_square_is_counted_by_students_t() -> None:
-    samples = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
-    found = beyond(Interval(0.0, 0.0, 0.0, 0.0), 1.0, samples)
-    assert found.high**2 == pytest.approx(
-        4.3027 * math.sqrt(2) / 3, rel=1e-4
-    )  # squared noise 1/3, 2 degrees of freedom
-
-
-def test_the_shift_of_the_gap_by_width_has_an_interval() -> None:
-    """Nothing shifts it here, and noise is the same for both kinds of feedback: pairs know it to rounding."""
-    study, _ = coverage_study._measured(6, 2, torch.Generator().manual_seed(0))
-    said = gap(study)
-    assert said is not None
-    shift = next(text for text in said.details if "in place of infinity" in text)
-    low, high = map(float, re.findall(r"\[(\S+), (\S+)\]", shift)[0])
-    assert low <= 0 <= high
-    assert high - low < 0.05

@@ -338,7 +338,7 @@ def test_every_axis_has_a_title() -> None:
         assert any(keyword.arg == "title" for keyword in call.keywords), place
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("name", [name for name, chart in CHARTS.items() if "version" not in chart])
 def test_commands_of_images_are_ones_that_programs_take(name: str, tmp_path: Path) -> None:
     chart = CHARTS[name]
     program, *rest = shlex.split(chart["command"])

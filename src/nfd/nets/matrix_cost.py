@@ -3,9 +3,8 @@
 Stored weights hold n_in n_out numbers, as many for the gradient and for each state of the optimizer. Structured ones
 hold r vectors of both sides, r being the directions of the update; deferred ones four vectors for every row that was
 asked. The seconds are a model of a two-core CPU, on every device and every machine. Their ratios decide which weights,
-widths and replicates are taken. So the constants are fixed numbers: no answer depends on how busy a machine was. What
-tells time, ``nfd.runs.forecast``, corrects them by what it measures, and decides nothing.
-``python -m benchmarks.constants`` measures the constants.
+widths and replicates are taken. So the constants are fixed numbers: no answer depends on how busy a machine was.
+Version 0.2.0 measured them.
 """
 
 from __future__ import annotations
