@@ -149,19 +149,19 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
         ]
 
     sizes = {"widths": [8, 16], "depths": [1], "seeds": 2, "rule": "mup", "noise": True}
-    check = nfd.check(Net, batches=batches(16), **sizes)  # type: ignore[arg-type]
+    check = nfd.check(Net, batches(16), **sizes)  # type: ignore[arg-type]
     assert {(row["width"], row["seed"], row["noise"]) for row in check.noise} == {
         (width, seed, kind) for width in (8, 16) for seed in (0, 1) for kind in ("simple", "curved")
     }
     for row in check.noise:
         assert row["noise"] == "curved" or row["low"] <= row["value"] <= row["high"]
     assert "noise scale [95 % interval]" in str(check)
-    plain = nfd.check(Net, batches=batches(16), **(sizes | {"noise": False}))  # type: ignore[arg-type]
+    plain = nfd.check(Net, batches(16), **(sizes | {"noise": False}))  # type: ignore[arg-type]
     assert plain.noise == []
     assert plain.table == check.table
     for wrong in (batches(11), batches(16, 1), [*batches(16, 1), *batches(8, 1)]):
         with pytest.raises(ValueError, match="noise needs"):
-            nfd.check(Net, batches=wrong, **sizes)  # type: ignore[arg-type]
+            nfd.check(Net, wrong, **sizes)  # type: ignore[arg-type]
 
 
 def test_a_watch_takes_in_the_gradients_of_the_steps_before_a_look() -> None:

@@ -59,9 +59,9 @@ def height(out: Tensor, y: Tensor) -> Tensor:
     return out.mean() + 0.1
 
 
-def asked(make_model: Any, **options: Any) -> nfd.Transfer:
-    given: dict[str, Any] = {"rules": ("standard", "mup"), "optimizer": "sgd", "lr": RATES, "roles": ROLES}
-    return nfd.transfer(make_model, (4, 16), (2,), ONES, loss=height, **given | options)
+def asked(make_model: Any, widths: tuple[int, ...] = (4, 16), **options: Any) -> nfd.Transfer:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd", roles=ROLES)
+    return nfd.transfer(family, nfd.Task(ONES, height), widths, (2,), RATES, **options)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def asked(make_model: Any, **options: Any) -> nfd.Transfer:
 )
 def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(make_model: Any, is_worse: bool, grows: bool) -> None:
     """The regret is none in all cases: what differs is the loss of another rule, and of the smallest network."""
-    answer = asked(make_model)
+    answer = asked(make_model, rules=("standard", "mup"))
     assert (answer.verdict("mup"), answer.verdict("standard")) == ("TRANSFERS", "COSTS")
     better = [warning for warning in answer.warnings if "standard is better than mup" in warning]
     no_gain = [warning for warning in answer.warnings if "the larger network is" in warning]
@@ -87,7 +87,7 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(make_model: Any
 
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:
-    answer = asked(Growing)
+    answer = asked(Growing, rules=("standard", "mup"))
     rows = {(row["rule"], row["width"]): row for row in answer.table if row["quantity"] == "best loss"}
     assert rows.keys() == {(rule, width) for rule in ("standard", "mup") for width in (4, 16)}
     for (rule, width), row in rows.items():
@@ -132,12 +132,12 @@ FEW: dict[str, Any] = {"rules": ("complete-p",), "lr": (1e-3, 1e-2, 1e-1), "seed
 
 @pytest.mark.parametrize(("make_model", "warned"), [(SmallStart, True), (ResidualMLP, False)])
 def test_initial_weights_far_from_fan_in_scaling_are_named_with_the_axis_to_try(make_model: Any, warned: bool) -> None:
-    answer = nfd.transfer(make_model, (16, 32), (2,), batches(3, 8), **FEW)
+    answer = nfd.transfer(make_model, batches(3, 8), (16, 32), (2,), **FEW)
     assert answer.initial_scale == pytest.approx(0.08 if warned else 1 / math.sqrt(3), rel=0.05)
     said = [warning for warning in answer.warnings if "init_scale" in warning]
     assert bool(said) is warned
     assert not warned or f"{answer.initial_scale:.2g}" in said[0]
-    tried = nfd.transfer(make_model, (16,), (2,), batches(3, 8), **FEW, axes={"init_scale": (1, 4)})
+    tried = nfd.transfer(make_model, batches(3, 8), (16,), (2,), **FEW, axes={"init_scale": (1, 4)})
     assert not any("init_scale" in warning for warning in tried.warnings)
 
 
@@ -156,28 +156,27 @@ class Doubled(Larger):
 
 
 def test_the_scale_of_initial_weights_is_an_axis() -> None:
-    given: dict[str, Any] = {"loss": height, "roles": ROLES, "optimizer": "sgd", "lr": RATES}
-    answer = nfd.transfer(Larger, (16,), (2,), ONES, rules=("standard",), **given, axes={"init_scale": (0.5, 1, 2, 4)})
+    answer = asked(Larger, (16,), rules=("standard",), axes={"init_scale": (0.5, 1, 2, 4)})
     against = answer.rules[0].against["init_scale"]
     assert "lowest at init_scale 2 " in against.sentence
     scaled = {row["init_scale"]: row["value"] for row in against.table if row["quantity"] == "loss"}
-    twice = nfd.transfer(Doubled, (16,), (2,), ONES, rules=("standard",), **given, axes={"init_scale": (0.5, 1)})
+    twice = asked(Doubled, (16,), rules=("standard",), axes={"init_scale": (0.5, 1)})
     other = {r["init_scale"]: r["value"] for r in twice.rules[0].against["init_scale"].table if r["quantity"] == "loss"}
     assert (other[0.5], other[1]) == pytest.approx((scaled[1], scaled[2]), rel=1e-6)
     assert scaled[1] > scaled[2] + 0.05
     with pytest.raises(ValueError, match="init_scale must be greater than 0"):
-        nfd.transfer(Larger, (16,), (2,), ONES, rules=("standard",), **given, axes={"init_scale": (0.0, 1.0)})
+        asked(Larger, (16,), rules=("standard",), axes={"init_scale": (0.0, 1.0)})
 
 
 @pytest.mark.slow
 def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from tests.contract.common import batches\n"
-        "from tests.contract.test_levels import SmallStart\n"
-        "few = batches(3, 8)\n"
+        "from tests.contract.common import batches as digits\n"
+        "from tests.contract.test_levels import SmallStart as make_model\n"
+        "batches = digits(3, 8)\n"
     )
     sizes = ["--widths", "16", "32", "--depths", "2", "--seeds", "2", "--lr", "0.001", "0.01", "0.1"]
-    words = ["mine:SmallStart", "--batches", "mine:few", *sizes, "--executor", "inline"]
+    words = ["mine.py", *sizes]
     ended = run("transfer", *words, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "Warning: " in ended.stdout

@@ -61,8 +61,8 @@ class Residual(nn.Module):
 @cache
 def checked(style: str, power: float, rule: str = "mup", start: float = 0.0, least: int = 2) -> nfd.Check:
     make, depths = partial(Residual, style=style, power=power, start=start), [least, 2 * least, 4 * least]
-    settings: dict[str, Any] = {"rule": rule, "optimizer": "adamw", "lr": 3e-3, "seeds": 2, "blocks": "blocks.*"}
-    return nfd.check(make, [32], depths, BATCHES[:3], **settings)
+    family = nfd.Family(make, (32, least), rule, "adamw", blocks="blocks.*")
+    return nfd.check(family, BATCHES[:3], [32], depths, lr=3e-3, seeds=2)
 
 
 def of_depth(check: nfd.Check) -> dict[str, tuple[float, str]]:

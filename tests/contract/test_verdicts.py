@@ -55,7 +55,7 @@ def forgets(groups: Groups) -> torch.optim.Optimizer:
 @pytest.mark.slow
 @pytest.mark.parametrize("depths", [[4, 8, 16, 32], [4, 16, 64]], ids=str)
 def test_inner_layers_of_the_paper_collapse_after_sixty_steps(depths: list[int]) -> None:
-    found = nfd.check(two_layer, [128], depths, batches(60, 64), rule="depth-mup", optimizer="sgd", lr=0.5)
+    found = nfd.check(two_layer, batches(60, 64), [128], depths, rule="depth-mup", optimizer="sgd", lr=0.5)
     row = rows(found)["inner_update", "depth"]
     assert row["verdict"] == "COLLAPSES"
     assert "falls by" in row["cause"]
@@ -63,7 +63,7 @@ def test_inner_layers_of_the_paper_collapse_after_sixty_steps(depths: list[int])
 
 
 def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said() -> None:
-    ladder: dict[str, Any] = {"widths": [64], "depths": [4, 8, 16, 32], "batches": batches(30, 16), "lr": 0.3}
+    ladder: dict[str, Any] = {"task": batches(30, 16), "widths": [64], "depths": [4, 8, 16, 32], "lr": 0.3}
     found = nfd.check(two_layer, rule="depth-mup", optimizer="sgd", **ladder)
     row = rows(found)["inner_update", "depth"]
     assert 8 ** row["slope"] < 0.5
@@ -77,7 +77,7 @@ def test_a_fall_that_more_than_halves_a_meter_is_a_collapse_and_its_size_is_said
 
 
 def test_blocks_without_their_factor_grow_with_depth() -> None:
-    ladder: dict[str, Any] = {"widths": [32], "depths": [2, 4, 8], "batches": batches(5), "lr": 3e-3}
+    ladder: dict[str, Any] = {"task": batches(5), "widths": [32], "depths": [2, 4, 8], "lr": 3e-3}
     missing, planned = (
         nfd.check(ResidualMLP, rule=rule, optimizer="adamw", **ladder) for rule in ("mup", "complete-p")
     )
@@ -93,10 +93,10 @@ WIDTHS: dict[str, Any] = {"depths": [2], "rule": "complete-p", "optimizer": "ada
 
 def test_one_forgotten_rate_is_found_at_two_widths_and_a_sound_plan_is_not_blamed() -> None:
     """Even where the rule in use should prevent it."""
-    near = nfd.check(ResidualMLP, [32, 64], batches=batches(5), make_optimizer=forgets, **WIDTHS)
+    near = nfd.check(ResidualMLP, nfd.Task(batches(5), make_optimizer=forgets), [32, 64], **WIDTHS)
     assert rows(near)["inner_update", "width"]["verdict"] == "GROWS"
     assert not near.ok
-    assert nfd.check(ResidualMLP, [16, 32, 64, 128], batches=batches(5), **WIDTHS).ok
+    assert nfd.check(ResidualMLP, batches(5), [16, 32, 64, 128], **WIDTHS).ok
 
 
 class Text(ResidualMLP):
@@ -123,10 +123,10 @@ def text(steps: int) -> list[tuple[Tensor, Tensor]]:
 
 def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_is_no_fault() -> None:
     widths = [16, 32, 64, 128]
-    lazy = nfd.check(ResidualMLP, widths, batches=batches(5), make_optimizer=rates(-0.5), **WIDTHS)
+    lazy = nfd.check(ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-0.5)), widths, **WIDTHS)
     assert rows(lazy)["inner_update", "width"]["verdict"] == "COLLAPSES"
     assert not lazy.ok
-    sound = nfd.check(Text, widths, batches=text(3), **WIDTHS)
+    sound = nfd.check(Text, text(3), widths, **WIDTHS)
     row = rows(sound)["function_update_inner", "width"]
     assert 8 ** row["slope"] < 0.5
     assert row["verdict"] == "LIMIT"
@@ -135,5 +135,5 @@ def test_lazy_training_is_found_and_the_update_of_the_function_that_falls_alone_
 
 
 def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> None:
-    found = nfd.check(ResidualMLP, [16, 32, 64, 128], batches=batches(5), make_optimizer=rates(-1.0), **WIDTHS)
+    found = nfd.check(ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-1.0)), [16, 32, 64, 128], **WIDTHS)
     assert rows(found)["function_update", "width"]["verdict"] == "COLLAPSES"

@@ -91,6 +91,7 @@ def check(
 
     Raises:
         ValueError, TypeError: naming the argument; also if two seeds give the same network.
+        RuntimeError: naming the line of your code at which a network cannot be trained.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """

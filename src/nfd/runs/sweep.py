@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, StateError, check_count, check_device, check_flag
+from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
 from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Executor, Inline, Outcome
@@ -27,6 +27,7 @@ from nfd.store.rows import Record
 from nfd.store.store import Store
 
 K = TypeVar("K")
+_OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError)}
 
 
 class Sweep:
@@ -174,8 +175,8 @@ def failure(broken: Sequence[Record], outcome: str) -> Exception:
     mistake = next((record for record in broken if record.trace is not None), None)
     lines = ((mistake or broken[0]).error or "no result").splitlines()
     kind, _, said = lines[0].partition(": ")
-    if mistake is None and kind == InputError.__name__:
-        return InputError(said)
+    if mistake is None and kind in _OF_INPUT:
+        return _OF_INPUT[kind](said)
     message = f"{outcome}: {lines[0].rstrip('.')}. The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
