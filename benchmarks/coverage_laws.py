@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 from nfd.questions.law_fit import fit_law
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.regret import Regret

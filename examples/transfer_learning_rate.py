@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
-from nfd.core.statistics import interval, mean
+from nfd.core.intervals import mean
+from nfd.core.statistics import interval
 from nfd.data.digits import digits
 from nfd.questions.finding import Axes
 from nfd.report.charts import points

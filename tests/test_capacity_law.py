@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import nfd
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 from nfd.questions.budget import best_size, returns
 from nfd.questions.costs import amount, residual_costs
 from nfd.questions.law import Law

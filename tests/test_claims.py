@@ -16,7 +16,7 @@ from scipy import stats
 from tests.handmade import made
 
 from nfd.cli.main import main
-from nfd.core.statistics import Interval, mean
+from nfd.core.intervals import Interval, mean
 from nfd.data.digits import digits
 from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
 from nfd.paper.claims.evidence import Evidence

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nfd.core.activations import activation
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.paper import distances

@@ -20,7 +20,8 @@ from torch import Tensor
 import nfd
 from nfd.core.names import Feedback, RuleName
 from nfd.core.random import Increment
-from nfd.core.statistics import Magnitude, rms, student
+from nfd.core.intervals import student
+from nfd.core.statistics import Magnitude, rms
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import _growth, extrapolated
 from nfd.limits.ensemble import DEPTHS

@@ -25,7 +25,7 @@ import nfd
 from nfd.core.activations import activation
 from nfd.core.machine import bytes_of
 from nfd.core.names import NetworkWeights, WideRuleName
-from nfd.core.statistics import mean
+from nfd.core.intervals import mean
 from nfd.data.digits import digits
 from nfd.limits import networks
 from nfd.limits.loss import limit_losses

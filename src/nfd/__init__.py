@@ -7,8 +7,6 @@ from typing import Any
 
 import lazy_loader
 
-from nfd.training import optimizers as _optimizers  # noqa: F401  # registers the laws of the library
-
 __version__ = "0.2.0"
 
 # the names of __init__.pyi, each loaded when it is first used: PyTorch takes seconds

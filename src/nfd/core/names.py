@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+Axis = Literal["width", "depth"]
+AXES: tuple[Axis, ...] = ("width", "depth")
 Activation = Literal["relu", "tanh", "erf", "gelu", "identity"]
 Block = Literal["one-layer", "two-layer"]
 Order = Literal["pre", "post"]

@@ -22,7 +22,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import Magnitude, combined, magnitude, stderr
+from nfd.core.intervals import combined
+from nfd.core.statistics import Magnitude, magnitude, stderr
 
 Loss = Callable[[Tensor], Tensor]
 

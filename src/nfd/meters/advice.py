@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nfd.core.names import RuleName
+from nfd.core.names import Axis, RuleName
 from nfd.meters.updates import ALIGNMENT, UPDATES
-from nfd.meters.verdict import Axis, Reason, Verdict
+from nfd.meters.verdict import Reason, Verdict
 from nfd.scaling.rules import RULES
 
 _WIDTH: frozenset[RuleName] = frozenset(name for name, rule in RULES.items() if rule.scales_width)

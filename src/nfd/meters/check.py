@@ -17,6 +17,7 @@ from nfd.core.errors import (
     check_real,
     check_several,
 )
+from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.families.family import Family, as_family
 from nfd.meters.batch_noise import samples_of_a_part
@@ -25,7 +26,6 @@ from nfd.meters.job import Meters
 from nfd.meters.looks import after, growth, of_stack, stacks_of
 from nfd.meters.outcome import Check, failures_of
 from nfd.meters.table import METERS, rows
-from nfd.meters.verdict import AXES, Axis
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.laws import OptimizerLaw, check_optimizer

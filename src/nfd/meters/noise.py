@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.statistics import UNKNOWN, Interval, mean, ratio_of_means
+from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.statistics import ratio_of_means
 
 Gradients = Sequence[Tensor | None]
 """One for every parameter, in one order; None for one that has none."""

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.names import RuleName
-from nfd.core.statistics import UNKNOWN, Interval, pooled_slope
+from nfd.core.intervals import UNKNOWN, Interval
+from nfd.core.names import Axis, RuleName
+from nfd.core.statistics import pooled_slope
 from nfd.core.tables import Row
 from nfd.meters.advice import cause
 from nfd.meters.updates import ALIGNMENT, FIRST, UPDATES
-from nfd.meters.verdict import Axis, Reason, Verdict, judged, seeds_needed, since, verdict
+from nfd.meters.verdict import Reason, Verdict, judged, seeds_needed, since, verdict
 
 METERS = (FIRST, *UPDATES, ALIGNMENT, "gradient", "loss")
 _OF_ONE_AXIS: dict[str, Axis] = {"gradient": "depth", ALIGNMENT: "width", FIRST: "width"}

@@ -8,7 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
+from nfd.core.names import Axis
 
 _SMALL, _CLEAR = 0.15, 0.25  # chosen by both errors of a check, docs/verdicts.md
 _LEAST = 1.2  # a factor from the smallest size to the largest; without it, two near sizes raise twice as many alarms
@@ -25,8 +26,6 @@ LIMITS = (
 _MANY = 100  # seeds: beyond it more sizes help sooner
 
 Verdict = Literal["STABLE", "LIMIT", "COLLAPSES", "GROWS", "UNCERTAIN", "NOT MEASURED"]
-Axis = Literal["width", "depth"]
-AXES: tuple[Axis, ...] = ("width", "depth")
 Reason = Literal[
     "trend",  # it collapses or grows
     "training",  # it does not at the start, and does by training

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-import torch
+import numpy as np
 
 from nfd.core.errors import InputError
-from nfd.core.statistics import UNKNOWN, Interval, mean
+from nfd.core.intervals import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.assumed import Assumed
 from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of
@@ -121,7 +121,7 @@ class RateAgainst:
         if not sizes or first == last:
             return UNKNOWN
         ends = [(self.inside[size, value], sign) for size in sizes for value, sign in ((first, -1.0), (last, 1.0))]
-        weights = torch.tensor([sign / len(sizes) for _, sign in ends], dtype=torch.float64)
+        weights = np.array([sign / len(sizes) for _, sign in ends])
         return chosen([cell for cell, _ in ends], weights)
 
     @property
@@ -230,6 +230,6 @@ def _varies_alone(logs: Sequence[Sequence[float]], k: int) -> bool:
     """Whether the k-th of some variables varies otherwise than with the others."""
     if len(logs) < 2:
         return False
-    rows = torch.tensor([[1.0, *place] for place in logs], dtype=torch.float64)
+    rows = np.array([[1.0, *place] for place in logs])
     others = rows[:, [column for column in range(rows.shape[1]) if column != k + 1]]
-    return bool(torch.linalg.matrix_rank(rows) > torch.linalg.matrix_rank(others))
+    return bool(np.linalg.matrix_rank(rows) > np.linalg.matrix_rank(others))

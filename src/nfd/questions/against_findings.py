@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nfd.core.statistics import mean
+from nfd.core.intervals import mean
 from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
 from nfd.questions.finding import Axes, Finding, columns, numbers
@@ -108,7 +108,7 @@ def _losses(answer: RateAgainst, transfer: Transfer) -> Finding:
             {"series": f"{name} {value:g}", name: value, answer.rate: math.pow(2, log2_rate)}
             | columns("loss", mean(losses))
             for value, cell in cells.items()
-            for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.unbind(1), strict=True)
+            for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True)
         ],
         Axes(answer.rate, "loss", answer.rate, transfer.score, "semilogarithmic", zero=False, colour=name),
         f"At {in_words(size)}. Bars: 95 % intervals over seeds. {transfer.about}",

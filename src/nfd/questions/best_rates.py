@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
 from nfd.core.names import RuleName
 from nfd.questions.against import RateAgainst, SettingAxis, Variation
 from nfd.questions.halving import halved, wider
-from nfd.questions.optimum import Scores, rounded
+from nfd.questions.optimum import Array, Scores, rounded
 from nfd.questions.regret import Regret
 from nfd.questions.rule_transfer import TOLERANCE, RuleTransfer, Size
 from nfd.questions.transfer import Transfer
@@ -30,7 +30,7 @@ SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "t
 _ROUNDS = 12  # of extending a grid by two rates
 
 
-NewScores = dict[Size, torch.Tensor]
+NewScores = dict[Size, Array]
 
 
 class Place(NamedTuple):
@@ -173,8 +173,7 @@ class _Question:
 
     def _scores(self, rates: Sequence[float], records: Sequence[Record]) -> Scores:
         shape = (-1, len(rates))
-        losses = torch.tensor([record.metrics[self.asked.score] for record in records], dtype=torch.float64)
-        upset = torch.tensor([upset_in(record) for record in records]).view(shape)
+        losses = np.array([record.metrics[self.asked.score] for record in records]).reshape(shape)
+        upset = np.array([upset_in(record) for record in records]).reshape(shape)
         guess, least = self.networks.reference(records)
-        log2_rates = torch.tensor(rates, dtype=torch.float64).log2()
-        return Scores(log2_rates, losses.view(shape), upset, guess, least=least)
+        return Scores(np.log2(rates), losses, upset, guess, least=least)

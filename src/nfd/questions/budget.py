@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError, check_count, check_real
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 from nfd.questions.costs import Cost, Costs, Resource, amount
 from nfd.questions.law import Law
 from nfd.questions.power_law import PowerLaw, interval_of

@@ -12,10 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from nfd.core.errors import InputError, check_real
-from nfd.core.statistics import UNKNOWN, Interval, mean
+from nfd.core.intervals import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, best_size, best_split
 from nfd.questions.costs import Costs, Resource
@@ -193,7 +191,7 @@ class Capacity:
 
 def mean_of(losses: Sequence[float]) -> Interval:
     """The mean loss of the runs of a size."""
-    return mean(torch.tensor(losses, dtype=torch.float64))
+    return mean(losses)
 
 
 def largest_held_out(fit: Callable[[Any], Any], losses: Losses) -> HeldOut | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.statistics import Interval, combined, satterthwaite
+from nfd.core.intervals import Interval, combined, satterthwaite
 
 Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 Vector = tuple[float, ...]  # of the law's coefficients: floor, a, b, c, d, e

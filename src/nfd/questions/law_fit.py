@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.statistics import combined
+from nfd.core.intervals import combined
 from nfd.questions.law import Cell, Law, Losses, Noise, doubt, spread
 from nfd.questions.law_test import Independent, Paired, Tested, tested
 

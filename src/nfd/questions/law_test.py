@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from nfd.core.statistics import f_tail
+from nfd.core.intervals import f_tail
 
 Array = NDArray[np.float64]
 

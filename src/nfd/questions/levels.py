@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from nfd.core.statistics import Interval, interval, mean
-from nfd.families.family import Family
+from nfd.core.intervals import Interval, combined, mean
+from nfd.questions.optimum import Array
 from nfd.questions.rule_transfer import RuleTransfer, in_words
-from nfd.scaling.self_scaled import self_scaled_of
 
 _FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
 _TRIED = 4  # scales to try, at most
@@ -39,7 +36,7 @@ def better_than(answers: Sequence[RuleTransfer], rule: str) -> tuple[str, Interv
 def growth(answer: RuleTransfer) -> Interval:
     """The loss of the largest network less that of the smallest, each at its own best rate."""
     small, *_, large = answer.cells
-    return interval(lambda a, b: b.mean(0) - a.mean(0), answer.reached(small), answer.reached(large))
+    return _apart(answer.reached(large), answer.reached(small))
 
 
 def of_level(answers: Sequence[RuleTransfer], rule: str) -> list[str]:
@@ -64,20 +61,6 @@ def of_level(answers: Sequence[RuleTransfer], rule: str) -> list[str]:
     return said
 
 
-def initial_scale(family: Family) -> float:
-    """Standard deviation of the initial inner matrices of the base over fan_in^-1/2, as a geometric mean.
-
-    Not-a-number for networks that have their scales in their forward pass, and where no such matrix begins at random.
-    """
-    member = family.member(*family.base)
-    if self_scaled_of(member.module) is not None:
-        return math.nan
-    entries = member.plan.entries.values()
-    drawn = [e for e in entries if e.role in ("inner", "hidden") and not e.is_vector and e.fan_in and e.start.std]
-    ratios = [e.start.std * math.sqrt(e.fan_in or 1) for e in drawn]
-    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
-
-
 def of_initial_scale(scale: float) -> list[str]:
     """A sentence where initial weights are far from fan-in scaling, with the axis to try."""
     if not max(scale, 1 / scale) > _FAR:
@@ -93,11 +76,15 @@ def of_initial_scale(scale: float) -> list[str]:
     ]
 
 
-def _difference(first: Tensor, second: Tensor) -> Interval:
+def _difference(first: Array, second: Array) -> Interval:
     """The mean of samples less that of others, as pairs where there are as many of both."""
-    if len(first) == len(second):
-        return mean(first - second)
-    return interval(lambda a, b: a.mean(0) - b.mean(0), first, second)
+    return mean(first - second) if len(first) == len(second) else _apart(first, second)
+
+
+def _apart(first: Array, second: Array) -> Interval:
+    """The mean of samples less that of other, independent ones."""
+    parts = [(float(own.var(ddof=1)) / len(own), len(own) - 1) for own in (first, second)]
+    return combined(float(first.mean() - second.mean()), parts)
 
 
 def _positive(gap: Interval) -> str:

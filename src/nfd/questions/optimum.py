@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
-from nfd.core.random import generator
-from nfd.core.statistics import Interval, combined
+from nfd.core.intervals import Interval, combined
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 _NEAR = 0.2  # the cubic is fitted where this share of the best network's progress is not yet lost
 _LEAST_WEIGHT = 1e-3  # of a rate of the fit
@@ -54,22 +55,28 @@ class Scores:
         least: how far below ``guess`` a typical score must be for something to be learnt.
     """
 
-    log2_eta: Tensor
-    losses: Tensor
-    upset: Tensor
+    log2_eta: Array
+    losses: Array
+    upset: Bools
     guess: float
     seeds: tuple[str, ...] = ()
     least: float = LEARNT
 
     @property
-    def scores(self) -> Tensor:
+    def scores(self) -> Array:
         """Losses, at most ``guess``: a network that diverged or died knows nothing."""
-        return self.losses.clamp(max=self.guess)
+        return np.minimum(self.losses, self.guess)
 
     @property
-    def typical(self) -> Tensor:
+    def logs(self) -> Array:
+        """Logarithms of the scores."""
+        return np.log(np.maximum(self.scores, _LEAST))
+
+    @property
+    def typical(self) -> Array:
         """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change little."""
-        return self.scores.double().clamp(min=_LEAST).log().mean(0).exp()
+        typical: Array = np.exp(self.logs.mean(0))
+        return typical
 
     @property
     def learns(self) -> bool:
@@ -90,11 +97,12 @@ class Scores:
         return self.learns and not self.edge
 
     @property
-    def reached(self) -> Tensor:
+    def reached(self) -> Array:
         """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own luck lowers none."""
-        logs = self.scores.double().clamp(min=_LEAST).log()
+        logs = self.logs
         others = logs.sum(0) - logs if len(logs) > 1 else logs
-        return self.scores.gather(1, others.argmin(1, keepdim=True)).squeeze(1)
+        reached: Array = self.scores[np.arange(len(logs)), others.argmin(1)]
+        return reached
 
     @property
     def near_ends(self) -> tuple[bool, bool]:
@@ -102,15 +110,14 @@ class Scores:
         lost = _lost(self.typical, self.guess)
         return bool(lost[0] <= 1), bool(lost[-1] <= 1)
 
-    def of(self, seeds: Tensor) -> Scores:
+    def of(self, seeds: ArrayLike) -> Scores:
         """The scores of some of the seeds, given by their indices."""
-        return replace(self, losses=self.losses[seeds], upset=self.upset[seeds])
+        return replace(self, losses=self.losses[np.asarray(seeds)], upset=self.upset[np.asarray(seeds)])
 
     @cached_property
     def resampled(self) -> Vertex:
         """The lowest points in samples of the seeds with replacement (``resamples``)."""
-        logs = self.scores.double().clamp(min=_LEAST).log()
-        return vertex(self.log2_eta, (resamples(len(logs)) @ logs).exp(), self.guess)
+        return vertex(self.log2_eta, np.exp(resamples(len(self.losses)) @ self.logs), self.guess)
 
     def best(self) -> float:
         """log2 of the best rate: the mean over samples of the seeds of the lowest point of the fit."""
@@ -118,11 +125,11 @@ class Scores:
 
     def optimum(self) -> Interval:
         """``best`` with its interval."""
-        return chosen([self], torch.ones(1, dtype=torch.float64))
+        return chosen([self], np.ones(1))
 
     def at(self, log2_eta: float) -> float:
         """The typical score at any rate: linear between those of the grid, constant beyond."""
-        return float(np.interp(log2_eta, self.log2_eta.numpy(), self.typical.numpy()))
+        return float(np.interp(log2_eta, self.log2_eta, self.typical))
 
 
 def rate_of(log2_eta: Interval) -> Interval:
@@ -142,71 +149,72 @@ class Vertex:
         coarse: the larger of the two steps, in log2, from the rates of the fit to those beyond.
     """
 
-    place: Tensor
-    parabola: Tensor
-    curved: Tensor
-    resolved: Tensor
-    coarse: Tensor
+    place: Array
+    parabola: Array
+    curved: Bools
+    resolved: Bools
+    coarse: Array
 
 
-def vertex(log2_eta: Tensor, typical: Tensor, guess: float) -> Vertex:
+def vertex(log2_eta: Array, typical: Array, guess: float) -> Vertex:
     """The best rate of typical scores ``[..., E]`` on a grid ``[E]``.
 
     The cubic needs five rates and a lowest point, the parabola three and to open upward; else the next simpler one
     stands for it, at last the best rate of the grid. Neither leaves the rates of the fit.
     """
-    x, y = log2_eta.double(), typical.double()
-    place, E = torch.arange(len(x)), len(x)
-    best = y.argmin(-1, keepdim=True)
+    x, y, E = log2_eta, typical, len(log2_eta)
+    place = np.arange(E)
+    best = y.argmin(-1, keepdims=True)
     lost = _lost(y, guess)
     far = lost > 1
-    first = torch.where(far & (place < best), place, -1).amax(-1, keepdim=True)
-    last = torch.where(far & (place > best), place, E).amin(-1, keepdim=True)
+    first = np.where(far & (place < best), place, -1).max(-1, keepdims=True)
+    last = np.where(far & (place > best), place, E).min(-1, keepdims=True)
     near = (place > first) & (place < last)
-    weights = torch.where(near, (1 - lost).clamp(min=_LEAST_WEIGHT), 0.0)
+    weights = np.where(near, np.maximum(1 - lost, _LEAST_WEIGHT), 0.0)
     t = x - x[best]
     parabola, upward = _lowest(_fitted(t, y, weights, near, 3))
-    parabola = torch.where(upward, parabola, 0.0)
-    cubic, curved = _lowest(_fitted(t, y, weights, near & (near.sum(-1, keepdim=True) > 4), 4))
-    cubic = torch.where(curved, cubic, parabola)
-    low, high = torch.where(near, t, math.inf).amin(-1), torch.where(near, t, -math.inf).amax(-1)
-    start = x[best.squeeze(-1)]
-    steps = x.diff() if len(x) > 1 else torch.zeros(1, dtype=torch.float64)
-    left, right = torch.cat([steps[:1], steps])[first + 1], torch.cat([steps, steps[-1:]])[last - 1]
-    coarse = torch.maximum(left, right).squeeze(-1)
+    parabola = np.where(upward, parabola, 0.0)
+    cubic, curved = _lowest(_fitted(t, y, weights, near & (near.sum(-1, keepdims=True) > 4), 4))
+    cubic = np.where(curved, cubic, parabola)
+    low, high = np.where(near, t, math.inf).min(-1), np.where(near, t, -math.inf).max(-1)
+    start = x[best[..., 0]]
+    steps = np.diff(x) if E > 1 else np.zeros(1)
+    left, right = np.append(steps[:1], steps)[first + 1], np.append(steps, steps[-1:])[last - 1]
+    coarse = np.maximum(left, right)[..., 0]
     # rates close to each other show the slope between them, but not whether the best lies in the gap beside them
     wide = high - low >= coarse
-    resolved = upward & wide & (best - first > 1).squeeze(-1) & (last - best > 1).squeeze(-1)
-    return Vertex(start + cubic.clamp(low, high), start + parabola.clamp(low, high), curved, resolved, coarse)
+    resolved = upward & wide & (best - first > 1)[..., 0] & (last - best > 1)[..., 0]
+    return Vertex(start + cubic.clip(low, high), start + parabola.clip(low, high), curved, resolved, coarse)
 
 
-def _lost(typical: Tensor, guess: float) -> Tensor:
+def _lost(typical: Array, guess: float) -> Array:
     """The progress that rates ``[..., E]`` lose, over what the rates of the fit may lose."""
-    lowest = typical.amin(-1, keepdim=True)
-    return (typical - lowest) / (_NEAR * (guess - lowest)).clamp(min=_LEAST)
+    lowest = typical.min(-1, keepdims=True)
+    lost: Array = (typical - lowest) / np.maximum(_NEAR * (guess - lowest), _LEAST)
+    return lost
 
 
-def _fitted(t: Tensor, y: Tensor, weights: Tensor, near: Tensor, terms: int) -> Tensor:
+def _fitted(t: Array, y: Array, weights: Array, near: Bools, terms: int) -> Array:
     """Coefficients ``[..., terms]`` of powers of t by weighted least squares; zeros where there are too few rates."""
-    powers = t.unsqueeze(-1) ** torch.arange(terms)
-    weighted = (powers * weights.unsqueeze(-1)).mT
+    powers = t[..., None] ** np.arange(terms)
+    weighted = np.swapaxes(powers * weights[..., None], -1, -2)
     enough = (near.sum(-1) >= terms)[..., None, None]
-    square = torch.where(enough, weighted @ powers, torch.eye(terms, dtype=torch.float64))
-    solution: Tensor = torch.linalg.solve(square, torch.where(enough, weighted @ y.unsqueeze(-1), 0.0))
-    return solution.squeeze(-1)
+    square = np.where(enough, weighted @ powers, np.eye(terms))
+    solution: Array = np.linalg.solve(square, np.where(enough, weighted @ y[..., None], 0.0))[..., 0]
+    return solution
 
 
-def _lowest(coefficients: Tensor) -> tuple[Tensor, Tensor]:
+def _lowest(coefficients: Array) -> tuple[Array, Bools]:
     """Where a parabola or cubic has its minimum, and whether it has one."""
     slope, bend = coefficients[..., 1], coefficients[..., 2]
-    turn = coefficients[..., 3] if coefficients.shape[-1] > 3 else torch.zeros_like(bend)
-    inside = bend.square() - 3 * slope * turn
-    below = bend + inside.clamp(min=0).sqrt()
+    turn = coefficients[..., 3] if coefficients.shape[-1] > 3 else np.zeros_like(bend)
+    inside = bend**2 - 3 * slope * turn
+    below = bend + np.sqrt(np.maximum(inside, 0))
     has_minimum = (inside > 0) & (below > 0)
-    return -slope / torch.where(has_minimum, below, 1.0), has_minimum
+    return -slope / np.where(has_minimum, below, 1.0), has_minimum
 
 
-def chosen(cells: list[Scores], weights: Tensor, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
+def chosen(cells: list[Scores], weights: Array, scatter: tuple[float, float] = (math.nan, 1.0)) -> Interval:
     """A weighted sum of the best rates of some sizes, with its interval.
 
     Args:
@@ -216,23 +224,23 @@ def chosen(cells: list[Scores], weights: Tensor, scatter: tuple[float, float] = 
             freedom; limits are not-a-number without it.
     """
     fits = [cell.resampled for cell in cells]
-    places, parabolas = (torch.stack(p, -1) * weights for p in zip(*((f.place, f.parabola) for f in fits), strict=True))
+    places, parabolas = (np.stack(p, -1) * weights for p in zip(*((f.place, f.parabola) for f in fits), strict=True))
     form = places - parabolas
     noise = [scatter] if any(len(cell.losses) < 2 for cell in cells) else _noise(places, cells)
     # a distance between the fits that is noise of the seeds is in their error already
-    square = max(0.0, float(form.sum(-1).mean().square()) - sum(v for v, _ in _noise(form, cells)))
-    errors = [torch.where(f.resolved, _FORM_UNSEEN * ~f.curved, _GRID) * f.coarse for f in fits]
-    of_grid = float((torch.stack(errors, -1) * weights).square().mean(0).sum())
+    square = max(0.0, float(form.sum(-1).mean() ** 2) - sum(v for v, _ in _noise(form, cells)))
+    errors = [np.where(f.resolved, _FORM_UNSEEN * ~f.curved, _GRID) * f.coarse for f in fits]
+    of_grid = float(np.square(np.stack(errors, -1) * weights).mean(0).sum())
     return combined(float(places.sum(-1).mean()), [*noise, (_FORM**2 * square + of_grid, math.inf)])
 
 
-def _noise(values: Tensor, cells: list[Scores]) -> list[tuple[float, float]]:
+def _noise(values: Array, cells: list[Scores]) -> list[tuple[float, float]]:
     """Variances of the mean of a sum of ``values [B, sizes]`` over samples of the seeds, with degrees of freedom: of
     all sizes together where they share their seeds, else of each; none of sizes of one seed."""
     counts = [len(cell.losses) for cell in cells]
     if len({(count, cell.seeds) for count, cell in zip(counts, cells, strict=True)}) == 1:
-        values, counts = values.sum(-1, keepdim=True), counts[:1]
-    return [(of_seeds(v, S), S - 1) for v, S in zip(values.unbind(-1), counts, strict=True) if S > 1]
+        values, counts = values.sum(-1, keepdims=True), counts[:1]
+    return [(of_seeds(v, S), S - 1) for v, S in zip(values.T, counts, strict=True) if S > 1]
 
 
 def fitted_exponent(cells: list[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:
@@ -242,12 +250,12 @@ def fitted_exponent(cells: list[Scores], logs: Sequence[Sequence[float]], k: int
         logs: ``[cells, variables]``, to base 2. Where cells have one seed each, the error comes from how far they lie
             from the power law.
     """
-    rows = torch.tensor([[1.0, *place] for place in logs], dtype=torch.float64)
-    weights = torch.linalg.pinv(rows)[1 + k]
+    rows = np.array([[1.0, *place] for place in logs])
+    weights = np.linalg.pinv(rows)[1 + k]
     return chosen(cells, weights, scatter(cells, rows, weights))
 
 
-def scatter(cells: list[Scores], rows: Tensor, weights: Tensor) -> tuple[float, float]:
+def scatter(cells: list[Scores], rows: Array, weights: Array) -> tuple[float, float]:
     """What sizes of one seed show of their noise: how far their best rates lie from the least squares by ``rows``.
 
     Args:
@@ -256,33 +264,34 @@ def scatter(cells: list[Scores], rows: Tensor, weights: Tensor) -> tuple[float, 
     Returns:
         Its variance and degrees of freedom; not-a-number where no size is left to tell it by.
     """
-    places = torch.tensor([cell.best() for cell in cells], dtype=torch.float64)
-    left, freedom = places - rows @ (torch.linalg.pinv(rows) @ places), len(rows) - int(torch.linalg.matrix_rank(rows))
+    places = np.array([cell.best() for cell in cells])
+    left, freedom = places - rows @ (np.linalg.pinv(rows) @ places), len(rows) - int(np.linalg.matrix_rank(rows))
     if freedom < 1:
         return math.nan, 1.0
-    return float(left.square().sum() / freedom * weights.square().sum()), float(freedom)
+    return float(left @ left / freedom * (weights @ weights)), float(freedom)
 
 
-def of_seeds(values: Tensor, seeds: int) -> float:
+def of_seeds(values: Array, seeds: int) -> float:
     """Variance of the mean of values ``[B]`` over samples of the seeds (``resamples``), by what each seed adds to it.
 
     ``sum_s c_s^2 / (S (S - 1))``, where ``c_s`` is the coefficient of least squares of the values by the weights of the
     seeds, in the mean 0: exact for a mean over seeds.
     """
-    return float((_changes(seeds) @ values).square().sum()) / (seeds * (seeds - 1))
+    return float(np.square(_changes(seeds) @ values).sum()) / (seeds * (seeds - 1))
 
 
 @cache
-def resamples(seeds: int) -> Tensor:
+def resamples(seeds: int) -> Array:
     """Weights ``[B, S]`` of the seeds in B samples with replacement, in which together every seed is equally often."""
-    drawn = torch.randperm(_RESAMPLES * seeds, generator=generator(0, "resamples")) % seeds
-    return torch.nn.functional.one_hot(drawn.view(_RESAMPLES, seeds), seeds).double().mean(1)
+    drawn = np.random.default_rng(0).permutation(_RESAMPLES * seeds) % seeds
+    weights: Array = np.eye(seeds)[drawn.reshape(_RESAMPLES, seeds)].mean(1)
+    return weights
 
 
 @cache
-def _changes(seeds: int) -> Tensor:
+def _changes(seeds: int) -> Array:
     """Least squares of values ``[B]`` by the weights of ``resamples``, ``[S, B]``."""
-    changes: Tensor = torch.linalg.pinv(resamples(seeds) - 1 / seeds)
+    changes: Array = np.linalg.pinv(resamples(seeds) - 1 / seeds).astype(np.float64)
     return changes
 
 

@@ -19,12 +19,10 @@ import math
 from itertools import product
 
 import numpy as np
-import torch
 from scipy.special import gammaincinv
 
 from nfd.core.errors import InputError
-from nfd.core.random import generator
-from nfd.core.statistics import f_tail
+from nfd.core.intervals import f_tail
 from nfd.questions.law import Losses
 from nfd.questions.power_law import Array, Form, PowerLaw, interval_of
 
@@ -139,9 +137,9 @@ class _Problem:
 
     def drawn(self, law: Array, allowed: Array, variance: float, freedom: float) -> tuple[Array, Array]:
         """Laws fitted to drawn losses, ``[B, numbers]``, and the noise of a new run in each draw, ``[B]``."""
-        stream, K = generator(0, "power law"), len(self.sizes)
-        normal = torch.randn(_DRAWS, K + 1 + len(allowed), generator=stream, dtype=torch.float64).numpy()
-        uniform = torch.rand(_DRAWS, generator=stream, dtype=torch.float64).numpy()
+        stream, K = np.random.default_rng(0), len(self.sizes)
+        normal = stream.standard_normal((_DRAWS, K + 1 + len(allowed)))
+        uniform = stream.random(_DRAWS)
         chi_squared = 2 * gammaincinv(freedom / 2, uniform)
         deviation = np.sqrt(variance * freedom / chi_squared)[:, None]
         noise, own, bends = np.split(normal, [K, K + 1], axis=1)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 
 Array = NDArray[np.float64]
 Sizes = tuple[float, ...]

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
-from nfd.core.statistics import Interval
+from nfd.core.intervals import Interval
 from nfd.questions.levels import better_than
-from nfd.questions.optimum import rate_of
+from nfd.questions.optimum import Array, rate_of
 from nfd.questions.rule_transfer import GUESS, RuleTransfer, Size, in_words, rate_in_words
 
 RecommendationKind = Literal["use", "more seeds", "tune large", "other rates", "one size", "no guess"]
@@ -101,7 +99,7 @@ def recommended(answers: Sequence[RuleTransfer]) -> Recommendation:
     uncertain = [answer for answer in known if answer.verdict == "UNCERTAIN"]
 
     def of(
-        kind: RecommendationKind, losses: dict[str, Tensor], tuned: Size, among: Sequence[RuleTransfer]
+        kind: RecommendationKind, losses: dict[str, Array], tuned: Size, among: Sequence[RuleTransfer]
     ) -> Recommendation:
         best = min(among, key=lambda answer: float(losses[answer.rule].mean()))
         rate, regret = rate_of(best.optimum(tuned)), regrets[best.rule]

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from scipy.special import ndtr
 
-from nfd.core.statistics import UNKNOWN, Interval, combined, standard_errors
-from nfd.questions.optimum import Scores
+from nfd.core.intervals import UNKNOWN, Interval, combined, standard_errors
+from nfd.questions.optimum import Array, Bools, Scores
 
 _STEP, _WIDTHS = 0.05, 40  # of the fit: doublings between middles of the distribution, and how many widths it may have
 _NARROWEST, _WIDEST = 0.05, 3.0  # doublings, of the normal distribution
@@ -46,12 +46,12 @@ class Regret:
     counts_progress: bool = True
 
     @property
-    def foreign(self) -> Tensor:
+    def foreign(self) -> Array:
         """Scores ``[S]`` at the smallest network's best rate."""
         return self.new.scores[:, 0]
 
     @property
-    def own(self) -> Tensor:
+    def own(self) -> Array:
         """Scores ``[S]`` at its own best rate."""
         return self.new.scores[:, 1]
 
@@ -69,13 +69,13 @@ class Regret:
     @property
     def diverges(self) -> tuple[float, float, float]:
         """The chance to diverge at the smallest network's rate less that at its own: most likely, and 95 % limits."""
-        rates, grid = self.new.log2_eta.double(), self.grid.log2_eta.double()
+        rates, grid = self.new.log2_eta, self.grid.log2_eta
         order, lost, new = rates.argsort(), self._lost(self.grid), self._lost(self.new)
-        diverging = torch.cat([rates, grid[lost.any(0)]])  # calm rates below all of these say nothing of the edge
+        diverging = np.append(rates, grid[lost.any(0)])  # calm rates below all of these say nothing of the edge
         low, high = float(diverging.min()) - _BEYOND, max(float(grid[-1]), float(rates.max())) + _BEYOND
-        middle = torch.arange(low, high, _STEP, dtype=torch.float64)
-        width = torch.logspace(math.log2(_NARROWEST), math.log2(_WIDEST), _WIDTHS, 2, dtype=torch.float64)
-        edges = middle.repeat_interleave(_WIDTHS), width.repeat(len(middle))
+        middle = np.arange(low, high, _STEP)
+        width = np.geomspace(_NARROWEST, _WIDEST, _WIDTHS)
+        edges = middle.repeat(_WIDTHS), np.tile(width, len(middle))
         likely = _likely(grid, lost, *edges) + _likely(rates[order], new[:, order], *edges)
         chance = _chance(rates, *edges)
         apart = chance[:, 0] - chance[:, 1]
@@ -93,9 +93,9 @@ class Regret:
             return UNKNOWN
         q, low, high = self.diverges
         known = self.guess - self.own[trains]
-        paid = (self.foreign - self.own)[both] if int(both.sum()) > 1 else torch.zeros(2)  # q is near 1
+        paid = (self.foreign - self.own)[both] if int(both.sum()) > 1 else np.zeros(2)  # q is near 1
         A, D = float(paid.mean()), float(known.mean())
-        parts = [(float((w * v).var()) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
+        parts = [(float((w * v).var(ddof=1)) / len(v), len(v) - 1) for w, v in ((1 - q, paid), (q, known))]
         calm = combined(A + q * (D - A), parts)
         down, up = (calm.value - calm.low, (D - A) * (q - low)), (calm.high - calm.value, (D - A) * (high - q))
         error = math.hypot(calm.stderr, (D - A) * (high - low) / (2 * standard_errors(math.inf)))
@@ -106,24 +106,25 @@ class Regret:
         """The loss paid over the progress."""
         return self.loss.scaled(1 / self.progress) if self.progress > 0 else UNKNOWN
 
-    def _lost(self, scores: Scores) -> Tensor:
+    def _lost(self, scores: Scores) -> Bools:
         """Which runs ``[S, E]`` diverged: those that know nothing, unless they are calm and below the best rate."""
-        too_small = scores.log2_eta.double() < math.log2(self.own_eta) - _SAME
+        too_small = scores.log2_eta < math.log2(self.own_eta) - _SAME
         return (scores.losses >= self.guess) & ~(too_small & ~scores.upset)
 
 
-def _chance(log2_eta: Tensor, middle: Tensor, width: Tensor) -> Tensor:
+def _chance(log2_eta: Array, middle: Array, width: Array) -> Array:
     """The chance to diverge at rates ``[E]``, for middles and widths ``[M]`` of the edge of stability: ``[M, E]``."""
-    chance: Tensor = torch.special.ndtr((log2_eta - middle[:, None]) / width[:, None])
+    chance: Array = ndtr((log2_eta - middle[:, None]) / width[:, None])
     return chance
 
 
-def _likely(log2_eta: Tensor, lost: Tensor, middle: Tensor, width: Tensor) -> Tensor:
+def _likely(log2_eta: Array, lost: Bools, middle: Array, width: Array) -> Array:
     """Log likelihood ``[M]`` of starts that diverge or not ``[S, E]`` at ascending rates ``[E]``.
 
     The edge of each lies below the first rate at which it diverges, and above the rate before.
     """
     chance = _chance(log2_eta, middle, width)
-    within = torch.diff(chance, prepend=torch.zeros(len(chance), 1), append=torch.ones(len(chance), 1))
-    first = torch.where(lost.any(1), lost.double().argmax(1), lost.shape[1])
-    return within.clamp(min=_SURE).log() @ torch.bincount(first, minlength=within.shape[1]).double()
+    within = np.diff(chance, prepend=0.0, append=1.0)
+    first = np.where(lost.any(1), lost.argmax(1), lost.shape[1])
+    likely: Array = np.log(np.maximum(within, _SURE)) @ np.bincount(first, minlength=within.shape[1])
+    return likely

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
-
-from nfd.core.statistics import UNKNOWN, Interval, mean
-from nfd.meters.verdict import AXES, Axis
-from nfd.questions.optimum import Scores, fitted_exponent, rate_of
+from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.names import AXES, Axis
+from nfd.questions.optimum import Array, Scores, fitted_exponent, rate_of
 from nfd.questions.regret import Regret
 
 if TYPE_CHECKING:
@@ -73,7 +71,7 @@ class RuleTransfer:
     regret: Regret | None = None
     rate: str = "eta_c"
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
-    new: Mapping[Size, Tensor] = field(default_factory=dict)
+    new: Mapping[Size, Array] = field(default_factory=dict)
 
     @cached_property
     def inside(self) -> dict[Size, Scores]:
@@ -84,7 +82,7 @@ class RuleTransfer:
         """log2 of the best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
         return self.inside[size].optimum() if size in self.inside else UNKNOWN
 
-    def reached(self, size: Size) -> Tensor:
+    def reached(self, size: Size) -> Array:
         """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of the other seeds."""
         return self.new.get(size, self.cells[size].reached)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from nfd.core.errors import InputError, check_choice
-from nfd.core.statistics import UNKNOWN, Interval
+from nfd.core.intervals import UNKNOWN, Interval
+from nfd.core.names import AXES, Axis
 from nfd.core.tables import rows_as_text
-from nfd.meters.verdict import AXES, Axis
 from nfd.questions.levels import of_initial_scale, of_level
 from nfd.questions.optimum import rate_of
 from nfd.questions.recommendation import recommended

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nfd.core.statistics import mean
-from nfd.meters.verdict import AXES, Axis
+from nfd.core.intervals import mean
+from nfd.core.names import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
@@ -132,7 +132,7 @@ def _losses(transfer: Transfer, answer: RuleTransfer) -> Finding:
         {"series": f"{axis} {x}", axis: x, answer.rate: math.pow(2, log2_rate)} | columns("loss", mean(losses))
         for x, size in along.items()
         for log2_rate, losses in zip(
-            answer.cells[size].log2_eta.tolist(), answer.cells[size].scores.unbind(1), strict=True
+            answer.cells[size].log2_eta.tolist(), answer.cells[size].scores.T, strict=True
         )
     ]
     return Finding(

@@ -16,13 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, check_real
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
-from nfd.questions.optimum import Scores
+from nfd.questions.optimum import Array, Scores
 from nfd.questions.regret import Regret
 from nfd.questions.rule_transfer import RuleTransfer, Size, in_words
 from nfd.questions.transfer import Transfer
@@ -37,7 +35,6 @@ _RULE = "logged"  # where no rule is logged
 Place = tuple[str, Size]
 
 
-@undisturbed()
 def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, guess: float | None = None) -> Transfer:
     """Find the best learning rate of every size, and its drift, in your logged runs, from any framework.
 
@@ -106,9 +103,9 @@ def _left_out(answer: RuleTransfer, places: Mapping[Place, Sequence[LoggedRun]])
     """Of how many runs nothing was made, by size."""
     notes, largest = [], [*answer.cells][-1]
     for size, cell in answer.cells.items():
-        used = cell.losses.numel()
+        used = cell.losses.size
         if size == largest and answer.regret is not None:
-            used += answer.regret.foreign.numel() * len({answer.regret.foreign_eta, answer.regret.own_eta})
+            used += answer.regret.foreign.size * len({answer.regret.foreign_eta, answer.regret.own_eta})
         if lost := len(places[answer.rule, size]) - used:
             where = f"{answer.rule} at {in_words(size)}"
             notes.append(f"{lost} runs of {where} were left out: their seeds were not trained at every rate.")
@@ -131,15 +128,15 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun], *, guess_is
     seeds = sorted(losses[foreign].keys() & losses[own].keys())
     if len(seeds) < _FEWEST_STARTS:
         return None
-    at = torch.tensor([[losses[rate][seed] for rate in (foreign, own)] for seed in seeds], dtype=torch.float64)
+    at = np.array([[losses[rate][seed] for rate in (foreign, own)] for seed in seeds])
     grid = large if guess_is_given else replace(large, guess=_beyond(at, large.losses))
-    rates = torch.tensor([foreign, own], dtype=torch.float64).log2()
-    return Regret(foreign, own, Scores(rates, at, ~at.isfinite(), grid.guess), grid, guess_is_given)
+    scores = Scores(np.log2([foreign, own]), at, ~np.isfinite(at), grid.guess)
+    return Regret(foreign, own, scores, grid, guess_is_given)
 
 
-def _beyond(*losses: Tensor) -> float:
+def _beyond(*losses: Array) -> float:
     """The loss that divergence counts as where none is given: just above all others."""
-    known = torch.cat([loss[loss.isfinite()] for loss in losses])
+    known = np.concatenate([loss[np.isfinite(loss)] for loss in losses])
     return math.nextafter(float(known.max()), math.inf)
 
 
@@ -181,18 +178,18 @@ def _cell(place: Place, runs: Sequence[LoggedRun], guess: float | None, notes: l
     if any((run.loss or 0.0) <= 0 for run in runs):
         raise InputError(f"losses must be above 0, as their geometric mean is taken; runs of {where} have others.")
     listed, seeds, losses = _table(where, runs)
-    rates = torch.tensor(listed, dtype=torch.float64).log2()
+    rates = np.log2(listed)
     return Scores(
         rates,
         losses,
-        ~losses.isfinite(),
+        ~np.isfinite(losses),
         _scale(rates, losses) if guess is None else guess,
         seeds,
         0.0,
     )
 
 
-def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Tensor]:
+def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[str, ...], Array]:
     """Rates, seeds, and losses ``[S, E]``.
 
     The seeds that were trained at every rate, where rates are those of the seed that has the most. Where no seed has
@@ -215,15 +212,15 @@ def _table(where: str, runs: Sequence[LoggedRun]) -> tuple[list[float], tuple[st
     else:
         rates, seeds = [*by_rate], tuple(f"{where} {index}" for index in range(min(map(len, by_rate.values()))))
         table = [[[*losses.values()][index] for losses in by_rate.values()] for index in range(len(seeds))]
-    return rates, seeds, torch.tensor(table, dtype=torch.float64)
+    return rates, seeds, np.array(table)
 
 
-def _scale(rates: Tensor, losses: Tensor) -> float:
+def _scale(rates: Array, losses: Array) -> float:
     """The loss from which the progress of a size counts, where none is given, by log2 of its rates ``[E]``."""
-    typical = losses.log().mean(0).exp()
-    if not typical.isfinite().any():
-        typical = losses.min(0).values
-    order = typical.argsort()[: int(typical.isfinite().sum())]
+    typical = np.exp(np.log(losses).mean(0))
+    if not np.isfinite(typical).any():
+        typical = losses.min(0)
+    order = typical.argsort(kind="stable")[: int(np.isfinite(typical).sum())]
     several = [order[:count] for count in _NEAREST]
     best = typical[next((few for few in several if rates[few].max() - rates[few].min() <= _REACH), several[-1])]
     return float(best[0] + (best[-1] - best[0]) / _SHARE)

@@ -28,7 +28,6 @@ from nfd.families.family import Family, as_family
 from nfd.questions.against import SettingAxis, Variation
 from nfd.questions.assumed import assumed_of
 from nfd.questions.best_rates import SCORES, Asked, Networks, Place, best_rates
-from nfd.questions.levels import initial_scale
 from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep
@@ -131,7 +130,7 @@ def transfer(
     with sweep or Sweep() as opened:
         answer = best_rates(asked, opened)
     notes = [note for own in families.values() for note in notes_on(own, asked.tasks.values(), sizes)]
-    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)), initial_scale=initial_scale(given))
+    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)), initial_scale=_initial_scale(given))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -156,6 +155,20 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
             f"lr must hold rates at least 5 % apart; got {close[0][0]:g} and {close[0][1]:g}. Drop one of them."
         )
     return rates
+
+
+def _initial_scale(family: Family) -> float:
+    """Standard deviation of the initial inner matrices of the base over fan_in^-1/2, as a geometric mean.
+
+    Not-a-number for networks that have their scales in their forward pass, and where no such matrix begins at random.
+    """
+    member = family.member(*family.base)
+    if self_scaled_of(member.module) is not None:
+        return math.nan
+    entries = member.plan.entries.values()
+    drawn = [e for e in entries if e.role in ("inner", "hidden") and not e.is_vector and e.fan_in and e.start.std]
+    ratios = [e.start.std * math.sqrt(e.fan_in or 1) for e in drawn]
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 
 
 class _Trials(Networks):

@@ -17,6 +17,7 @@ other rate is that one over ``unit |gradient|^degree``. The laws of the library 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -178,7 +179,16 @@ class OptimizerLaw:
 
 
 _TABLE: dict[str, OptimizerLaw] = {}
-LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
+
+
+def laws() -> Mapping[str, OptimizerLaw]:
+    """The registered laws by name.
+
+    Those of the library stand in ``nfd.training.optimizers``, above this module, beside what makes them. They register
+    when a law is first asked for, so that the analysis of tables, which asks for none, loads none.
+    """
+    importlib.import_module("nfd.training.optimizers")
+    return MappingProxyType(_TABLE)
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
@@ -204,9 +214,10 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
+    known = laws()
     if law.rest is not None:
-        check_choice("rest", law.rest, _TABLE)
-    if not check_flag("replace", replace) and _TABLE.get(law.name, law) != law:
+        check_choice("rest", law.rest, known)
+    if not check_flag("replace", replace) and known.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
     _TABLE[law.name] = law
     return law
@@ -219,8 +230,8 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if hasattr(optimizer, "param_groups"):
         from nfd.scaling.conventions import law_of_object
 
-        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(_TABLE.values()))
-    return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
+        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(laws().values()))
+    return laws()[check_choice("optimizer", optimizer, laws())]
 
 
 def rate_for(optimizer: str, rate: float | None) -> float:
@@ -260,7 +271,7 @@ def check_optimizer(
 
 def laws_where(fits: Callable[[OptimizerLaw], bool]) -> list[str]:
     """The names of the registered laws that fit."""
-    return [law.name for law in _TABLE.values() if fits(law)]
+    return [law.name for law in laws().values() if fits(law)]
 
 
 def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:

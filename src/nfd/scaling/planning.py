@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
+from nfd.core.intervals import Interval
 from nfd.core.names import Decay, RuleName
-from nfd.core.statistics import Interval
 from nfd.scaling.blocks import Repeated, Where, block_of, blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from operator import methodcaller
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,8 +93,8 @@ def scores(transfer: Runs, rule: str, width: int, depth: int, classes: int, metr
     by_rate = sorted(transfer.where(rule=rule, width=width, depth=depth).by("eta_c").items())
     losses = torch.stack([some.metric(metric) for _, some in by_rate], 1)
     upset = torch.stack([torch.tensor([upset_in(r) for r in some]) for _, some in by_rate], 1)
-    rates = torch.tensor([eta for eta, _ in by_rate], dtype=torch.float64)
-    return Scores(rates.log2(), losses, upset, math.log(classes))
+    rates = [math.log2(eta) for eta, _ in by_rate]
+    return Scores(np.array(rates), losses.double().numpy(), upset.numpy(), math.log(classes))
 
 
 def by_rate(runs: Runs, rule: str, metric: str) -> tuple[list[float], Tensor]:
