@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from nfd.core.intervals import Interval
-from nfd.questions.law_fit import fit_law
+from nfd.questions.law import fit_law
 from nfd.questions.optimum import Scores, rounded
-from nfd.questions.regret import Regret
+from nfd.questions.rule_transfer import Regret
 from nfd.questions.rule_transfer import drift
 
 Row = dict[str, str | int | float]

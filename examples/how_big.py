@@ -18,7 +18,7 @@ import math
 
 import nfd
 from nfd.data.digits import digits
-from nfd.questions.law_fit import fit_law
+from nfd.questions.law import fit_law
 
 # %% [markdown]
 # Every network has a seed of its own, so that their errors are independent and the fit is sharp.

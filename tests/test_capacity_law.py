@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import nfd
 from nfd.core.intervals import Interval
 from nfd.questions.budget import best_size, returns
-from nfd.questions.costs import amount, residual_costs
+from nfd.questions.budget import amount, residual_costs
 from nfd.questions.law import Law
-from nfd.questions.law_fit import fit_law
+from nfd.questions.law import fit_law
 from nfd.training.losses import cross_entropy
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}

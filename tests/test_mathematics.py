@@ -30,8 +30,8 @@ from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM
 from nfd.nets.network import Network
 from nfd.questions.budget import best_size, returns
-from nfd.questions.costs import Cost, residual_costs
-from nfd.questions.law_fit import fit_law
+from nfd.questions.budget import Cost, residual_costs
+from nfd.questions.law import fit_law
 from nfd.questions.rule_transfer import TOLERANCE
 from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES

@@ -67,7 +67,7 @@ def test_the_paper_uses_public_names_alone(path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from nfd.core.statistics import interval", # a module, not a package
+        "from nfd.core.statistics import interval",  # a module, not a package
         "from nfd.core import jackknife",  # not in __all__
         "from nfd import predict_",
         "from nfd.scaling import rules",

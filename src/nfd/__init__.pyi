@@ -22,9 +22,9 @@ from .nets.resnet import ResNet as ResNet
 from .nets.sgd import SGD as SGD
 from .nets.shampoo import Shampoo as Shampoo
 from .nets.structured import StructuredLinear as StructuredLinear
-from .questions.capacity import Capacity as Capacity
-from .questions.capacity_logs import fit_scaling_law as fit_scaling_law
 from .questions.capacity_model import scaling_law as scaling_law
+from .questions.scaling_law import Capacity as Capacity
+from .questions.scaling_law import fit_scaling_law as fit_scaling_law
 from .questions.transfer import Transfer as Transfer
 from .questions.transfer_logs import fit_transfer as fit_transfer
 from .questions.transfer_model import transfer as transfer

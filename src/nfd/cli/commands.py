@@ -194,7 +194,7 @@ class Transfer(Logged):
         files = [*PAGE, "transfer.csv", *charts("depth", "width", "rate-*", "loss-*")]
         if self.log:
             return self._from_log(command, files)
-        from nfd.questions.recommendation import recommended
+        from nfd.questions.transfer import recommended
         from nfd.questions.transfer_findings import advice, sentence
         from nfd.questions.transfer_model import transfer
 
@@ -269,11 +269,11 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
+        from nfd.questions.budget import amount, check_resource
         from nfd.questions.capacity_answers import answers_of
         from nfd.questions.capacity_findings import capacity_findings
-        from nfd.questions.capacity_logs import fit_scaling_law
         from nfd.questions.capacity_model import scaling_law
-        from nfd.questions.costs import amount, check_resource
+        from nfd.questions.scaling_law import fit_scaling_law
         from nfd.report.report import Report, made_by
 
         files = [*PAGE, *charts("ceiling", "map")]

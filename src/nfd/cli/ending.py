@@ -15,7 +15,7 @@ from nfd import __version__
 from nfd.core.errors import LESS_MEMORY, UsageError, first_line, out_of_memory
 from nfd.core.exits import INPUT, INTERRUPTED, OURS
 from nfd.core.origin import in_users_code, is_ours, of_the_package
-from nfd.core.text import visible
+from nfd.core.tables import visible
 
 # What the system says of disks, directories and limits, whoever asked.
 _CIRCUMSTANCES = (

@@ -41,5 +41,5 @@ from .statistics import stderr as stderr
 from .statistics import systematic_squares as systematic_squares
 from .tables import Row as Row
 from .tables import rows_as_text as rows_as_text
-from .text import visible as visible
+from .tables import visible as visible
 from .variances import stream_variances as stream_variances

@@ -13,7 +13,7 @@ from nfd.core.errors import InputError, check_choice, check_seed
 from nfd.core.machine import bytes_of, memory_of
 from nfd.core.names import BasisName
 from nfd.core.random import derive
-from nfd.core.text import in_bytes
+from nfd.core.tables import in_bytes
 from nfd.nets.attention import DeferredAttention, reading
 from nfd.nets.convolution import DeferredConv
 from nfd.nets.deferral import Deferral, UnstoredWeights, check_model_and_plan, forecast, patterns_of

@@ -14,8 +14,7 @@ from torch import nn
 
 from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, InputTypeError, UsageError, check_choice, check_count, check_patterns
-from nfd.core.tables import as_text, table_of
-from nfd.core.text import in_bytes
+from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.nets.asked import rows_asked
 from nfd.nets.linear_map import LinearMap
 from nfd.nets.matrix_cost import MatrixCost, MatrixUse, deferred_cost, stored_cost, structured_cost

@@ -19,8 +19,7 @@ from nfd.core.names import RuleName
 from nfd.questions.against import RateAgainst, SettingAxis, Variation
 from nfd.questions.halving import halved, wider
 from nfd.questions.optimum import Array, Scores, rounded
-from nfd.questions.regret import Regret
-from nfd.questions.rule_transfer import TOLERANCE, RuleTransfer, Size
+from nfd.questions.rule_transfer import TOLERANCE, Regret, RuleTransfer, Size
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.trial import Trial

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from nfd.core.errors import InputError
-from nfd.questions.budget import BestSize, BestSplit, Returns, returns
-from nfd.questions.capacity import Capacity
-from nfd.questions.costs import Resource, check_resource
+from nfd.questions.budget import BestSize, BestSplit, Resource, Returns, check_resource, returns
 from nfd.questions.finding import numbers
+from nfd.questions.scaling_law import Capacity
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from nfd.core.tables import Row
-from nfd.questions.budget import BestSize, SizeLaw
-from nfd.questions.capacity import mean_of
+from nfd.questions.budget import BestSize, Cost, Costs, SizeLaw
 from nfd.questions.capacity_answers import Answers
-from nfd.questions.costs import Cost, Costs
 from nfd.questions.finding import Axes, Finding, SeriesRole, columns
+from nfd.questions.scaling_law import mean_of
 
 _LEVELS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)  # of excess loss, as shares of the floor
 _POINTS = 60  # of a line of the map

@@ -10,11 +10,9 @@ from typing import Any
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
 from nfd.families.family import Family, as_family
-from nfd.questions.capacity import Capacity
-from nfd.questions.costs import Cost, Costs, Resource, counted
-from nfd.questions.law import Losses
-from nfd.questions.law_fit import check_sizes
-from nfd.questions.trusted import judged_law
+from nfd.questions.budget import Cost, Costs, Resource, counted
+from nfd.questions.law import Losses, check_sizes
+from nfd.questions.scaling_law import Capacity, judged_law
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.calls import batch_size

@@ -11,15 +11,26 @@ between its losses they are gaps, but for steps at which another run has a loss.
 
 from __future__ import annotations
 
+import csv
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal, get_args
 
-from nfd.core.errors import InputError, InputTypeError, check_choice, nearest
-from nfd.questions.log_table import Line, is_missing, number_of, table_of_log
+from nfd.core.errors import (
+    FileError,
+    InputError,
+    InputTypeError,
+    NoFileError,
+    check_choice,
+    check_real,
+    check_several,
+    nearest,
+)
 
 Field = Literal["width", "depth", "parameters", "tokens", "lr", "rule", "seed", "loss", "step", "run", "state"]
 FIELDS: tuple[Field, ...] = get_args(Field)
@@ -280,6 +291,173 @@ def _text(value: Any, name: str, number: int) -> str:
     whole = isinstance(value, float) and value.is_integer()  # pandas makes whole numbers real in a column with gaps
     return str(int(value) if whole else value).strip()
 
+
+# ---- A log as a table: one flat dict for each row, from any of its forms.
+
+
+Line = dict[str, Any]
+
+_NONE = ("", "<NA>", "NaT")  # as texts: nothing, and what pandas has for it beside not-a-number
+_SCALARS = ("run", "tag", "step", "value")  # columns of TensorBoard's scalars, beside the wall time
+_SETTING = re.compile(r"([A-Za-z_][\w.]*)=([^,;/\s]+)")  # in the name of a run
+
+
+def table_of_log(rows: Any) -> list[Line]:
+    """The rows of a list of dicts, of a DataFrame or of the CSV at a path, as flat dicts.
+
+    Raises:
+        ValueError, TypeError, OSError: for anything else, and for no rows.
+    """
+    table = [_flat(line) for line in _lines(rows)]
+    if not table:
+        raise InputError("the log has no rows. Give one row for each run.")
+    scalars = set(_SCALARS) <= {name.lower() for name in table[0]}
+    return _pivoted(table) if scalars else table
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing."""
+    return value is None or str(value).strip() in _NONE
+
+
+def number_of(value: Any, name: str, number: int) -> float:
+    """The number in a column of this name, in the row of this number."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"column {name!r} must hold numbers; row {number} has {value!r}.") from None
+
+
+def _lines(rows: Any) -> list[Mapping[str, Any]]:
+    if isinstance(rows, str | os.PathLike):
+        return _csv(os.fspath(rows))
+    if hasattr(rows, "to_dicts"):  # polars
+        rows = rows.to_dicts()
+    elif hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
+        rows = rows.to_dict("records")
+    lines = check_several("rows", rows, "dicts, or a DataFrame, or the path of a CSV")
+    for line in lines:
+        if not isinstance(line, Mapping):
+            raise InputTypeError(f"rows must be dicts, one for each run; got {type(line).__name__} among them.")
+    return lines
+
+
+def _csv(path: str) -> list[Mapping[str, Any]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            lines = list(reader)
+    except FileNotFoundError:
+        raise NoFileError(f"the log must be a CSV file; there is none at {path!r}.") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
+    except ValueError as error:  # of a name that no file can have
+        raise InputError(f"the log must be a CSV file; {path!r} is not the name of one ({error}).") from None
+    except OSError as error:
+        raise FileError(f"the log {path!r} cannot be read: {error.strerror}.") from None
+    for number, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")
+    return lines  # type: ignore[return-value]
+
+
+def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:
+    """Dicts within a row become columns ``config.lr``."""
+    flat = Line()
+    for name, value in line.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _pivoted(table: Sequence[Line]) -> list[Line]:
+    """TensorBoard's scalars (run, tag, step, value) as a row for each run: the last value of every tag, and what the
+    name of the run says, such as ``width=64,lr=0.01``."""
+    runs, reached = dict[str, Line](), dict[tuple[str, str], float]()
+    for number, line in enumerate(table, 1):
+        values = {name.lower(): value for name, value in line.items()}
+        run, tag, step, value = (values[name] for name in _SCALARS)
+        row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
+        place, at = (str(run), str(tag)), number_of(step, "step", number)
+        if at >= reached.get(place, -math.inf):
+            reached[place], row[str(tag)] = at, value
+    return list(runs.values())
+
+
+# ---- Of a log with several learning rates at each size, the runs of one: a given rate, or the best of the size.
+
+
+BEST = "best"
+
+
+def at_rate(
+    runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str | None
+) -> tuple[list[LoggedRun], list[str]]:
+    """The runs of a rate, or of the best one of each size, and notes on the choice; all of them where it is None.
+
+    Raises:
+        ValueError, TypeError: for another rate, for one that no run has, and for runs without a rate.
+    """
+    if rate is None:
+        return list(runs), []
+    tried = sorted({run.lr for run in runs if run.lr is not None})
+    if not tried:
+        raise InputError(f"rate={rate!r} chooses runs by their learning rate, which no column of the log holds.")
+    if rate == BEST:
+        best = {size: _best(of_size) for size, of_size in _by_size(runs, variables).items()}
+        return [run for run in runs if run.lr == best[_size(run, variables)]], _notes(best, tried)
+    wanted = check_real("rate", _number(rate), above=0.0)
+    chosen = [run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)]
+    if not chosen:
+        raise InputError(f"rate={wanted:g} is of no run of the log. The rates are {_rates_listed(tried)}.")
+    return chosen, []
+
+
+def _best(runs: Sequence[LoggedRun]) -> float | None:
+    """The rate with the lowest mean loss over seeds."""
+    losses: dict[float | None, list[float]] = {}
+    for run in runs:
+        losses.setdefault(run.lr, []).append(math.inf if run.loss is None else run.loss)
+    return min(losses, key=lambda rate: fmean(losses[rate]))
+
+
+def _notes(best: Mapping[tuple[float, ...], float | None], tried: Sequence[float]) -> list[str]:
+    chosen = [rate for rate in best.values() if rate is not None]
+    notes = [
+        f"Of each size the runs at its best rate count: {_rates_listed(sorted(set(chosen)))} of {_rates_listed(tried)}."
+    ]
+    ends = sum(rate in (tried[0], tried[-1]) for rate in chosen)
+    if ends and len(tried) > 1:
+        notes.append(f"At {ends} of {len(best)} sizes that is the lowest or highest rate tried: a better one may lie "
+                     "beyond.")  # fmt: skip
+    return notes
+
+
+def _by_size(runs: Sequence[LoggedRun], variables: Sequence[str]) -> dict[tuple[float, ...], list[LoggedRun]]:
+    sizes: dict[tuple[float, ...], list[LoggedRun]] = {}
+    for run in runs:
+        sizes.setdefault(_size(run, variables), []).append(run)
+    return sizes
+
+
+def _size(run: LoggedRun, variables: Sequence[str]) -> tuple[float, ...]:
+    return tuple(getattr(run, name) for name in variables)
+
+
+def _number(rate: float | str) -> float | str:
+    """A number that the shell gave as a text; anything else as it is."""
+    try:
+        return float(rate)
+    except (TypeError, ValueError):
+        raise InputError(f"rate must be a learning rate or {BEST!r}; got {rate!r}.") from None
+
+
+def _rates_listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
+# ---- how each field is read -------------------------------------------------------------------------------------
 
 _READERS: dict[Field, Callable[[Any, str, int], Any]] = {
     "width": _count,

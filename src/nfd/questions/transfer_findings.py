@@ -11,9 +11,8 @@ from nfd.core.names import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.finding import Axes, Finding, Row, columns, numbers
 from nfd.questions.optimum import rate_of
-from nfd.questions.recommendation import Recommendation
 from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict, in_words, rate_in_words, signed
-from nfd.questions.transfer import Transfer
+from nfd.questions.transfer import Recommendation, Transfer
 
 _MEANINGS: dict[TransferVerdict, str] = {
     "TRANSFERS": "it transfers",
@@ -131,9 +130,7 @@ def _losses(transfer: Transfer, answer: RuleTransfer) -> Finding:
     rows: list[Row] = [
         {"series": f"{axis} {x}", axis: x, answer.rate: math.pow(2, log2_rate)} | columns("loss", mean(losses))
         for x, size in along.items()
-        for log2_rate, losses in zip(
-            answer.cells[size].log2_eta.tolist(), answer.cells[size].scores.T, strict=True
-        )
+        for log2_rate, losses in zip(answer.cells[size].log2_eta.tolist(), answer.cells[size].scores.T, strict=True)
     ]
     return Finding(
         f"loss-{answer.rule}",

@@ -15,8 +15,7 @@ from typing import Any, cast
 import altair as alt
 
 from nfd.core.files import write_bytes, write_csv
-from nfd.core.tables import Row
-from nfd.core.text import visible
+from nfd.core.tables import Row, visible
 from nfd.questions.finding import Axes, Finding
 from nfd.report.labels import end_labels
 from nfd.report.series import Series, references, styled

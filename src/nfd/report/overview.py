@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from nfd.core.files import staged, write_json, write_text
-from nfd.core.text import short
+from nfd.core.tables import short
 from nfd.report.figure import finding_section
 from nfd.report.page import Section, page
 from nfd.report.results import REPORT, Result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from nfd.core.text import short
+from nfd.core.tables import short
 from nfd.report.tidy import across_span, drawable, log_span
 
 WIDTH, HEIGHT = 320, 190

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from nfd.core.text import visible
+from nfd.core.tables import visible
 
 _WIDTH, _PANEL = 640, 270  # pixels of one chart, and of each of several
 _CHARACTER = 6.5  # pixels of a title, on average

@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from nfd.core.text import visible
+from nfd.core.tables import visible
 from nfd.report.section import Label
 
 

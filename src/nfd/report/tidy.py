@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from nfd.core.tables import Row
-from nfd.core.text import visible
+from nfd.core.tables import Row, visible
 from nfd.questions.finding import Axes
 
 Point = dict[str, Any]
