@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from nfd.core.intervals import Interval
@@ -189,12 +188,12 @@ def best_rate(curve: Curve) -> float:
 def sweep(curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP) -> Scores:
     """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd transfer`` extends it."""
     rate: Array = np.asarray(best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64)
-    drawn = torch.tensor(curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds))
+    drawn = curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds)
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
     while True:
         kept = drawn[:, first:last]
-        found = Scores(torch.tensor(rate[first:last]), kept, ~kept.isfinite(), GUESS)
+        found = Scores(rate[first:last], kept, ~np.isfinite(kept), GUESS)
         if not found.edge or first < 2 or last > _GRID - 2:
             return found
         first, last = (first - 2, last) if found.edge < 0 else (first, last + 2)
@@ -237,8 +236,8 @@ def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[
     foreign_eta, own_eta = rounded(small.best()), rounded(large.best())
     pair = np.log2([foreign_eta, own_eta])
     new = Seeds.drawn(random, 2 * len(large.losses))
-    drawn = torch.tensor(curve.losses(pair[None], random, new))
-    scores = Scores(torch.tensor(pair), drawn, ~drawn.isfinite(), GUESS)
+    drawn = curve.losses(pair[None], random, new)
+    scores = Scores(pair, drawn, ~np.isfinite(drawn), GUESS)
     truth = np.interp(pair, _FINE, _means(curve))
     return Regret(foreign_eta, own_eta, scores, large).loss, float(truth[0] - truth[1])
 

@@ -257,7 +257,7 @@ def test_a_plan_for_shampoo_steps_deferred_models_and_refuses_structured_weights
 
 def test_plans_of_a_declared_rule_step_structured_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a law of one's own; a law does not make a rule equivariant."""
-    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(LAWS))
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(laws()))
     for rule, is_exact in ((rules.Polynomial, True), (rules.Adam, False)):
         law = nfd.OptimizerLaw(rule.__name__, rule, unit=WHOLE_MATRIX, rest="adamw", equivariant=True)
         plan = planned(law)

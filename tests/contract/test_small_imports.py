@@ -13,7 +13,7 @@ import nfd
 
 noise = random.Random(0)
 rows = [
-    {"width": n, "depth": L, "seed": seed, "lr": lr, "loss": 1 + 3 / n + 2 / L + 10 * (lr - 0.02) ** 2 + noise.gauss(0, 1e-3)}
+    {"width": n, "depth": L, "seed": seed, "lr": lr, "loss": 1 + 3 / n + 2 / L + (lr / 0.02 - 1) ** 2 + noise.gauss(0, 1e-3)}
     for n in (32, 64, 128) for L in (2, 4, 8) for seed in range(3) for lr in RATES
 ]
 print(nfd.VERB(rows))

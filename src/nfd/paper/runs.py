@@ -128,13 +128,15 @@ def trial_of(config: RunConfig) -> Trial:
     )  # fmt: skip
 
 
-def dataset_of(config: RunConfig, *, progress: bool = False) -> Dataset:
+def dataset_of(config: RunConfig, *, progress: bool | None = False) -> Dataset:
     """The data set of a run; it is loaded once and cached."""
     return dataset_named(config.data, config.data_dir, config.image_size, config.data_seed, progress)
 
 
 @lru_cache(maxsize=4)
-def dataset_named(name: str, directory: str | None, size: int | None, seed: int, progress: bool = False) -> Dataset:
+def dataset_named(
+    name: str, directory: str | None, size: int | None, seed: int, progress: bool | None = False
+) -> Dataset:
     """A data set, loaded once."""
     return load(name, directory, image_size=size, seed=seed, progress=progress)
 

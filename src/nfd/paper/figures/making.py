@@ -14,7 +14,7 @@ from nfd.paper.runs import RunConfig, data_settings, dataset_of, run_all, trial_
 from nfd.questions import Finding
 
 
-def dataset_for(config: FigureConfig, *, progress: bool = False) -> Dataset:
+def dataset_for(config: FigureConfig, *, progress: bool | None = False) -> Dataset:
     """The data that a configuration names."""
     return dataset_of(RunConfig(**data_settings(config)), progress=progress)
 
