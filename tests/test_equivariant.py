@@ -19,7 +19,7 @@ from torch.linalg import matrix_norm
 
 import nfd
 from nfd.nets.equivariance import equivariance_gap
-from nfd.scaling.laws import WHOLE_MATRIX
+from nfd.scaling.laws import WHOLE_MATRIX, laws
 
 DECLARED: list[Any] = [
     partial(rules.Polynomial, lr=0.2, coefficients=(1.0, 0.0, 0.7)),

@@ -33,6 +33,7 @@ from nfd.questions.budget import best_size, returns
 from nfd.questions.budget import Cost, residual_costs
 from nfd.questions.law import fit_law
 from nfd.questions.rule_transfer import TOLERANCE
+from nfd.scaling.laws import laws
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
