@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -21,10 +21,10 @@ import nfd
 from nfd.core.names import Feedback, RuleName
 from nfd.core.random import Increment
 from nfd.core.intervals import student
-from nfd.core.statistics import Magnitude, rms
+from nfd.core.statistics import rms
 from nfd.core.variances import stream_variances
-from nfd.limits.depth import _growth, extrapolated
-from nfd.limits.ensemble import DEPTHS
+from nfd.limits.depth import extrapolated, to_infinity
+from nfd.limits.ensemble import Ensemble
 from nfd.meters.verdict import verdict
 from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM
@@ -273,18 +273,39 @@ def test_the_mirror_image_of_the_response() -> None:
 
 
 def test_a_third_of_the_last_move_is_left() -> None:
-    assert all(b == 2 * a for a, b in pairwise(DEPTHS))
     f = torch.tensor([nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] for L in (32, 64, 128)])
     first, second = extrapolated(f[0], f[1]), extrapolated(f[1], f[2])
     left = nfd.kernel(np.ones((1, 2)), kind="ntk")[0, 0] - second
     assert math.isclose(float((second - first) / left), 3, rel_tol=0.05)
 
 
-def test_the_growth_of_changes_is_an_exponent_in_depth() -> None:
+def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[int], Ensemble]:
+    """Sixteen networks of every depth whose losses have this mean; their noise is shared between depths."""
+    scatter = noise * torch.randn(16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), None, None)
+
+
+@pytest.mark.parametrize(
+    ("means", "noise", "converged", "growth", "note"),
+    [
+        (lambda L: 2 + 1 / L, 1e-6, True, -1.0, ""),
+        (lambda L: 2 + L**0.5, 1e-6, False, 0.5, "No limit in depth was found.*8, 16, 32.*L\\^0.50"),
+        (lambda L: 2 + 1 / L, 1.0, False, None, "Noise hides|still changed"),
+        (lambda L: 2 + L**-0.5, 1e-6, False, -0.5, "still changed"),
+    ],
+    ids=["a limit", "growth", "noise", "slow"],
+)
+def test_a_limit_in_depth_is_found_where_there_is_one(
+    means: Any, noise: float, converged: bool, growth: float | None, note: str
+) -> None:
     """Changes that halve with every doubling of the depth go as L^-1; ones that grow by sqrt(2) as L^(1/2)."""
-    for power in (-1.0, 0.5):
-        assert _growth([Magnitude(2 ** (power * k), 0.0) for k in range(4)]) == pytest.approx(power)
-    assert _growth([Magnitude(1.0, 0.0)]) is None
+    found = to_infinity(ensembles(means, noise), [8 * 2**k for k in range(7)], 1e-3)
+    assert found.converged == converged
+    assert growth is None or found.growth == pytest.approx(growth, abs=0.01)
+    assert re.search(note, found.note)
+    assert converged == (not found.note)
+    if converged:
+        assert float(found.of(lambda L: ensembles(means)(L).losses.mean())) == pytest.approx(2, abs=1e-3)
 
 
 def test_constants_of_the_first_step_of_two_layer_blocks() -> None:

@@ -92,38 +92,17 @@ def test_rules_that_normalise_warn_of_a_resolution_and_linear_ones_do_not() -> N
         nfd.SGD(layer.parameters(), lr=0.1)
 
 
-def predicted(**settings: Any) -> nfd.LossPrediction:
-    given: dict[str, Any] = {"make_model": Branches, "base_width": 16, "base_depth": 2, "depth": 2, "width": 64}
-    answer = nfd.predict(**given | settings)
-    assert isinstance(answer, nfd.LossPrediction)
-    return answer
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", [{"weights": "structured"}, {"weights": "structured", "resolution": "auto"}])
-def test_a_prediction_by_structured_weights_agrees_with_dense_ones_beside_an_offset(choice: dict[str, str]) -> None:
-    of_muon: dict[str, Any] = {"batches": [offset_batch()] * 48, "optimizer": "muon", "lr": 0.1, "adamw_lr": 1e-3}
-    dense, structured = (predicted(**of_muon, replicates=8, **own) for own in ({"weights": "dense"}, choice))
+def test_a_prediction_by_structured_weights_agrees_with_dense_ones_beside_an_offset() -> None:
+    family = nfd.Family(Branches, base=(16, 2), rule="complete-p", optimizer="muon")
+    task = nfd.Task([offset_batch()] * 48, adamw_lr=1e-3)
+    dense, structured = (
+        nfd.predict(family, task, 0.1, depth=2, width=64, weights=weights)  # type: ignore[arg-type]
+        for weights in ("dense", "structured")
+    )
     apart = (structured.loss - dense.loss).abs()
     assert bool((apart < structured.loss_high - structured.loss_low + dense.loss_high - dense.loss_low).all())
     assert float(apart[-1]) < 0.3 * float(dense.loss[0] - dense.loss[-1])
-    assert structured.resolution == 0
-
-
-def test_a_prediction_takes_no_resolution_where_the_optimizer_normalises() -> None:
-    with pytest.raises(ValueError, match=r"resolution .*'sgd'.* got 0\.1 for 'muon'"):
-        predicted(batches=[offset_batch()], optimizer="muon", resolution=0.1)
-
-
-def test_a_prediction_measures_what_a_resolution_left_out() -> None:
-    """What is learned has a 60th of the inputs' length. A comparison with half of the resolution shows 2e-5 alone."""
-    p = predicted(batches=[offset_batch(60.0)] * 60, optimizer="sgd", lr=0.3, resolution=0.1, replicates=2)
-    assert p.resolution == 0.1
-    assert float(p.loss_resolution_bias[-1]) > 1e-4
-    assert float(p.loss_high[-1] - p.loss_low[-1]) > 2 * float(p.loss_resolution_bias[-1])
-    exact = predicted(batches=[offset_batch(60.0)] * 2, optimizer="sgd", lr=0.3, resolution=0, replicates=2)
-    assert exact.resolution == 0
-    assert not exact.loss_resolution_bias.any()
 
 
 def twice(module: nn.Module, given: Any, made: Tensor) -> Tensor:
@@ -209,14 +188,12 @@ class Reading(Branches):
 
 
 @pytest.mark.parametrize(("model", "reason"), [(Hooked, "forward hook twice"), (Reading, "not stored")])
-def test_a_prediction_stores_the_weights_of_models_that_need_them(model: type[nn.Module], reason: str) -> None:
-    batch: dict[str, Any] = {"batches": [offset_batch()] * 2, "make_model": model, "optimizer": "sgd", "replicates": 2}
-    assert predicted(**batch, weights="dense").weights == "dense"
-    chosen = predicted(**batch)
-    assert chosen.weights == "dense"
-    assert reason in chosen.note
-    with pytest.raises(ValueError, match=reason):
-        predicted(**batch, weights="structured")
+def test_models_that_need_their_weights_are_predicted_by_dense_ones_alone(model: type[nn.Module], reason: str) -> None:
+    family = nfd.Family(model, base=(16, 2), optimizer="sgd")
+    settings: dict[str, Any] = {"depth": 2, "width": 32, "replicates": 2}
+    assert nfd.predict(family, [offset_batch()] * 2, 0.1, **settings, weights="dense").weights == "dense"
+    with pytest.raises((ValueError, RuntimeError), match=reason):
+        nfd.predict(family, [offset_batch()] * 2, 0.1, **settings)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def predict(
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
     wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
     wide, narrow = _widths(family, width)
-    family.check_sizes([narrow, wide], [family.base[1]])
+    family.check_sizes([family.base[0], 2 * family.base[0]], [family.base[1]])  # wide ones may not fit into memory
     depths = _depths(family)
     if depth == math.inf:
         family = family.along_one_path(depths[1])

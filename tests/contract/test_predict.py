@@ -1,0 +1,367 @@
+"""``nfd.predict``: its limits are the known ones, its intervals hold them, and what has no limit is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from tests.contract.common import ResidualMLP, batches
+from torch import Tensor, nn
+
+import nfd
+
+REFERENCE = json.loads((Path(__file__).parents[1] / "reference.json").read_text())
+
+
+def parity(first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Digits as data/8 - 1, +1 for even ones and -1 for odd ones."""
+    raw = load_digits()
+    x, y = raw.data[first:last] / 8 - 1, np.where(raw.target[first:last] % 2 == 0, 1.0, -1.0)
+    return torch.from_numpy(x).float(), torch.from_numpy(y).float()
+
+
+def one_by_one(x: Tensor, y: Tensor) -> nfd.Task:
+    """Samples as batches of one, under the squared error."""
+    return nfd.Task([(a[None], b[None, None]) for a, b in zip(x, y, strict=True)], loss="mse")
+
+
+# ---- limits that are known -------------------------------------------------------------------------------------------
+
+
+def case(of: dict[str, Any]) -> Any:
+    """A trajectory of ``reference.json``; each activation and feedback is in one of the two that are quick to ask."""
+    quick = (of["name"], of["activation"], of["feedback"]) in (("A", "relu", "shared"), ("A", "tanh", "independent"))
+    return pytest.param(of, id="-".join(map(str, of.values()))[:30], marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("of", [case(of) for of in REFERENCE])
+def test_outputs_are_those_of_networks_that_were_trained_by_other_code(of: dict[str, Any]) -> None:
+    x, y = parity(*of["rows"])
+    family = nfd.resnets(x.shape[1], 1, horizon=of["horizon"], activation=of["activation"], feedback=of["feedback"])
+    p = nfd.predict(family, one_by_one(x, y), of["eta_c"], depth=of["depth"], width=2048, replicates=4, outputs=True)
+    assert p.outputs is not None
+    assert p.outputs_stderr is not None
+    error = torch.tensor(of["stderr"]).hypot(p.outputs_stderr[:, 0, 0])
+    apart = (p.outputs[:, 0, 0] - torch.tensor(of["mean"])).abs() / error
+    assert float(apart.max()) < 4.5
+    assert float((p.outputs[:, 0, 0].abs() / error).max()) > 9  # outputs of zero would be seen
+
+
+def test_independent_feedback_has_the_limit_of_the_particles_and_shared_feedback_another() -> None:
+    """Definition 1, solved by particles."""
+    x, y = parity(0, 10)
+    shape: dict[str, Any] = {"horizon": 2.0, "activation": "tanh"}
+    solved = nfd.solve_nfd(x.double(), y.double(), grid=4, eta_c=0.5, particles=8192, replicates=8, **shape)
+
+    def apart(feedback: str) -> float:
+        family = nfd.resnets(x.shape[1], 1, feedback=feedback, **shape)
+        p = nfd.predict(family, one_by_one(x, y), 0.5, depth=4, width=4096, outputs=True)
+        assert p.outputs is not None
+        assert p.outputs_stderr is not None
+        gap = (p.outputs[:, 0, 0] - solved.outputs).abs()
+        return float((gap / p.outputs_stderr[:, 0, 0].hypot(solved.outputs_stderr))[1:].max())
+
+    assert apart("independent") < 4.5
+    assert apart("shared") > 9
+
+
+@pytest.mark.parametrize(
+    ("feedback", "depth"),
+    [
+        ("shared", 4),
+        ("independent", 4),
+        ("shared", math.inf),
+        pytest.param("independent", math.inf, marks=pytest.mark.slow),
+    ],
+)
+def test_the_first_step_is_governed_by_the_kernel(feedback: str, depth: float) -> None:
+    """A small step from outputs of zero to a target of one moves them by the rate times the kernel."""
+    x, rate = torch.ones(1, 6), 1e-3
+    task = nfd.Task([(x, torch.ones(1, 1))] * 2, loss="mse")
+    p = nfd.predict(nfd.resnets(6, 1, feedback=feedback), task, rate, depth=depth, width=1024, rtol=0.05, outputs=True)
+    assert p.outputs is not None
+    assert p.converged
+    assert p.extrapolated == (depth == math.inf)
+    moved = float((p.outputs[1] - p.outputs[0]).squeeze()) / rate
+    kinds = ("ntk", "independent-feedback") if feedback == "shared" else ("independent-feedback", "ntk")
+    own, other = (float(nfd.kernel(x.double(), kind=kind, depth=depth)) for kind in kinds)
+    assert moved == pytest.approx(own, rel=0.05)
+    assert abs(moved - other) > 0.15 * other
+
+
+def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> None:
+    """Untrained linear networks: orthogonal inputs have independent outputs f of mean zero and variance ``c / n``,
+    and targets of zero the loss ``f**2 / 2``: all of it is a bias of width, and the limit is zero."""
+    d = 16
+    task = nfd.Task([(row[None], torch.zeros(1, 1)) for row in math.sqrt(d) * torch.eye(d)], loss="mse")
+    family, held, raw, count = nfd.resnets(d, 1, activation="identity"), 0, 0, 0
+    for width in range(32, 112, 16):
+        p = nfd.predict(family, task, 0.0, depth=1, width=width, replicates=48, weights="dense")
+        half = (p.loss_high - p.loss_low) / 2
+        held += int(((p.loss_low <= 0) & (p.loss_high >= 0)).sum())
+        raw += int(((p.loss + p.loss_bias).abs() <= half).sum())
+        count += len(p.loss)
+        assert bool((p.loss_bias > 0).any())
+    assert held / count > 0.87  # 0.95 within three standard errors of such a count
+    assert raw / count < 0.5
+
+
+@pytest.mark.slow
+def test_a_depth_that_is_extrapolated_is_that_of_a_deep_network() -> None:
+    task = batches(3, size=8)
+    p, deep = (
+        nfd.predict(nfd.resnets(64, 10), task, 0.1, depth=depth, width=128, rtol=0.3) for depth in (math.inf, 64)
+    )
+    assert p.depths[:3] == (8, 16, 32)
+    assert (p.extrapolated, deep.extrapolated, p.converged) == (True, False, True)
+    error = p.loss_stderr.hypot(deep.loss_stderr)
+    assert float(((p.loss - deep.loss) / error).abs().max()) < 4
+    assert bool((p.loss_depth_error > 0).all())
+    assert not deep.loss_depth_error.any()
+
+
+def test_a_rule_that_boosts_inner_layers_has_no_limit_in_depth_and_a_prediction_at_a_depth_has() -> None:
+    family = nfd.resnets(64, 10, block="two-layer", rule="depth-mup-inner")
+    with pytest.raises(ValueError, match=r"depth-mup-inner.*no limit of large depth"):
+        nfd.predict(family, batches(1), 0.1)
+    assert nfd.predict(family, batches(1, size=4), 0.1, depth=2, width=16, replicates=2).converged
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+FAMILY = nfd.Family(ResidualMLP, base=(16, 2), rule="complete-p", optimizer="sgd")
+TASK = nfd.Task(batches(4, size=8), eval_batches=batches(1, size=32, seed=1))
+
+
+def predicted(family: nfd.Family = FAMILY, task: Any = TASK, lr: float = 0.1, **settings: Any) -> Any:
+    return nfd.predict(family, task, lr, **{"depth": 2, "width": 64, "replicates": 4} | settings)
+
+
+def test_all_kinds_of_weights_have_one_limit() -> None:
+    dense, *others = (predicted(weights=weights, replicates=8) for weights in ("dense", "structured", "deferred"))
+    assert predicted(width=32, replicates=2).weights == "structured"  # under SGD, where nobody chose
+    for p in others:
+        apart = (p.loss - dense.loss).abs() / p.loss_stderr.hypot(dense.loss_stderr)
+        assert float(apart.max()) < 4
+    other_rate = predicted(weights="dense", replicates=8, lr=0.3)
+    assert float(((other_rate.loss - dense.loss).abs() / dense.loss_stderr).max()) > 6
+
+
+def test_optimizers_that_act_on_every_entry_are_predicted_by_stored_weights() -> None:
+    adam = FAMILY.under(optimizer="adam")
+    assert predicted(adam, lr=1e-3, width=32, replicates=2).weights == "dense"
+    with pytest.raises(ValueError, match=r"'adam' acts on every entry.*weights='dense'"):
+        predicted(adam, lr=1e-3, weights="structured")
+
+
+def offset_task(steps: int, offset: float = 20.0) -> nfd.Task:
+    """What tells twelve samples apart has so small a share of their length."""
+    x = (offset + torch.randn(12, 64, generator=torch.Generator().manual_seed(0))) / offset
+    return nfd.Task([(x, torch.arange(12) % 3)] * steps)
+
+
+class Bare(nn.Module):
+    """Residual blocks without norms, so that an offset of the inputs reaches every matrix."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(64, width, bias=False), nn.Linear(width, 3, bias=False)
+        self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for block in self.blocks:
+            h = h + block(torch.relu(h))
+        out: Tensor = self.head(h)
+        return out
+
+
+def test_what_a_resolution_leaves_out_is_measured_against_exact_networks() -> None:
+    """Under SGD structured layers leave short directions out; under Muon, and where weights are stored, nothing."""
+    bare = nfd.Family(Bare, base=(16, 2), rule="complete-p", optimizer="sgd")
+    p = predicted(bare, offset_task(40), lr=0.1)
+    exact = predicted(bare, offset_task(40), lr=0.1, weights="dense")
+    bias = float(p.loss_resolution_bias[-1])
+    assert bias > 1e-3
+    assert bool(p.loss_resolution_bias_stderr[-1] > 0)
+    assert float(p.loss_high[-1] - p.loss_low[-1]) >= 2 * abs(bias)
+    assert float(p.loss_low[-1]) < float(exact.loss[-1]) < float(p.loss_high[-1])
+    assert "resolution" in str(p)
+    muon = predicted(bare.under(optimizer="muon"), offset_task(3), lr=0.02)
+    assert muon.weights == "structured"
+    for other in (exact, muon):
+        assert not other.loss_resolution_bias.any()
+        assert "resolution" not in str(other)
+
+
+# ---- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def test_replicates_are_doubled_until_the_error_is_met() -> None:
+    loose, tight = (predicted(width=32, replicates=2, rtol=rtol, weights="dense") for rtol in (0.5, 0.005))
+    assert loose.replicates == 2
+    assert tight.replicates in (8, 16, 32, 64, 128)
+    assert float(tight.loss_sampling_error.norm() / tight.loss.norm()) < 0.006
+    assert len(tight.loss_replicates) == tight.replicates
+
+
+def test_a_step_without_a_rate_leaves_the_evaluation_where_it_began() -> None:
+    x, y = TASK.batches[0]
+    p = predicted(task=nfd.Task([(x, y)] * 2, eval_batches=[(x, y)]), lr=0.0, outputs=True, weights="dense")
+    assert p.eval_loss == pytest.approx(float(p.loss[0]), rel=1e-4)
+    assert p.loss[1] == pytest.approx(float(p.loss[0]), rel=1e-6)
+    assert p.outputs.shape == (2, 8, 10)
+    assert p.outputs_stderr.shape == (2, 8, 10)
+    plain = predicted(task=[(x, y)], width=32)
+    assert (plain.outputs, plain.eval_loss, plain.eval_interval) == (None, None, None)
+
+
+def test_a_prediction_prints_and_lists_its_losses() -> None:
+    p = predicted(width=32)
+    assert [row["step"] for row in p.table] == [0, 1, 2, 3]
+    assert [row["value"] for row in p.table] == p.loss.tolist()
+    assert torch.allclose(p.loss_replicates.mean(0), p.loss)
+    assert bool(((p.loss_low < p.loss) & (p.loss < p.loss_high)).all())
+    for text in (f"{p.loss[-1]:.3f}"[:4], "4 networks of width 32", "width 16", "evaluation", "depth 2"):
+        assert text in str(p), text
+    kept = pickle.loads(pickle.dumps(p))
+    assert torch.equal(kept.loss, p.loss)
+    assert str(kept) == str(p)
+
+
+LOSSES = {  # of 0.2.0, whose definition of a loss of one's own model this is
+    "value": [1.1216601481040318, 1.0093056211868916, 0.9411273449659348, 0.8805060734351476],
+    "bias": [0.0006494919459025065, -0.004470954338709365, -0.005501508712768555, -0.004447785516579946],
+}
+
+
+class UpDown(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
+
+
+class Residual(Bare):
+    def __init__(self, width: int, depth: int) -> None:
+        nn.Module.__init__(self)
+        self.embed, self.blocks = nn.Linear(5, width), nn.Sequential(*[UpDown(width) for _ in range(depth)])
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.blocks(self.embed(x)))
+        return out
+
+
+def test_losses_are_those_of_the_last_version() -> None:
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    family = nfd.Family(Residual, base=(16, 2), rule="complete-p", optimizer="sgd")
+    p = predicted(family, [(x, torch.arange(8) % 3)] * 4, lr=0.3, replicates=8, weights="dense")
+    assert [row["value"] for row in p.table] == pytest.approx(LOSSES["value"], rel=1e-5)
+    assert [row["bias"] for row in p.table] == pytest.approx(LOSSES["bias"], abs=1e-5)
+
+
+def test_a_run_that_diverges_is_a_result_without_numbers() -> None:
+    p = predicted(lr=1e6, width=32, replicates=2)
+    assert not p.converged
+    assert "diverged at step" in p.note
+    assert "Lower lr" in p.note
+    assert math.isfinite(float(p.loss[0]))
+    assert math.isnan(float(p.loss[-1]))
+    assert math.isnan(p.table[-1]["low"])
+    assert p.eval_loss is not None
+    assert math.isnan(p.eval_loss)
+    assert "diverged" in str(p)
+
+
+class Counted(Residual):
+    """It counts the passes of every width, and may be stopped at one."""
+
+    passes: ClassVar[Counter[int]] = Counter()
+    stop_at: ClassVar[int] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        width = self.embed.out_features
+        Counted.passes[width] += 1
+        if width == Counted.stop_at:
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+def test_a_stopped_prediction_goes_on_and_what_a_sweep_holds_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    task = [(x, torch.arange(8) % 3)] * 40
+
+    def asked(**settings: Any) -> tuple[Any, int, int]:
+        """The prediction, and how many passes wide and narrow networks made for it."""
+        Counted.passes.clear()
+        family = nfd.Family(Counted, base=(16, 2), rule="complete-p", optimizer="sgd")
+        p = predicted(family, task, width=128, weights="dense", **settings)
+        return p, Counted.passes[128], Counted.passes[32]
+
+    here, wide, narrow = asked()
+    assert min(wide, narrow) >= 40
+    monkeypatch.setattr(Counted, "stop_at", 32)
+    with pytest.raises(KeyboardInterrupt), nfd.Sweep(tmp_path) as sweep:
+        asked(sweep=sweep)
+    monkeypatch.setattr(Counted, "stop_at", 0)
+    with nfd.Sweep(tmp_path) as sweep:
+        resumed, *made = asked(sweep=sweep)
+        assert made[0] < 40 <= made[1]
+        again, *none = asked(sweep=sweep)
+        assert max(none) < 40
+        more, *added = asked(sweep=sweep, replicates=6)
+        assert min(added) >= 40
+    for p in (resumed, again):
+        assert torch.equal(p.loss, here.loss)
+    assert torch.allclose(more.loss_replicates.mean(0), more.loss)
+    assert not torch.equal(more.loss, here.loss)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": FAMILY.under(rule="mup"), "depth": math.inf}, "'mup' has no limit of large depth.*'depth-mup'"),
+        ({"family": FAMILY.under(rule="standard")}, "'standard' has no limit of large width"),
+        ({"width": 16}, "width must be above that of the base, 16.*got 16"),
+        ({"width": 2**20, "weights": "dense"}, r"width 1,048,576 and depth 2 with dense weights needs .* GiB"),
+        ({"depth": 0}, "depth must be at least 1"),
+        ({"depth": 2.5}, "depth must be a whole number"),
+        ({"replicates": 1}, "replicates must be at least 2"),
+        ({"rtol": 0.0}, "rtol must be greater than 0"),
+        ({"lr": math.nan}, "lr must be finite"),
+        ({"weights": "sparse"}, "weights must be one of"),
+        ({"outputs": "yes"}, "outputs must be True or False"),
+        ({"task": []}, "batches"),
+        ({"family": 3}, "family must be"),
+    ],
+)
+def test_what_has_no_limit_or_no_meaning_is_refused_before_training(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        predicted(**settings)
+
+
+class Constant(Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0 * super().forward(x)
+
+
+def test_networks_that_are_the_same_from_every_seed_are_refused() -> None:
+    with pytest.raises(ValueError, match="the same losses from every seed"):
+        predicted(nfd.Family(Constant, base=(16, 2), optimizer="sgd"), [(torch.ones(4, 5), torch.arange(4) % 3)])
