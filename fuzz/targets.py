@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from nfd.data.cifar10 import CLASSES, FOLDER, TEST, TRAIN, cifar10
+from nfd.paper.data.cifar10 import CLASSES, FOLDER, TEST, TRAIN, cifar10
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
-from nfd.paper.runs import RunConfig, grid, looks
+from nfd.paper.runs import RunConfig, grid
 from nfd.store.rows import Record
 
 SEEDS = [0, 1, 2, 3]
@@ -25,6 +26,11 @@ Ended = Callable[[RunConfig], int | None]  # the step at which a run diverges
 def noise(config: RunConfig) -> float:
     """Small, of mean zero over the seeds, and the same for every size."""
     return (0.01, -0.01, 0.005, -0.005)[config.seed % 4]
+
+
+def looks(config: RunConfig) -> list[int]:
+    """The updates after which a network is looked at: none, every so many, all."""
+    return sorted({*range(0, config.steps, config.every or config.steps), config.steps})
 
 
 def never(config: RunConfig) -> None:
@@ -45,7 +51,7 @@ def made(answer: Callable[[RunConfig], Answer], ended: Ended = never, **axes: An
             metrics |= {"train_loss": math.inf, "test_loss": math.inf, "highest_loss": math.inf, "test_accuracy": 0.0}
             curves = {name: _cut(name, values, config, at) for name, values in curves.items()}
         status = "done" if at is None else "diverged"
-        found.append(Record(f"run {k}", "group", status, config.model_dump(), metrics, curves))
+        found.append(Record(f"run {k}", "group", status, asdict(config), metrics, curves))
     return Runs(found)
 
 

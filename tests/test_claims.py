@@ -187,7 +187,7 @@ def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
     write_figure(config, FIGURES["5"], [], "digits", tmp_path, ["eq7-inner"])
     page = (tmp_path / "figure-5.html").read_text()
     assert ("nothing of what the paper says" in page) == bool(config.warnings) == (size == "smoke")
-    assert "nfd claims --only fig5" in page
+    assert "nfd paper claims --only fig5" in page
     result = Result(".", {"command": "nfd figure", "config": config.model_dump()})
     assert bool(warning_sections(result)) == (size == "smoke")
     assert not warning_sections(Result(".", {"command": "nfd figure", "config": None}))
@@ -213,7 +213,7 @@ def test_statements_are_many_short_and_different() -> None:
 @pytest.mark.long
 def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp_path: Path) -> None:
     arguments = ["--size", "smoke", "--store", str(figures), "--out", str(tmp_path), "--executor", "inline"]
-    assert main(["claims", *arguments]) == 0
+    assert main(["paper", "claims", *arguments]) == 0
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
     keys = {
@@ -239,7 +239,7 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
             assert row["low"] <= row["value"] <= row["high"]
     page, text = (tmp_path / "report.html").read_text(), (tmp_path / "claims.md").read_text()
     assert all(claim.id in page and claim.id in text for claim in CLAIMS)
-    assert main(["claims", *arguments, "--only", CLAIMS[0].id]) == 0
+    assert main(["paper", "claims", *arguments, "--only", CLAIMS[0].id]) == 0
     assert [row["id"] for row in json.loads((tmp_path / "result.json").read_text())["rows"]] == [c.id for c in CLAIMS]
 
 
@@ -306,8 +306,8 @@ def test_results_of_two_settings_do_not_share_a_directory(kept: str, change: dic
 def test_a_command_refuses_to_mix_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "claims.md").touch()
     (tmp_path / "config.toml").write_text(FigureConfig(seed=3).toml())
-    assert main(["claims", "--only", CLAIMS[0].id, "--out", str(tmp_path)]) == 2
+    assert main(["paper", "claims", "--only", CLAIMS[0].id, "--out", str(tmp_path)]) == 2
     assert "Give another --out" in capsys.readouterr().err
     (tmp_path / "figure-5.html").touch()
-    assert main(["figure", "1", "--out", str(tmp_path)]) == 2
+    assert main(["paper", "figure", "1", "--out", str(tmp_path)]) == 2
     assert "seed 3, and this is digits at size cpu, seed 0" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.handmade import HORIZONS, Answer, Ended, falling, figure_1, made, never, noise, normal
+from tests.handmade import HORIZONS, Answer, Ended, falling, figure_1, looks, made, never, noise, normal
 
 from nfd.data.dataset import Dataset
 from nfd.data.digits import digits
@@ -20,7 +20,7 @@ from nfd.paper.claims import blocks, convergence, independence, shape, spectra
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
-from nfd.paper.runs import RunConfig, looks
+from nfd.paper.runs import RunConfig
 
 CLAIMS = {claim.id: claim for module in (shape, convergence, independence, blocks, spectra) for claim in module.CLAIMS}
 PROGRESS = math.log(10) - 1.0  # of networks whose loss is 1

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.handmade import (
     figure_4,
     figure_5,
     figure_6,
+    looks,
     made,
     outputs,
 )
@@ -37,7 +38,7 @@ from nfd.paper.figures.making import dataset_for, findings, trained
 from nfd.paper.figures.panels import curve_rows, epoch_losses, line, mean_of, point_rows, slope
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
-from nfd.paper.runs import RunConfig, looks
+from nfd.paper.runs import RunConfig
 from nfd.questions.finding import Finding, slope_row
 from nfd.runs.sweep import Sweep
 from nfd.store.rows import Record
@@ -55,7 +56,7 @@ def planned(size: Preset) -> dict[str, dict[str, Runs]]:
     """Every figure's runs, by figure and part, as if they had run."""
 
     def run(config: RunConfig) -> Record:
-        return Record("run", "group", "done", config.model_dump(), {})
+        return Record("run", "group", "done", asdict(config), {})
 
     return {
         number: {name: Runs([run(c) for c in configs]) for name, configs in figure.grids(size, {}, digits()).items()}

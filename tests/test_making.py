@@ -59,36 +59,7 @@ def test_applying_a_plan_is_initialising_and_inserting() -> None:
     assert plan.param_groups(model, lr=0.1)
 
 
-def test_a_multiplier_inside_of_an_attention_is_refused() -> None:
-    transformers = pytest.importorskip("transformers")
-
-    def gpt2(width: int, depth: int) -> nn.Module:
-        config = transformers.GPT2Config(
-            n_embd=width, n_layer=depth, n_head=2, n_positions=8, vocab_size=11, bos_token_id=0, eos_token_id=0
-        )
-        return transformers.GPT2LMHeadModel(config)  # type: ignore[no-any-return]
-
-    model = gpt2(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=gpt2, base_width=16, base_depth=2)
-    with pytest.raises(ValueError, match="makes queries, keys and values together"):
-        plan.apply_(model)
-
-
 # ---- make_optimizer ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
-)
-def test_an_optimizer_is_that_of_the_groups(name: str, kind: Any) -> None:
-    model, plan = planned(name)
-    decay = 0.0 if name == "adam" else 0.1
-    options: dict[str, Any] = {"momentum": 0.5} if name == "sgd" else {"betas": (0.8, 0.9)}
-    twin = copy.deepcopy(model)
-    ready = plan.make_optimizer(model, lr=0.01, weight_decay=decay, **options)
-    by_hand = kind(plan.param_groups(twin, lr=0.01, weight_decay=decay), **options)
-    assert isinstance(ready, kind)
-    assert steps(model, ready, 4) == steps(twin, by_hand, 4)
 
 
 def test_options_of_another_optimizer_are_refused() -> None:
@@ -97,7 +68,7 @@ def test_options_of_another_optimizer_are_refused() -> None:
         plan.make_optimizer(model, lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match="adamw_lr is for tensors that Muon leaves"):
         plan.make_optimizer(model, lr=0.1, adamw_lr=0.1)
-    with pytest.raises(ValueError, match="optimizer='lion' is not built here; pass make="):
+    with pytest.raises(ValueError, match=r"optimizer='lion' is not built here.*make= of plan.make_optimizer"):
         planned("lion")[1].make_optimizer(model, lr=0.1)
     with pytest.raises(TypeError, match="make must be a function"):
         plan.make_optimizer(model, lr=0.1, make=3)  # type: ignore[arg-type]
@@ -203,18 +174,3 @@ def test_schedulers_and_closures_reach_both() -> None:
     assert ready.step(closure) == 0.5
     assert len(calls) == 1
     assert all(torch.equal(p, weights[name]) for name, p in model.state_dict().items())  # both rates are zero now
-
-
-def test_a_copy_has_a_state_of_its_own_and_groups_cannot_join() -> None:
-    model, ready, _ = muon()
-    steps(model, ready, 1)
-    copied, twin = copy.deepcopy((model, ready))
-    assert steps(copied, twin, 2) == steps(model, ready, 2)
-    with pytest.raises(RuntimeError, match="cannot join a combined optimizer"):
-        ready.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-
-
-def test_a_check_trains_by_muon() -> None:
-    check = nfd.check(Residual, [16, 32], [2], [(VECTORS, LABELS)] * 3, rule="mup", optimizer="muon", seeds=2)
-    assert check.optimizer == "muon"
-    assert all(run["loss"] == run["loss"] for run in check.runs)

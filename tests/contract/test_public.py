@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import nfd
 
 ALLOWED = {"nfd", "nfd.integrations"}
 
@@ -28,3 +32,11 @@ def test_contract_tests_import_public_names_alone(path: Path) -> None:
 
 def test_an_inner_module_would_be_noticed() -> None:
     assert imported("from nfd.core.errors import InputError\nimport nfd") == {"nfd.core.errors", "nfd"}
+
+
+def test_names_are_loaded_when_they_are_used() -> None:
+    code = "import nfd, sys; assert not {'torch', 'scipy', 'altair', 'pydantic'} & {*sys.modules}; dir(nfd); nfd.plan"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' in sys.modules"], check=True)
+    assert all(hasattr(nfd, name) for name in nfd.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        nfd.no_such_name  # noqa: B018

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -59,28 +59,6 @@ class Dataset:
     official: bool | None = None
     notes: tuple[str, ...] = ()
     split_by: int | None = None
-
-    def part(self, train: int | None, validation: int | None, seed: int) -> Dataset:
-        """The same with fewer of its training images, and with others of them in place of the test part.
-
-        ``seed`` draws both. With ``train`` the training images do not depend on ``validation``; without it they are all
-        that ``validation`` leaves.
-
-        Raises:
-            ValueError: where there are fewer training images than are asked for.
-        """
-        if train is None and validation is None:
-            return self
-        held_out = validation or 0
-        kept = len(self.train) - held_out if train is None else train
-        if kept < 1 or kept + held_out > len(self.train):
-            raise InputError(
-                f"train and validation share the {len(self.train)} training images of {self.name}; got train={train} "
-                f"and validation={validation}. Lower one."
-            )
-        order = torch.randperm(len(self.train), generator=generator(seed, "part"))
-        test = self.train[order[len(order) - held_out :]] if held_out else self.test
-        return replace(self, train=self.train[order[:kept]], test=test)
 
     @property
     def title(self) -> str:
