@@ -1,8 +1,8 @@
 """Named random streams from one seed.
 
 Every random number in the project comes from ``generator(seed, name, ...)``: the same seed and names give the
-same numbers, different names give independent ones, and no stream moves another. The names in use are listed
-in ``docs/equations.md``. The seed is the caller's; ``ambient_seed`` alone draws one from PyTorch's own generator.
+same numbers, different names give independent ones, and no stream moves another. The seed is the caller's;
+``ambient_seed`` alone draws one from PyTorch's own generator.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Prediction:
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard error of the wide
             networks, and the change of the losses at the last doubling of the depth.
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their mean is ``loss``.
-            Subtract those of two predictions with the same seed, sizes and replicates to get an interval for the
+            Subtract those of two predictions with the same sizes and replicates to get an interval for the
             difference (docs/two-limits.md). Their spread does not include the errors of depth and resolution.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their standard errors, where
             they were asked for; else None.

@@ -56,11 +56,7 @@ def check(
     Small networks of every width and depth are trained for a few steps. Meters of their updates are then fitted by a
     power of the width and of the depth. A meter is ``STABLE`` if its exponent is near 0. It ``GROWS`` if larger
     networks need a lower rate, and ``COLLAPSES`` if a part of them stops learning. Every verdict comes with a 95 %
-    interval, the size of the change, a cause and a remedy. Over sizes that span a factor of 8 and with three seeds, few
-    checks of sound models find a fault, and few of broken ones find none (docs/verdicts.md).
-
-    Of several stacks of blocks, such as an encoder and a decoder, each is measured and judged by itself. Only
-    ``function_update``, ``function_update_inner``, ``loss`` and ``alignment`` are of the whole network.
+    interval, a cause and a remedy. Take sizes over a factor of 8 (docs/verdicts.md).
 
     Example::
 
@@ -69,17 +65,19 @@ def check(
         if not check.ok:
             print(check.failures)
 
-    Meters are read on the inputs of the first batch, after the last step, or with ``at`` after each of these steps:
+    Meters are read on the first batch, after the last step, or with ``at`` after each of these steps:
 
     - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
     - ``gradient``: the RMS of dLoss/dh before the first block over that behind the last, before training;
     - ``loss``: of the last batch, before its update.
 
+    Each of several stacks of blocks, such as encoder and decoder, is judged by itself.
+
     Args:
-        family: ``make_model(width, depth)``, or an ``nfd.Family``. A plain function has the smallest network as base.
+        family: ``make_model(width, depth)``, whose base is the smallest network, or an ``nfd.Family``.
         task: batches, one per step, or an ``nfd.Task``.
-        widths, depths: of the networks; every pair is trained. Give one value for an axis that you do not check.
-        lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
+        widths, depths: every pair is trained. One value leaves an axis out.
+        lr: rate of the base; by default 0.1 for SGD, 0.001 for others.
         rule, optimizer: in place of those of the family; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.

@@ -280,6 +280,19 @@ def fit_scaling_law(
     ``floor + a / N^alpha + c / D^beta`` (``nfd.questions.power_law``). As a test, a second fit without the largest size
     predicts its loss. Small sizes are left out until the law holds; one by least squares must predict the largest, too.
 
+    Example::
+
+        from random import Random
+
+        noise = Random(0)
+        rows = [
+            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
+            for n in (64, 128, 256)
+            for L in (4, 8, 16)
+            for seed in (0, 1)
+        ]
+        print(nfd.fit_scaling_law(rows).floor)
+
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
@@ -295,19 +308,6 @@ def fit_scaling_law(
     Raises:
         ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if nothing varies, or there are
             too few sizes for a law.
-
-    Example::
-
-        from random import Random
-
-        noise = Random(0)
-        rows = [
-            {"width": n, "depth": L, "seed": seed, "loss": 1 + 4 / n + 1 / L + noise.gauss(0, 0.01)}
-            for n in (64, 128, 256)
-            for L in (4, 8, 16)
-            for seed in (0, 1)
-        ]
-        print(nfd.fit_scaling_law(rows).floor)
     """
     log = read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
     variables = _variables(log)

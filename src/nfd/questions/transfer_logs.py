@@ -44,6 +44,16 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     The regret needs runs of the largest network at both best rates (or within a quarter of a doubling), from two seeds
     or more that were not trained at the other rates, as in the runs of ``nfd.transfer``.
 
+    Example::
+
+        rows = [
+            {"width": n, "lr": 2.0**k, "seed": seed, "loss": 2 + 0.1 * (k + 9 + seed / 9) ** 2}
+            for n in (64, 128)
+            for seed in (0, 1)
+            for k in range(-12, -6)
+        ]
+        print(nfd.fit_transfer(rows).best("logged", 128, 1))
+
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of one, of which the
             last counts. A loss that is not a number diverged.
@@ -61,16 +71,6 @@ def fit_transfer(rows: Any, *, columns: Mapping[str, str | None] | None = None, 
     Raises:
         ValueError, TypeError, OSError: naming the columns, if the rows cannot be read; if runs of one size, rate and
             seed differ in another column.
-
-    Example::
-
-        rows = [
-            {"width": n, "lr": 2.0**k, "seed": seed, "loss": 2 + 0.1 * (k + 9 + seed / 9) ** 2}
-            for n in (64, 128)
-            for seed in (0, 1)
-            for k in range(-12, -6)
-        ]
-        print(nfd.fit_transfer(rows).best("logged", 128, 1))
     """
     given = None if guess is None else check_real("guess", guess, above=0.0)
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed", "tokens"))

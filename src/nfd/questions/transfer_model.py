@@ -65,12 +65,10 @@ def transfer(
 ) -> Transfer:
     """Find the best learning rate at every width and depth, and what tuning on a small network costs.
 
-    Every network is trained on the task at every rate and from every seed. If the best rate lies at an end of the grid,
-    more rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best
-    rate and at its own. The difference of the two losses is the regret. The smallest network is trained from new seeds
-    as well, so that losses can be compared: ``Transfer.warnings`` says where another rule is better at the largest
-    size, where the largest network is no better than the smallest, and where initial weights are far from fan-in
-    scaling.
+    Every network is trained at every rate from every seed. If the best rate lies at an end of the grid, rates are
+    added. Then the largest network is trained from ``2 seeds`` new seeds, at the smallest network's best
+    rate and at its own. The difference is the regret. ``Transfer.warnings`` says where another rule
+    is better at the largest size, where growing does not help, and where initial weights are far from fan-in scaling.
 
     Example::
 
@@ -79,26 +77,23 @@ def transfer(
         print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
 
     With ``axes`` the best rate is also found at every value of other settings, one setting at a time:
-    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. Each axis gets an exponent, which is
-    compared with the one that is usually assumed. One size is then enough.
+    ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. One size is then enough.
 
-    Progress is the fall of the loss from log C, that of a uniform guess, for ``loss="cross-entropy"``. For other
-    losses, which must not be negative, it is the fall from the mean loss of untrained networks. A network that diverges
-    has made no progress.
+    Progress, of which the regret is a share, is the fall of the loss from log C, that of a uniform guess; for other
+    losses than cross-entropy, which must not be negative, from that of untrained networks. A network that diverges has
+    made none.
 
     Args:
-        family: ``make_model(width, depth)``, or an ``nfd.Family``. A plain function has the smallest network as base.
+        family: ``make_model(width, depth)``, whose base is the smallest network, or an ``nfd.Family``.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: of the networks; every pair is trained. Two sizes or more, unless there are ``axes``.
-        lr: rates of the base to begin with, three or more in any order. By default from an eighth to eight times the
-            default rate of ``nfd.check``.
-        rules: to compare; by default that of the family beside ``"standard"``, which leaves your model as it is.
+        widths, depths: every pair is trained. Two sizes or more, unless there are ``axes``.
+        lr: three rates of the base or more. By default an eighth to eight times that of ``nfd.check``.
+        rules: to compare; by default that of the family and ``"standard"``, your model as it is.
         optimizer: in place of that of the family.
         seeds: of every network, at least 2; a verdict needs 3.
         axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``, ``"warmup"``,
-            ``"init_scale"``, and under Muon ``"adamw_lr"``. If the number of steps varies, a ``schedule`` must take
-            ``steps``.
-        halving: choose rates by short trainings first (``nfd.questions.halving``).
+            ``"init_scale"``, and under Muon ``"adamw_lr"``.
+        halving: choose rates by short trainings first.
         sweep: where networks are trained and kept.
 
     Returns:

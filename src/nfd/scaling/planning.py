@@ -94,60 +94,49 @@ def plan(
 ) -> Plan:
     """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
 
-    The small model is the base. Tune its rate, then pass the same rate to the plan of the large model: the plan scales
-    it for every tensor by the rule. All factors are folded into initial weights and rates, so the model needs no
-    forward multipliers, with few exceptions (``Plan.multipliers``). If the base is as wide and deep as the model, every
-    factor is 1.
+    The small model is the base. Tune its rate, and pass it to the plan of the large one, which scales it for every
+    tensor by the rule. Factors are folded into initial weights and rates, with few exceptions
+    (``Plan.multipliers``).
+
+    Example::
+
+        model = make_model(256, 8)
+        plan = nfd.plan(model, make_model=make_model, base_width=64, base_depth=2, sample=x)
+        print(plan)
+        plan.apply_(model, seed=0)
+        optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
 
     Args:
         model: any module; the plan does not change it. On the meta device it needs a base.
-        rule: ``"standard"``, ``"mup"``, ``"depth-mup"``, ``"depth-mup-inner"`` (Eq. 8) or ``"complete-p"``, the
-            default; that of ``nfd.ResNet`` is ``"depth-mup"``.
+        rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (that of ``nfd.ResNet``) or
+            ``"depth-mup-inner"`` (Eq. 8).
         base: the tuned model itself, or
-        base_width, base_depth: its width and depth. With ``make_model`` they are its arguments; otherwise the size of
-            the residual stream and the number of blocks. If only one is given, only that one differs. Networks of
-            ``nfd.nets`` have the base of width 1 and depth 1 by default.
-        make_model: ``make_model(width, depth)``. It builds the base, and a second model that shows which dimensions
-            grow.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"lion"`` (sign-type), ``"muon"`` (``torch.optim.Muon`` at its
-            defaults for matrices in blocks, AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"`` and
-            ``"muon-unit"`` (the same with other factors of shape), a law or its name (``nfd.register_optimizer``), or
-            an optimizer object, whose law is read from it. By default ``"adamw"``, for networks of ``nfd.nets``
-            ``"sgd"``.
-        blocks: pattern of the residual blocks, such as ``"transformer.h.*"``, with one ``*`` per part of a name; None
-            finds them.
+        base_width, base_depth: its width and depth: arguments of ``make_model``, or without one the size of the
+            residual stream and the number of blocks.
+        make_model: ``make_model(width, depth)``; it shows which dimensions grow.
+        optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for matrices in blocks,
+            AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"``, ``"muon-unit"``, a law
+            (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
+        blocks: pattern of the residual blocks, such as ``"transformer.h.*"``; None finds them.
         roles: pattern to role, for tensors that you know better: ``"input"``, ``"embedding"``, ``"tied"``,
-            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``. A final ``**`` in a pattern stands for
-            the rest.
-        decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` keeps the shrinkage per step
-            constant at any rate, ``"raw"`` leaves the decay as it is.
-        sample: an input (tensor, tuple of arguments, or dict of keyword arguments) to trace the forward pass with;
-            needed if the model's inputs are not known.
-        batch, tokens: size of a batch and of the whole run, ``(small, large)``: those that the rate was tuned with, and
-            those of the model, both in tokens or both in samples. Rates, weight decay, Adam's betas and epsilon are
-            scaled by published laws (``nfd.scaling.run_laws``). Each factor is a row of ``plan.run.factors`` with its
-            source.
-        schedule: of the small run; the large run warms up for as many tokens. See ``plan.make_schedule``.
-        critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop growing
-            beyond it. ``nfd.check(noise=True)`` estimates it.
-        laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True, to apply it.
+            ``"vector"``, ``"hidden"``, ``"outer"``, ``"inner"``, ``"readout"``.
+        decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` the shrinkage per step,
+            ``"raw"`` the decay.
+        sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
+        batch, tokens: of a step and of the whole run, ``(small, large)``, in one unit. Rates, decay, betas and epsilon
+            follow published laws (``plan.run.factors``).
+        schedule: of the small run.
+        critical_batch: beyond which rates stop growing, or its interval (``nfd.check(noise=True)``).
+        laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True.
 
     Returns:
         A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer.
 
     Raises:
-        ValueError: naming every tensor that could not be decided, and how to decide it; also if a depth rule meets a
-            model without a pre-norm residual stream.
+        ValueError: naming every tensor that could not be decided; also if a depth rule meets a model without a pre-norm
+            residual stream.
 
     Source: sections 2 and 4.2, Eq. 8; Yang et al., Tensor Programs V and VI; Dey et al. (CompleteP).
-
-    Example::
-
-        model = make_model(256, 8)
-        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base_width=64, base_depth=2, sample=x)
-        print(plan)
-        plan.apply_(model, seed=0)
-        optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
