@@ -66,7 +66,7 @@ class Store:
         """
         path = expanded(directory) / FILE
         if not str(directory).strip() or not path.exists():
-            raise NoFileError(f"No sweep in {str(directory)!r}: there is no {FILE}. Run nfd sweep there first.")
+            raise NoFileError(f"No sweep in {str(directory)!r}: there is no {FILE}.")
         return cls(path, for_reader(path), None)
 
     def __enter__(self) -> Store:
