@@ -28,11 +28,11 @@ from nfd.nets.defer import defer
 from nfd.nets.meta import meta_matrices
 from nfd.scaling.blocks import blocks_named
 from nfd.scaling.calls import on_device
+from nfd.scaling.forward_multipliers import defaults_of
 from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
-from nfd.scaling.self_scaled import defaults_of
 from nfd.scaling.sizes import MakeModel, check_constructor, instance
 from nfd.scaling.tensors import tensors
 

@@ -19,11 +19,11 @@ from nfd.nets.network import Network
 from nfd.nets.recorded import record_updates_
 from nfd.nets.stack import Stack
 from nfd.nets.stacked_optimizers import by_name
+from nfd.scaling.forward_multipliers import roles_of, told_by
 from nfd.scaling.grouping import Groups
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
-from nfd.scaling.self_scaled import self_scaled_of
 
 
 class PaperMember(Member):
@@ -59,7 +59,7 @@ class PaperMember(Member):
 
     @property
     def roles(self) -> dict[str, Role]:
-        return super().roles if self.net.weights == "dense" else self.net.settled_roles()
+        return super().roles if self.net.weights == "dense" else roles_of(self.net)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class PaperMember(Member):
     def multiplier(self, name: str) -> float:
         if name.endswith("feedback_weight"):
             return 0.0
-        return self.net.scale(self.roles[name]) if self.net.is_standard_normal(name) else 1.0
+        return self.net.scale(self.roles[name]) if name in self.net.forward_multipliers() else 1.0
 
     def groups(self, lr: float, weight_decay: float = 0.0, adamw_lr: float | None = None) -> list[dict[str, Any]]:
         if self.net.weights != "dense" or rule_named(self.rule).regime == "kernel":  # which no plan is for
@@ -146,7 +146,7 @@ class _PaperStack(StackedMembers):
 
 def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:
     """The member that a planned module is: the one place that looks at which kind it is."""
-    net = self_scaled_of(module)
+    net = told_by(module)
     if isinstance(net, Network):
         return PaperMember(module, net, planned.rule, planned.optimizer, planned)
     return Member(module, planned, width, depth)

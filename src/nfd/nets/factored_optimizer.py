@@ -66,7 +66,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
             raise InputError(
                 f"{self.kind} has no {', '.join(map(repr, foreign))}, which {where} holds: its options are "
                 f"{', '.join(sorted(self.options))}. Groups of another optimizer need that optimizer; those of "
-                "nfd.SGD come from net.param_groups(eta_c) or nfd.plan(..., optimizer='sgd')."
+                "nfd.SGD come from net.param_groups(lr) or nfd.plan(..., optimizer='sgd')."
             )
         self.check_settings(group, where)
 

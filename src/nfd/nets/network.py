@@ -23,20 +23,23 @@ from nfd.core.errors import (
     check_device,
     check_dtype,
     check_finite,
+    check_real,
     check_seed,
     out_of_memory,
 )
-from nfd.core.names import Feedback, NetworkWeights, Regime
+from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.factored_state import FEEDBACKS
 from nfd.nets.recorded import RecordedLinear
-from nfd.nets.scaled_network import ScaledNetwork
 from nfd.nets.streams import Arithmetic, Streams
 from nfd.nets.structured import StructuredLinear
-from nfd.scaling.rules import rule_named
+from nfd.scaling.forward_multipliers import roles_of, told_entries
+from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.plan import Plan
+from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 
 Linear = DenseLinear | FactoredLinear | RecordedLinear
 
@@ -47,7 +50,7 @@ _LAYERS: dict[str, Callable[..., Linear]] = {
 }
 
 
-class Network(ScaledNetwork):
+class Network(nn.Module):
     """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha / sqrt(n) V h_L``.
 
     All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime
@@ -55,6 +58,9 @@ class Network(ScaledNetwork):
     ``Arithmetic`` and entrywise functions, set ``stackable = True`` in its body: then many networks train as one.
     """
 
+    default_rule: str = "mup"
+    default_optimizer: str = "sgd"
+    branch_exponent: float = 0.0
     stackable: ClassVar[bool] = False
     coupled: int = 0
     """The depth at which every layer is one draw of the path whose increments the layers are; 0 without a path."""
@@ -149,10 +155,6 @@ class Network(ScaledNetwork):
         """The arguments of the constructor that follow from a rule, such as ``{"regime": "feature"}``."""
         return {"regime": rule_named(rule).regime}
 
-    def is_standard_normal(self, name: str) -> bool:
-        owner = self.get_submodule(name.rpartition(".")[0])
-        return name in ("U", "V") if owner is self else isinstance(owner, Linear)
-
     def decoupled(self) -> Self:
         """A copy with the same weights whose gradients pass through independent ones (Corollary 1).
 
@@ -180,6 +182,103 @@ class Network(ScaledNetwork):
         for layer in self.modules():
             if isinstance(layer, FactoredLinear):
                 layer.reserve(samples)
+
+    # ---- how it is scaled: roles, multipliers and rates, under every rule -----------------------------------------
+
+    @property
+    def alpha(self) -> float:
+        """The output multiplier in ``f = alpha / sqrt(n) V h_L``: 1/sqrt(n), or 1 in the kernel regime."""
+        return 1 / math.sqrt(self.width) if self.regime == "feature" else 1.0
+
+    def param_groups(self, lr: float, rule: str | None = None, optimizer: str = "sgd") -> list[dict[str, Any]]:
+        """Parameters by role with their rates; for SGD ``lr n`` times the rule's depth factor (kernel: no n).
+
+        For Adam they are ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth factor, each
+        with its own epsilon: 1e-8 times how the entries of its gradient scale. What a subclass adds learns by its role,
+        as a plain parameter that nothing multiplies.
+
+        Args:
+            lr: of the network of width 1 and depth 1, the paper's ``eta_c``: it does not depend on size; at least 0.
+            rule: a name of ``nfd.scaling.rules``; its exponent must be this network's ``branch_exponent``. Default
+                ``"depth-mup"`` for ``ResNet``, ``"mup"`` for ``MLP``.
+            optimizer: ``"sgd"``, ``"adam"``, or another registered one that takes every tensor.
+
+        Raises:
+            ValueError: when the rule belongs to another residual multiplier or needs two-layer blocks; when the
+                optimizer is not exact for these weights or this rule; naming the parameters of a subclass that have no
+                role.
+        """
+        lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
+        law = law_of(optimizer)
+        if law.rest is not None:
+            raise InputError(f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, optimizer={law.name!r}).")
+        rule = self.default_rule if rule is None else rule
+        self.check_rule(rule)
+        check_optimizer(law.name, rule=rule, weights=self.weights)
+        rates = self._rates(cast(RuleName, rule), law)
+        groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for name, role in sorted(roles_of(self).items(), key=lambda pair: ROLES.index(pair[1])):
+            settings = {"lr": lr * rates.rate(name), "role": role}
+            settings |= {"eps": ADAM_EPSILON * rates.epsilon(name)} if law.epsilon else {}
+            groups.setdefault(tuple(settings.items()), {"params": [], **settings})["params"].append(
+                self.get_parameter(name)
+            )
+        return list(groups.values())
+
+    def _rates(self, rule: RuleName, law: OptimizerLaw) -> Plan:
+        """The plan from the network of width 1; in the kernel regime rates are those of that base at every width."""
+        m = float(self.width) if self.regime == "feature" else 1.0
+        return Plan(rule, law.name, "raw", m, self.depth, told_entries(self, self, m), (), {}, ())
+
+    def forward_multipliers(self) -> dict[str, Power]:
+        """Powers of width and depth of the constants behind which weights are N(0, 1), by name."""
+        readout = 0.5 if self.regime == "kernel" else 1.0
+        width = {"input": 0.0, "readout": readout}
+        return {
+            name: Power(fan_in=-width.get(role, 0.5), depth=-self.branch_exponent if role == "outer" else 0.0)
+            for name, role in roles_of(self).items()
+            if self._is_standard_normal(name)
+        }
+
+    def scale(self, role: Role) -> float:
+        """The forward multiplier of weights with this role."""
+        width = self.in_features if role == "input" else self.width
+        return {"input": 1.0, "readout": self.alpha}.get(role, 1.0) / math.sqrt(width)
+
+    def named_roles(self) -> dict[str, Role]:
+        """The role of every trainable parameter, by its name; a subclass with more parameters adds theirs."""
+        roles = {id(p): role for role, parameters in self._roles().items() for p in parameters}
+        return {name: roles[id(p)] for name, p in self.named_parameters() if id(p) in roles}
+
+    def check_rule(self, rule: str) -> None:
+        """ValueError when a rule is made for another regime, residual multiplier or block."""
+        chosen = rule_named(rule)
+        if chosen.regime == "kernel" and self.regime != "kernel":
+            raise InputError(f"Rule {rule!r} is for regime='kernel'; this network has 'feature'. Choose another rule.")
+        if chosen.scales_depth and not self.block_names():
+            raise InputError(f"Rule {rule!r} needs a residual branch; {type(self).__name__} has none. Choose 'mup'.")
+        if chosen.exponent is not None and chosen.exponent != self.branch_exponent:
+            raise InputError(
+                f"Rule {rule!r} is made for branch_exponent={chosen.exponent:g}; this network has "
+                f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or choose another rule."
+            )
+        if chosen.boosts_inner and not self._roles().get("inner"):
+            raise InputError(
+                f"Rule {rule!r} needs inner and outer roles; got {sorted(r for r, p in self._roles().items() if p)}. "
+                "Build the network with block='two-layer' or use rule='depth-mup'."
+            )
+
+    def block_names(self) -> list[str]:
+        """The names of the modules that write the residual stream, one per block; none without one."""
+        return []
+
+    def _is_standard_normal(self, name: str) -> bool:
+        owner = self.get_submodule(name.rpartition(".")[0])
+        return name in ("U", "V") if owner is self else isinstance(owner, Linear)
+
+    def _roles(self) -> dict[Role, list[nn.Parameter]]:
+        """Trainable parameters by role; ``outer`` writes the stream, ``inner`` is every earlier matrix."""
+        raise NotImplementedError
 
     # ---- the arithmetic of one network ------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class ResNet(Network):
     Example::
 
         net = nfd.ResNet(64, 10, width=256, depth=4)
-        optimizer = nfd.SGD(net.param_groups(eta_c=0.3))
+        optimizer = nfd.SGD(net.param_groups(lr=0.3))
         torch.nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
     """

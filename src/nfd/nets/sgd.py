@@ -24,7 +24,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     change the speed, not the result.
 
     Args:
-        params: usually ``net.param_groups(eta_c=..., rule=...)``, each group with its own rate. Groups may have options
+        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own rate. Groups may have options
             of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``, ``role`` or ``roles``.
         **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
 
@@ -39,7 +39,7 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     Example::
 
         net = nfd.ResNet(64, 10, width=4096, depth=2, weights="deferred")
-        optimizer = nfd.SGD(net.param_groups(eta_c=0.3), momentum=0.9)
+        optimizer = nfd.SGD(net.param_groups(lr=0.3), momentum=0.9)
     """
 
     kind = "nfd.SGD"

@@ -19,6 +19,7 @@ from nfd.core.activations import Activation
 from nfd.nets.dense import DenseLinear, decoupled_product
 from nfd.nets.network import Network
 from nfd.nets.stacked_optimizers import by_name, stacked_group
+from nfd.scaling.forward_multipliers import roles_of
 from nfd.scaling.laws import law_of
 
 _REPLACED = ("forward", "embed", "product", "add", "read")  # which a stack computes in place of its networks
@@ -46,7 +47,7 @@ class Stack(nn.Module):
             )
         # their recursion and their rates are needed, not their weights; a tuple hides them from nn.Module
         self._nets = tuple(copy.deepcopy(net).to("meta") for net in nets)
-        roles = nets[0].settled_roles()
+        roles = roles_of(nets[0])
         self._scales = {
             name: _column([net.scale(_role_of(name, roles)) for net in nets], tensor)
             for name, tensor in nets[0].named_parameters()

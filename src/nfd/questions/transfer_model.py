@@ -33,9 +33,9 @@ from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.calls import evaluating
+from nfd.scaling.forward_multipliers import told_by
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
-from nfd.scaling.self_scaled import self_scaled_of
 from nfd.scaling.sizes import MakeModel, instance
 from nfd.store.rows import Record
 from nfd.training.blame import blaming_the_model
@@ -130,7 +130,7 @@ def transfer(
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
     if rules is None:
-        papers = self_scaled_of(instance(family.make_model, *family.base)) is not None
+        papers = told_by(instance(family.make_model, *family.base)) is not None
         return [family.rule] if papers or family.rule == "standard" else ["standard", family.rule]
     checked = [check_choice("rules", rule, RULES) for rule in check_several("rules", rules, "names")]
     if len({*checked}) < max(1, len(checked)):
@@ -158,7 +158,7 @@ def _initial_scale(family: Family) -> float:
     Not-a-number for networks that have their scales in their forward pass, and where no such matrix begins at random.
     """
     member = family.member(*family.base)
-    if self_scaled_of(member.module) is not None:
+    if told_by(member.module) is not None:
         return math.nan
     entries = member.plan.entries.values()
     drawn = [e for e in entries if e.role in ("inner", "hidden") and not e.is_vector and e.fan_in and e.start.std]

@@ -18,8 +18,6 @@ from nfd.scaling.trace import trace
 
 _DIGITS = 6  # of a power: what float32 holds of the factors of two models
 
-_DIGITS = 6  # of a power: what float32 holds of the factors of two models
-
 _Found = tuple[dict[str, Own | None], str]  # by tensor, and why none could be found
 
 _NO_SAMPLE = "pass sample=, an input to trace."

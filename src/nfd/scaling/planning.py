@@ -28,6 +28,7 @@ from nfd.scaling.entries import (
     with_own_factors,
     with_tied_heads,
 )
+from nfd.scaling.forward_multipliers import check_nothing_said, defaults_of, told_by, told_parts
 from nfd.scaling.given_base import GivenBase
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import notes_on_matrices, with_layouts
@@ -39,7 +40,6 @@ from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ROLES, Rule, rule_named
 from nfd.scaling.run_scaling import run_scaling
 from nfd.scaling.self_describing import head_sizes
-from nfd.scaling.self_scaled import check_nothing_said, defaults_of, parts_of_own, self_scaled_of
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
 from nfd.scaling.tensors import check_not_complex, check_not_parametrized, check_stored, parametrized, tensors
@@ -155,10 +155,10 @@ def plan(
     if sample is not None:
         check_input(sample)
     sample = mapped(sample, lambda part: plain(part) if isinstance(part, Tensor) else part)
-    net = self_scaled_of(model)
+    net = told_by(model)
     if net is not None:
         check_nothing_said(blocks, roles)
-        parts = parts_of_own(model, net, rule, given)
+        parts = told_parts(model, net, rule, given)
     elif given.is_open and chosen.scales_width:
         raise InputError(
             "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "

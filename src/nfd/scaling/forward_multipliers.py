@@ -1,12 +1,11 @@
-"""``SelfScaled``: a network that has its scales in its forward pass and knows its roles, and how it is planned."""
+"""Networks that tell the multipliers of their forward pass and their roles, and how they are planned."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Protocol, cast, runtime_checkable
 
 from torch import nn
 
@@ -22,73 +21,66 @@ from nfd.scaling.sizes import Ratios, Start, ratios_by_role, start_of
 from nfd.scaling.tensors import modules, tensors
 
 
-class SelfScaled(nn.Module):
-    """What plans and rates need of such a network: its size, its blocks, its roles and its forward multipliers."""
+@runtime_checkable
+class TellsMultipliers(Protocol):
+    """A network that tells the constants of its forward pass, so that a plan need not measure them.
 
-    default_rule: ClassVar[str] = "mup"
-    default_optimizer: ClassVar[str] = "sgd"
+    Weights that it names in ``forward_multipliers`` begin as N(0, 1). Every other parameter is a plain one: nothing
+    multiplies it, and it begins as the network begins it.
+    """
+
     width: int
     depth: int
-    weights: str
-    branch_exponent: float
+    default_rule: str
+    default_optimizer: str
 
-    @abstractmethod
-    def named_roles(self) -> dict[str, Role]:
-        """The role of every trainable parameter, by its name; a subclass adds those of its own parameters."""
+    def forward_multipliers(self) -> Mapping[str, Power]:
+        """How the constant that the forward pass multiplies a parameter with scales with width and depth, by name."""
 
-    @abstractmethod
+    def named_roles(self) -> Mapping[str, Role]:
+        """The role of every trainable parameter, by its name."""
+
     def block_names(self) -> list[str]:
         """The names of the modules that write the residual stream, one per block; none without one."""
 
-    @abstractmethod
-    def multiplier(self, role: Role) -> Power:
-        """How the forward multiplier of N(0, 1) weights with this role scales with width and depth."""
-
-    @abstractmethod
-    def is_standard_normal(self, name: str) -> bool:
-        """Whether a parameter starts N(0, 1) and stands behind the forward multiplier of its role.
-
-        Any other parameter is a plain one: a subclass begins it, and nothing multiplies it.
-        """
-
-    @abstractmethod
     def check_rule(self, rule: str) -> None:
         """ValueError when a rule is made for another network."""
 
-    def settled_roles(self) -> dict[str, Role]:
-        """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for.
 
-        Raises:
-            ValueError: naming the trainable parameters without a role, and what has a role and is no parameter.
-        """
-        names = dict(self.named_parameters(remove_duplicate=False))
-        given = {name: check_choice(f"named_roles()[{name!r}]", r, ROLES) for name, r in self.named_roles().items()}
-        unknown = [name for name in given if name not in names]
-        if unknown:
-            raise InputError(
-                f"named_roles() must name parameters of the network; {type(self).__name__} has no "
-                f"{', '.join(map(repr, unknown))}."
-            )
-        of = {id(names[name]): role for name, role in given.items()}
-        roles: dict[str, Role] = {}
-        for name, p in self.named_parameters():
-            role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
-            if role is not None:
-                roles[name] = cast(Role, role)
-        missing = [name for name, p in self.named_parameters() if p.requires_grad and name not in roles]
-        if missing:
-            raise InputError(_no_role(type(self).__name__, missing))
-        return roles
+def roles_of(net: TellsMultipliers) -> dict[str, Role]:
+    """``named_roles``, complete: a feedback matrix has the role of the matrix that it stands for.
+
+    Raises:
+        ValueError: naming the trainable parameters without a role, and what has a role and is no parameter.
+    """
+    kind, module = type(net).__name__, cast(nn.Module, net)
+    names = dict(module.named_parameters(remove_duplicate=False))
+    given = {name: check_choice(f"named_roles()[{name!r}]", r, ROLES) for name, r in net.named_roles().items()}
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise InputError(
+            f"named_roles() must name parameters of the network; {kind} has no {', '.join(map(repr, unknown))}."
+        )
+    of = {id(names[name]): role for name, role in given.items()}
+    roles: dict[str, Role] = {}
+    for name, p in module.named_parameters():
+        role = of.get(id(p)) or (given.get(name.replace("feedback_weight", "weight")) if p.requires_grad else None)
+        if role is not None:
+            roles[name] = cast(Role, role)
+    missing = [name for name, p in module.named_parameters() if p.requires_grad and name not in roles]
+    if missing:
+        raise InputError(_no_role(kind, missing))
+    return roles
 
 
-def self_scaled_of(model: nn.Module) -> SelfScaled | None:
-    """The self-scaled network that a model is, also inside of wrappers; None where it is another module.
+def told_by(model: nn.Module) -> TellsMultipliers | None:
+    """The network that tells its multipliers, where a model is one, also inside of wrappers; None for others.
 
     Raises:
         ValueError: where such a network is only a part of the model.
     """
     for name, module in modules(model).items():
-        if isinstance(module, SelfScaled):
+        if isinstance(module, TellsMultipliers):
             if name:
                 raise InputError(f"A network of nfd.nets must be the whole model; got one inside, as {name!r}.")
             return module
@@ -97,7 +89,7 @@ def self_scaled_of(model: nn.Module) -> SelfScaled | None:
 
 def defaults_of(model: nn.Module) -> tuple[str, str]:
     """The rule and the optimizer of a model where nobody chose others."""
-    net = self_scaled_of(model)
+    net = told_by(model)
     return (RULE, OPTIMIZER) if net is None else (net.default_rule, net.default_optimizer)
 
 
@@ -110,13 +102,13 @@ def check_nothing_said(blocks: str | Sequence[str] | None, roles: Mapping[str, s
             )
 
 
-def parts_of_own(model: nn.Module, net: SelfScaled, rule: str, given: GivenBase) -> Parts:
+def told_parts(model: nn.Module, net: TellsMultipliers, rule: str, given: GivenBase) -> Parts:
     """The parts of the plan of a network of nfd.nets: it knows its roles, its size and its multipliers."""
     net.check_rule(rule)
     width, depth = given.width, given.depth
     if given.make_model is not None:
         wanted = width, depth or net.depth
-        made = _own_base(given.instance(depth=wanted[1]), "make_model makes")
+        made = _told_base(given.instance(depth=wanted[1]), "make_model makes")
         if (made.depth, made.width) == wanted and made.width != made.depth:
             raise InputError(
                 f"make_model{wanted} has width {made.width} and depth {made.depth}: its arguments must be "
@@ -124,16 +116,16 @@ def parts_of_own(model: nn.Module, net: SelfScaled, rule: str, given: GivenBase)
             )
         width, depth = made.width, None if depth is None else made.depth
     if given.model is not None:
-        small = _own_base(given.model, "base is")
+        small = _told_base(given.model, "base is")
         width, depth = small.width, small.depth
     if width is None and depth is None:
         width = depth = 1
     m = net.width / (width or net.width)
-    return Parts(own_entries(model, net, m), m, net.depth / (depth or net.depth), net.block_names())
+    return Parts(told_entries(model, net, m), m, net.depth / (depth or net.depth), net.block_names())
 
 
-def _own_base(base: nn.Module, who: str) -> SelfScaled:
-    net = self_scaled_of(base)
+def _told_base(base: nn.Module, who: str) -> TellsMultipliers:
+    net = told_by(base)
     if net is None:
         raise InputError(
             f"{who} a {type(base).__name__}, whose scales are others than those of the model, a network of nfd.nets. "
@@ -142,20 +134,20 @@ def _own_base(base: nn.Module, who: str) -> SelfScaled:
     return net
 
 
-def own_entries(model: nn.Module, net: SelfScaled, m: float) -> dict[str, Entry]:
+def told_entries(model: nn.Module, net: TellsMultipliers, m: float) -> dict[str, Entry]:
     """The entries of a network that is ``m`` times as wide as its base: N(0, 1) weights behind multipliers.
 
     What a subclass adds is behind none, and begins as the subclass begins it.
     """
-    entries, roles, source = {}, net.settled_roles(), type(net).__name__
+    entries, roles, told, source = {}, roles_of(net), net.forward_multipliers(), type(net).__name__
     for name, t in tensors(model).items():
         role = roles.get(name, "vector")
-        if name in roles and not net.is_standard_normal(name):
+        if name in roles and name not in told:
             grown, begins = ratios_by_role(t, role, m), replace(start_of([t.drawn()]), std=0.0, kept=True)
             entries[name] = Entry(t.shape, role, source, t.fan_in(), grown, begins)
             continue
         grown = Ratios(1.0, m) if role == "input" else Ratios(m, 1.0) if role == "readout" else Ratios(m, m)
-        why, multiplier = (source, net.multiplier(role)) if name in roles else ("fixed", Power())
+        why, multiplier = (source, told[name]) if name in roles else ("fixed", Power())
         entries[name] = Entry(
             t.shape, role, why, math.prod(t.shape[1:]), grown, Start(1.0, None), multiplier, layout_of(t)
         )
