@@ -176,7 +176,7 @@ def test_rules_that_do_not_fit_are_refused() -> None:
         net.param_groups(0.1, "depth-mup-inner")
     with pytest.raises(ValueError, match="regime='kernel'"):
         net.param_groups(0.1, "ntk")
-    with pytest.raises(ValueError, match="eta_c must be finite"):
+    with pytest.raises(ValueError, match="lr must be finite"):
         net.param_groups(math.inf)
 
 
