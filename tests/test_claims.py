@@ -7,28 +7,31 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
-from tests.handmade import made
 
 from nfd.cli.main import main
 from nfd.core.intervals import Interval, mean
-from nfd.data.digits import digits
-from nfd.paper.claims.claim import Bounds, Claim, ClaimVerdict, Judged
-from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.page import chance
-from nfd.paper.claims.rules import above, as_fast_as, below, between, conditional, inside, undecided
+from nfd.paper.claims.rules import (
+    above,
+    as_fast_as,
+    below,
+    between,
+    conditional,
+    inside,
+    rescued,
+    some_of,
+    together,
+    undecided,
+)
 from nfd.paper.claims.significance import discovery_rates, level
-from nfd.paper.claims.table import CLAIMS, chosen, evidence_for, ids_of, updated
+from nfd.paper.claims.table import CLAIMS, chosen, ids_of
 from nfd.paper.config import FigureConfig
-from nfd.paper.earlier import clash
 from nfd.paper.figures import FIGURES
-from nfd.paper.figures.figure import Figure
-from nfd.paper.figures.selection import Runs
 from nfd.paper.pages import claims_page, warning_sections, write_figure
 from nfd.report import Result
 
@@ -49,12 +52,6 @@ def test_an_interval_decides_by_where_it_lies(found: Interval, verdict: str) -> 
     assert below(found, 0.5, "").verdict == verdict
     mirrored = Interval(-found.value, found.stderr, -found.high, -found.low)
     assert above(mirrored, -0.5, "").verdict == verdict
-
-
-def test_what_lies_on_a_bound_is_not_beyond_it() -> None:
-    same = Interval(0.0, 0.0, 0.0, 0.0)  # runs that do not differ at all
-    assert above(same, 0.0, "").verdict == below(same, 0.0, "").verdict == "does not hold"
-    assert inside(same, -0.1, 0.1) == inside(Interval(1.0, 0.0, 1.0, math.inf), 0.5, math.inf) == "holds"
 
 
 def test_an_interval_that_is_not_known_decides_nothing() -> None:
@@ -80,20 +77,19 @@ def test_a_rate_holds_where_it_is_as_fast_as_claimed(found: Interval, verdict: s
     assert as_fast_as(found, -1.0, "").verdict == verdict
 
 
+def test_verdicts_combine() -> None:
+    assert together(["holds", "undecided"]) == together([]) == "undecided"
+    assert some_of(["holds", "does not hold"]) == "holds with a condition"
+    assert some_of(["does not hold"]) == "does not hold"
+    saved = rescued("does not hold", {"a": "holds", "b": "undecided"})
+    assert saved == ("holds with a condition", " The condition: a.")
+    assert rescued("undecided", {"a": "holds"}) == ("undecided", "")
+
+
 def test_a_condition_is_said_of_what_holds_and_of_nothing_else() -> None:
     held = conditional(between(around(0, 0.1), -1, 1, "So."), "At one rate:")
     assert (held.verdict, held.reading) == ("holds with a condition", "At one rate: So.")
     assert conditional(between(around(5, 0.1), -1, 1, "So."), "At one rate:").verdict == "does not hold"
-
-
-def test_a_row_is_the_claim_and_its_verdict() -> None:
-    found = Judged(around(1.0, 0.2), "holds", "So.", ("another rate",))
-    claim = Claim("one", "Eq. 0", "It is one.", "The number.", lambda evidence: found)
-    assert claim.row(None) == {  # type: ignore[arg-type]
-        "id": "one", "source": "Eq. 0", "statement": "It is one.", "measurement": "The number.", "value": 1.0,
-        "stderr": 0.1, "low": 0.8, "high": 1.2, "verdict": "holds", "reading": "So.", "tried": ["another rate"],
-        "p": None,
-    }  # fmt: skip
 
 
 def test_the_level_of_a_verdict_is_that_of_students_test() -> None:
@@ -106,15 +102,6 @@ def test_the_level_of_a_verdict_is_that_of_students_test() -> None:
     assert level(measured, 0.1, 1.0) == pytest.approx(max(sides), rel=1e-6)  # both bounds have to be kept
     assert level(measured, measured.low, math.inf) == pytest.approx(0.05)
     assert level(Interval(1.0, 0.0, 1.0, 1.0), 0.5, math.inf) == 0.0
-
-
-@pytest.mark.parametrize(("value", "p"), [(2.0, 0.02), (-2.0, 0.04)])
-def test_a_failure_in_one_of_two_cases_is_as_likely_by_chance_twice(value: float, p: float) -> None:
-    bounds = Bounds(0.0, math.inf, 2)
-    measured = Interval(value, 1.0, value - 1.96, value + 1.96)
-    found = Judged(measured, ClaimVerdict.HOLDS if value > 0 else ClaimVerdict.FAILS, "", (), bounds)
-    assert found.p == pytest.approx(p * 2 * stats.norm.sf(2.0) / 0.02, rel=1e-3)
-    assert Judged(measured, ClaimVerdict.HOLDS, "").p is None
 
 
 def test_false_discoveries_are_as_rare_as_q_says() -> None:
@@ -138,35 +125,6 @@ def test_the_page_says_how_many_verdicts_are_wrong_by_chance() -> None:
     assert "at most 0.1 are" in text
     assert "among these 3 tests" in text
     assert "q of a verdict is 0.06 (two)" in text
-
-
-def test_statements_judged_anew_take_the_place_of_their_rows() -> None:
-    first, second = (claim.id for claim in CLAIMS[:2])
-    rows = updated([{"id": second, "p": 1}, {"id": "gone"}], [{"id": first, "p": 2}, {"id": second, "p": 3}])
-    assert rows == [{"id": first, "p": 2}, {"id": second, "p": 3}]
-
-
-@pytest.mark.parametrize("at_need", [True, False])
-def test_parts_are_trained_when_a_claim_reads_them(at_need: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def trained(figure: Figure, config: FigureConfig, *_: Any) -> dict[str, Runs]:
-        parts = _[2] if len(_) > 2 else list(figure.parts[config.size])
-        asked.append((figure.name, parts))
-        return {name: Runs([]) for name in parts}
-
-    monkeypatch.setattr("nfd.paper.claims.table.trained", trained)
-    evidence = evidence_for(FigureConfig(size="smoke"), SimpleNamespace(progress=False), at_need=at_need)  # type: ignore[arg-type]
-    if at_need:
-        for _ in range(2):  # the second reading trains nothing
-            evidence.part("5", "collapse", "stream")
-        assert asked == [("figure-5", ["collapse"])]
-        assert {name for parts in evidence.read.values() for name in parts} == {"collapse"}
-        with pytest.raises(KeyError):
-            evidence.part("5", "none")
-    else:
-        assert len(asked) == 8
-        assert evidence.read == evidence.runs
 
 
 def test_statements_are_chosen_by_id_by_beginning_and_by_figure() -> None:
@@ -193,23 +151,6 @@ def test_pages_of_the_smallest_size_warn(size: Any, tmp_path: Path) -> None:
     assert not warning_sections(Result(".", {"command": "nfd figure", "config": None}))
 
 
-def test_more_runs_of_a_claim_stand_in_for_the_figures() -> None:
-    shown, more = Runs([]), made(lambda config: ({}, {}))
-    evidence = Evidence("smoke", digits(), runs={"4": {"dnn": shown, "mup": shown}, "claims": {"4-ends": more}})
-    assert evidence.part("4", "dnn", "ends") is more
-    assert evidence.part("4", "mup") is shown
-    assert Evidence("smoke", digits(), runs={"4": {"mup": shown}}).part("4", "mup", "ends") is shown
-
-
-def test_statements_are_many_short_and_different() -> None:
-    assert len(CLAIMS) >= 25
-    assert len({claim.id for claim in CLAIMS}) == len({claim.statement for claim in CLAIMS}) == len(CLAIMS)
-    for claim in CLAIMS:
-        assert re.fullmatch(r"[a-z0-9-]+", claim.id)
-        assert len(claim.statement) < 220
-        assert claim.statement.endswith(".")
-
-
 @pytest.mark.long
 def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp_path: Path) -> None:
     arguments = ["--size", "smoke", "--store", str(figures), "--out", str(tmp_path), "--executor", "inline"]
@@ -217,18 +158,20 @@ def test_the_command_judges_every_claim_from_the_figures_runs(figures: Path, tmp
     rows = json.loads((tmp_path / "result.json").read_text())["rows"]
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
     keys = {
-        "id",
-        "source",
-        "statement",
-        "measurement",
-        "value",
-        "low",
-        "high",
-        "verdict",
-        "reading",
-        "tried",
-        "stderr",
-        "p",
+        *[
+            "id",
+            "source",
+            "statement",
+            "measurement",
+            "value",
+            "low",
+            "high",
+            "verdict",
+            "reading",
+            "tried",
+            "stderr",
+            "p",
+        ]
     }
     for row in rows:
         assert row.keys() == keys
@@ -263,44 +206,14 @@ def test_the_committed_table_is_of_these_claims() -> None:
     stored = json.loads((ROOT / "docs/claims.json").read_text())
     config = FigureConfig(data="images", data_dir="cifar10-jpeg")
     assert text == claims_page(config, stored["rows"], stored["data"], stored["command"])
-    lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and line.count(" | ") == 5]
-    table = {
-        line[0].removeprefix("| ").replace("\\", ""): line
-        for line in lines
-        if not line[0].startswith(("| ---", "| id"))
-    }
-    assert set(table) == {claim.id for claim in CLAIMS}
-    details = dict(re.findall(r"^- \*\*([a-z0-9-]+)\*\*, (.*)$", text, flags=re.MULTILINE))
-    for claim in CLAIMS:
-        assert table[claim.id][2].replace("\\", "").replace("&lt;", "<") == claim.statement
-        verdict = table[claim.id][5].removesuffix(" |")
-        assert verdict in VERDICTS
-        assert verdict != "does not hold" or "Tried:" in details[claim.id], claim.id
-    count = Counter(line[5].removesuffix(" |") for line in table.values())
+    assert [row["id"] for row in stored["rows"]] == [claim.id for claim in CLAIMS]
+    for row, claim in zip(stored["rows"], CLAIMS, strict=True):
+        assert row["statement"] == claim.statement
+        assert row["verdict"] in VERDICTS
+        assert row["tried"] or row["verdict"] != "does not hold", claim.id
+    count = Counter(row["verdict"] for row in stored["rows"])
     told = f"Of {len(CLAIMS)} statements {count['holds']} hold on CIFAR-10, {count['holds with a condition']} hold with"
     assert told in (ROOT / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("kept", "change"),
-    [("figure-5.html", {"seed": 3}), ("claims.md", {"size": "paper"}), ("figure-1.html", {"data_dir": "cifar-10"})],
-)
-def test_results_of_two_settings_do_not_share_a_directory(kept: str, change: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "cifar-10").mkdir()
-    change = {name: str(tmp_path / value) if name == "data_dir" else value for name, value in change.items()}
-    patterns = ["figure-*.html", "claims.md"]
-    first, other = FigureConfig(size="smoke"), FigureConfig(**{"size": "smoke", **change})
-    assert clash(other, tmp_path, patterns) is None  # nothing is there
-    (tmp_path / kept).touch()
-    assert clash(first, tmp_path, patterns) is None  # not made by nfd: the check of what may be replaced speaks
-    (tmp_path / "config.toml").write_text("steps = 3\n")
-    assert "another setting" in (clash(first, tmp_path, patterns) or "")
-    (tmp_path / "config.toml").write_text(first.toml())
-    assert clash(FigureConfig(size="smoke", data="digits"), tmp_path, patterns) is None
-    said = clash(other, tmp_path, patterns) or ""
-    assert "digits at size smoke, seed 0" in said
-    assert said.count(" at size ") == 2
-    assert clash(other, tmp_path, ["other-*"]) is None
 
 
 def test_a_command_refuses_to_mix_two_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

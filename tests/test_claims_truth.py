@@ -46,7 +46,6 @@ from nfd.paper.claims import (
 from nfd.paper.claims import blocks as blocks_of_runs
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.table import CLAIMS as EVERY
-from nfd.paper.start import at_start
 from nfd.paper.two_limits import ETA_C
 
 MODULES = (backward, first_step, forward, identities, kernels, limit, post_activation, regimes, two_layer)
@@ -95,7 +94,6 @@ def always(value: float) -> Callable[..., float]:
 
 FIRST_STEP = [
     Case("corollary1-first-step", lambda: steps(always(2.5), always(2.0)), "does not hold", 1.25, ("L = 2 .1.25",)),
-    Case("corollary1-first-step", lambda: steps(always(2.0), always(2.5)), "does not hold", 0.8),
     Case("corollary1-first-step", lambda: steps(always(2.5), always(2.5)), "holds", 1.0),
     *[
         Case(
@@ -222,12 +220,8 @@ START = [
         for name in ("relu", "tanh")
         for axis, said in (("depth", "L"), ("width", "n"))
     ],
-    Case("forward-rate", slow("relu_g_depth", "tanh_g_depth", "relu_g_width", "tanh_g_width"), "holds", -1.0),
     Case("backward-rate", rates, "holds", -1.0),
     Case("backward-rate", slow("tanh_g_depth"), "does not hold", -0.5, (r"mean square: tanh in L -0.5",)),
-    Case("backward-rate", slow("tanh_g_width"), "does not hold", -0.5, (r"mean square: .*tanh in n -0.5",)),
-    Case("backward-rate", slow("relu_g_depth", "relu_g_width", "tanh_h_depth", "tanh_h_width"), "holds", -1.0,
-         ("Outside of the assumptions: relu in L -0.5.*relu in n -0.5",)),
     Case("output-covariance", lambda: moments(1.0), "holds", 0.0),
     Case("output-covariance", lambda: moments(1.2), "does not hold", 0.2),
     Case("output-gaussian", lambda: tails(-1.0), "holds", -1.0, (r"width 128: relu \+0.00046",)),
@@ -236,13 +230,11 @@ START = [
     Case("limits-commute-at-start", lambda: orders(0.25), "does not hold", 0.2),  # over the larger of the two
     Case("backward-variance", lambda: streams(of_proposition_6), "holds", 1.0),
     Case("backward-variance", lambda: streams(lambda net: 1.3 * of_proposition_6(net)), "does not hold", 1.3),
-    Case("backward-variance", lambda: streams(without_slope), "does not hold", math.exp(0.5)),
     Case("backward-variance-printed", lambda: streams(without_slope), "holds", 1.0),
     Case("backward-variance-printed", lambda: streams(linear_alone), "does not hold", math.exp(-0.5),
          (r"identity \+0.9999.*Without phi'",)),
     Case("independence-at-start", lambda: feedback(0.0), "holds", 0.0),
     Case("independence-at-start", lambda: feedback(0.2), "does not hold", 0.2),
-    Case("independence-at-start", lambda: feedback(0.2, "tanh"), "does not hold", 0.2, (r"relu \+0.00.*tanh \+0.20",)),
 ]  # fmt: skip
 
 
@@ -302,12 +294,10 @@ KERNELS = [
     Case("universal-kernel", lambda: of("relu", "erf"), "holds with a condition", 0.0, ("phi is not odd",)),
     Case("hermite-coefficients", lambda: facts(hermite=[0.3, -0.2]), "holds", 0.2),
     Case("hermite-coefficients", lambda: of("relu"), "does not hold", 0.0, ("relu at 3, 5, 7, 9, 11",)),
-    Case("hermite-coefficients", lambda: of("erf"), "does not hold", 0.0, ("erf at 0, 2, 4, 6, 8, 10, 12",)),
     Case("dual-series", lambda: of("relu", "erf"), "holds", 0.0),
     Case("dual-series", larger_coefficients, "does not hold", (1.01**2 - 1) * 0.30450),  # at rho = 1/2
     Case("nested-spaces", lambda: of("relu", "erf"), "holds"),
     Case("nested-spaces", lambda: facts(nesting=-1e-3), "does not hold", -1e-3),
-    Case("nested-spaces", lambda: facts() | {".limits.function_space._HORIZONS": (4.0, 1.0)}, "does not hold"),
 ]
 
 
@@ -344,7 +334,6 @@ LIMIT = [
     Case("equation-5", lambda: trained(eq5=always(3.0)), "holds", 0.0),
     Case("equation-5", lambda: trained(eq5=always(3.9)), "does not hold", 0.3),
     Case("equation-5", lambda: trained(eq5=always(2.0)), "does not hold", 1 / 3),  # as decoupled networks answer
-    Case("equation-5", lambda: trained(nfd=always(3.0), eq5=always(3.9)), "does not hold", 0.3),
     Case("equation-5", lambda: trained(eq5=lambda L, *_: 3.9 if L == 4 else 3.0), "holds with a condition", 0.3),
     *[
         Case("equation-5", lambda where=where: trained(eq5=only(*where)), "holds with a condition", 0.3, (said,))
@@ -359,15 +348,12 @@ LIMIT = [
     Case("tau-squared-term", lambda: trained(eq5=lambda L, *_: 5 + L**-0.2), "does not hold", -0.2),
     Case("definition-1", lambda: trained(nfd=always(2.0)), "holds", 0.0),
     Case("definition-1", lambda: trained(nfd=always(3.0)), "does not hold", 0.5),  # as standard networks answer
-    Case("definition-1", lambda: trained(nfd=always(2.6), copy=always(2.0)), "does not hold", 0.3),
     Case("definition-1", lambda: trained(nfd=lambda L, eta, name, _: 2.0 if (L, name) == (4, "tanh") else 2.6),
          "holds with a condition", 0.3, ("condition: tanh at the largest",)),
     Case("theorem-1", lambda: trained(nfd=lambda L, *_: 3 * (1 + 0.1 / L)), "holds", 0.025, (r"L\^-1.00",)),
     Case("theorem-1", lambda: trained(nfd=always(3.6)), "does not hold", 0.2, (r"decoupled networks \+0.80",)),
-    Case("theorem-1", lambda: trained(nfd=always(2.0)), "does not hold", 1 / 3, (r"decoupled networks \+0.00",)),
     Case("theorem-1", lambda: trained(nfd=lambda L, *_: 3 * (1 + 0.8 / L)), "undecided", 0.2),
     Case("theorem-1", lambda: trained(nfd=only(4, name="tanh")), "holds with a condition", 0.3, ("condition: tanh",)),
-    Case("theorem-1", lambda: trained(nfd=only(4, ETA_C / 4)), "holds with a condition", 0.3, ("quarter of eta_c",)),
 ]  # fmt: skip
 
 
@@ -424,10 +410,8 @@ SHAPES = [
     Case("post-activation-bound", lambda: bounded(0.9), "does not hold", 0.9),
     Case("pre-against-post", lambda: growing(post_1=0.5, post_4=1.0), "holds", 0.5),
     Case("pre-against-post", lambda: growing(post_1=0.0, post_4=0.0), "does not hold", 0.0),
-    Case("pre-against-post", lambda: growing(post_1=0.5, pre_1=0.5, pre_4=0.5), "does not hold", 0.5),
     Case("pre-against-post", lambda: growing(post_1=0.0, post_4=0.5), "holds with a condition", 0.0, ("T = 4",)),
     Case("post-activation-common", lambda: growing(relu=0.5), "holds", 0.5, ("Beyond it: .*grow: none",)),
-    Case("post-activation-common", lambda: growing(relu=0.5, tanh=0.3), "holds", 0.5, ("grow: tanh",)),
     Case("post-activation-common", lambda: growing(gelu=0.5, tanh=0.5), "does not hold", 0.0),
     Case("kernel-regime", lambda: changes(kernel=-0.5, feature=0.0), "holds", -0.5),
     Case("kernel-regime", lambda: changes(kernel=0.0, feature=-0.5), "does not hold", 0.0),
@@ -469,6 +453,7 @@ def test_the_measurement_says_what_is_true(case: Case, evidence: Evidence, monke
     judged = CLAIMS[case.claim].measure(fresh(evidence))
     monkeypatch.undo()
     assert judged.verdict == case.verdict, judged.reading
+    assert case.verdict != "does not hold" or (all(judged.tried) and judged.tried)
     if case.value is not None:
         assert judged.value.value == pytest.approx(case.value, rel=0.01, abs=1e-9)
     for said in case.said:
@@ -525,32 +510,6 @@ def test_errors_along_a_path_of_linear_networks_are_known(evidence: Evidence, mo
             holds(mean(found[:, k]), size * error, 0.15)
 
 
-def test_errors_of_coordinates_are_those_of_the_meter(evidence: Evidence) -> None:
-    widths, found = forward.coordinate_errors(fresh(evidence), "tanh")
-    x = measuring.unit(evidence)
-    for k, n in enumerate(widths):
-        for index, seed in enumerate(measuring.seeds(evidence, f"coordinates-tanh-{n}", len(found))):
-            numbers, _ = at_start(ResNet(x.shape[1], 1, n, 8, activation="tanh", seed=seed, dtype=torch.float64), x)
-            wanted = [numbers["h_particles"], numbers["g_particles"]]
-            assert found[index, k].tolist() == pytest.approx(wanted, rel=1e-5)  # numbers are kept in single precision
-
-
-def test_moments_of_outputs_are_those_of_relu(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    sized(monkeypatch, forward, covariance=24, width=64)
-    x, found = forward.output_moments(fresh(evidence), 2)
-    upper = torch.triu_indices(4, 4)
-    for k in range(found.shape[1]):
-        if upper[0, k] == upper[1, k]:
-            holds(mean(found[:, k]), float(x[upper[0, k]].square().mean()) * (1 + 1 / 4) ** 2, 0.1)
-
-
-def test_the_excess_kurtosis_of_a_gaussian_readout_of_normal_features() -> None:
-    """``f = v.h / sqrt(n)`` of independent normal h has excess kurtosis 6 / n."""
-    h = torch.randn(4000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for size in (1.0, 3.0):
-        assert float(forward.excess(size * h.square().mean(1))) == pytest.approx(6 / 20, rel=0.1)
-
-
 @pytest.mark.parametrize("horizon", [1.0, 2.0])
 def test_variances_of_gradients_of_linear_networks_are_known(
     horizon: float, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
@@ -559,34 +518,6 @@ def test_variances_of_gradients_of_linear_networks_are_known(
     sized(monkeypatch, backward, networks=16, width=512, depth=2)
     found = mean(backward.backward_variances(fresh(evidence), "identity", horizon))
     holds(found, 2 * (1 + horizon / 4) ** 4 - (1 + horizon / 2) ** 2, 0.06)
-
-
-@pytest.mark.parametrize(("name", "horizon", "truth"), [("relu", 1.0, 0.5), ("relu", 2.0, 1.0), ("identity", 1.0, 1.0)])
-def test_the_predicted_variance_is_an_exponential(name: Any, horizon: float, truth: float) -> None:
-    assert backward.predicted(name, horizon) == pytest.approx(math.exp(truth), rel=1e-3)
-
-
-def test_products_of_features_and_gradients_correlate_over_depth_as_they_are_known_to(
-    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``h_l.g_l`` is the output at every layer of a linear network, and a martingale with a copy of the weights."""
-    sized(monkeypatch, backward, networks=60, width=64, depth=2)
-    growth = (1 + 1 / 2) ** 2
-    for feedback, truth, within in (("shared", 1.0, 1e-5), ("independent", 1 / growth, 0.25)):
-        found = backward.moments_at_start(fresh(evidence), cast(Any, feedback), "identity")
-        assert float(backward.correlation(found.ends)) == pytest.approx(truth, abs=within)
-        gradients, ends = found.functions[:, :3], found.functions[:, -3:]
-        for k in range(3):
-            holds(mean(gradients[:, k]), growth, 0.1)  # E g_0^2
-            holds(mean(ends[:, k]), 1.0, 0.1)  # E g_0 g_L
-
-
-def test_the_five_functions_are_of_these_layers(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    h, g = (torch.tensor(v).view(3, 1, 1).expand(-1, 3, 64) for v in ([5.0, 2.0, 4.0], [2.0, 3.0, 7.0]))
-    monkeypatch.setattr("nfd.paper.claims.backward.flows", lambda net, x: SimpleNamespace(h=h, delta=g))
-    found = backward.moments_at_start(fresh(evidence), "shared", "relu")
-    assert found.functions[0].tolist() == [v for v in (4.0, 100.0, 36.0, 64.0, 14.0) for _ in range(3)]
-    assert found.ends[0].tolist() == [80.0, 224.0]  # h_0.g_0 and h_L.g_L over sqrt(64)
 
 
 def test_features_before_training_are_known(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,25 +564,6 @@ def test_sizes_of_linear_two_layer_blocks_are_known(evidence: Evidence) -> None:
         holds(mean(squares[:, k]), truth, 0.06)
 
 
-def test_sizes_of_two_layer_blocks_are_what_their_names_say(evidence: Evidence) -> None:
-    """By automatic differentiation; inner and outer gradients of tanh differ."""
-    n, L, x = 8, 2, measuring.unit(evidence).float()
-    found = two_layer.sizes_of(x, n, L, 3, "tanh")
-    net = ResNet(64, 1, n, L, block="two-layer", activation="tanh", seed=3)
-    layers, inner = net.run(net, x)
-    assert net.inner is not None
-    weights = [cast(Tensor, layer.weight) for part in (net.inner, net.outer) for layer in part]
-    gradients = torch.autograd.grad(net.read(layers[-1]).sum(), [*layers, *weights])
-    g = [v[0] * n for v in gradients[: L + 1]]  # sqrt(n) / alpha = n
-    back = [g[k + 1] @ weights[L + k] / math.sqrt(n) for k in range(L)]
-    matrices = [v * math.sqrt(n) for v in gradients[L + 1 :]]  # n / sqrt(n)
-    sizes = [layers[-1].norm() / n**0.5, g[0].norm() / n**0.5, torch.cat(inner).norm() / (L * n) ** 0.5]
-    sizes += [torch.stack(back).norm() / (L * n) ** 0.5]
-    sizes += [torch.stack(part).norm() / L**0.5 for part in (matrices[:L], matrices[L:])]
-    assert found.tolist() == pytest.approx([float(v.detach()) for v in sizes], rel=1e-4)
-    assert abs(float(found[4] / found[5]) - 1) > 0.05
-
-
 def test_networks_of_both_kinds_and_definition_1_begin_as_their_kernels(evidence: Evidence) -> None:
     """After one step on (x, 1) the output is ``eta_c K(x, x)``: 12 for standard networks, 8 for decoupled ones."""
     x, L, T, eta_c = measuring.unit(evidence), 2, 4.0, 0.02
@@ -672,49 +584,6 @@ def test_networks_of_both_kinds_and_definition_1_begin_as_their_kernels(evidence
 
 
 # ---- what they have in common ----------------------------------------------------------------------------------------
-
-
-def test_seeds_inputs_and_signs(evidence: Evidence) -> None:
-    lists = [measuring.seeds(evidence, name, 3) for name in ("a", "b")]
-    lists.append(measuring.seeds(replace(evidence, seed=1), "a", 3))
-    assert len({seed for seeds in lists for seed in seeds}) == 9
-    assert measuring.seeds(evidence, "a", 2) == lists[0][:2]
-    x, y = measuring.signed(evidence, 20)
-    assert torch.equal(x, measuring.rows(evidence, 20))
-    assert y.tolist() == [1.0 - 2 * (label % 2) for label in evidence.dataset.labels[:20].tolist()]
-    assert float(measuring.unit(evidence).square().sum()) == pytest.approx(x.shape[1])
-
-
-def test_every_size_has_networks_of_its_own(evidence: Evidence) -> None:
-    seen: list[tuple[int, int]] = []
-
-    def measured(size: int, seed: int) -> Tensor:
-        seen.append((size, seed))
-        return torch.tensor([float(size), -float(size)])
-
-    found = measuring.over(evidence, "a", (2, 8), 3, measured)
-    assert found.shape == (3, 2, 2)
-    assert found[:, :, 0].tolist() == [[2.0, 8.0]] * 3
-    assert len({seed for _, seed in seen}) == 6
-
-
-def test_exponents_and_ratios_are_of_means() -> None:
-    samples = torch.tensor([[1.0, 5.0], [3.0, 3.0]], dtype=torch.float64)
-    assert measuring.exponent((2, 8), samples).value == pytest.approx(0.5)
-    found = measuring.ratio(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 3.0]))
-    assert found.value == pytest.approx(1.5)
-    assert measuring.span(torch.tensor([1.0, 3.0, 2.0])) == Interval(3.0, 0.0, 1.0, 3.0)
-
-
-def test_what_noise_hides_is_not_known_better_than_the_noise() -> None:
-    samples = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)  # squared noise 1/3, 2 degrees of freedom
-    found = distances.beyond(Interval(0.0, 0.01, -0.02, 0.02), 1.0, samples)
-    assert found.high == pytest.approx(math.sqrt(math.hypot(0.02, 4.3027 * math.sqrt(2) / 3)), rel=1e-4)
-    assert (found.value, found.low) == (0.0, 0.0)
-    clear = distances.beyond(Interval(0.25, 0.02, 0.21, 0.29), 1.0, 0 * samples)
-    noisy = distances.beyond(Interval(0.25, 0.02, 0.21, 0.29), 2.0, samples)
-    assert noisy.stderr == pytest.approx(math.hypot(0.02, math.sqrt(2) / 6) / (2 * 0.5))
-    assert (clear.value, clear.low, clear.high) == pytest.approx((0.5, 0.21**0.5, 0.29**0.5))
 
 
 def test_distances_have_the_size_of_the_second() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import resource
+import struct
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,6 +256,49 @@ def test_files_that_are_no_images_and_a_cache_that_fails_are_notes(
     assert image_folders(root).notes == ("1 files that are no images were left out, such as cat/readme.txt.",)
     monkeypatch.setenv("NFD_CACHE", str(root / "cat" / "readme.txt" / "below"))
     assert "could not be kept" in image_folders(root).notes[-1]
+
+
+def declares(path: Path, width: int, height: int) -> None:
+    """A PNG that says it is so large, and holds nothing."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")))
+
+
+@pytest.mark.parametrize("size", [(60_000, 60_000), (2**31 - 1, 1), (0, 5)])
+@pytest.mark.parametrize("scaled", [None, 4])
+def test_pictures_that_say_they_are_huge_are_refused(tmp_path: Path, size: tuple[int, int], scaled: int | None) -> None:
+    declares(two_classes(tmp_path) / "cat" / "bomb.png", *size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"1 of 11 images cannot be used: .*bomb\.png"):
+        image_folders(tmp_path, size=scaled)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+@pytest.mark.parametrize("content", [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"P6 99999999999999 1 255\n"])
+def test_what_is_no_picture_is_named(tmp_path: Path, content: bytes) -> None:
+    (two_classes(tmp_path) / "cat" / "odd.png").write_bytes(content)
+    with pytest.raises(ValueError, match=r"1 of 11 images cannot be used: .*odd\.png cannot be read"):
+        image_folders(tmp_path, size=4)
+
+
+def test_links_inside_classes_are_not_followed_and_classes_elsewhere_are(tmp_path: Path) -> None:
+    root = two_classes(tmp_path / "images")
+    (root / "cat" / "up").symlink_to("..")
+    (root / "cat" / "self.png").symlink_to("self.png")
+    (root / "cat" / "passwd.png").symlink_to("/etc/passwd")
+    with pytest.raises(ValueError, match=r"1 of 11 images cannot be used: .*passwd\.png cannot be read"):
+        image_folders(root)
+    (root / "cat" / "passwd.png").unlink()
+    picture(tmp_path / "elsewhere" / "a.png")
+    (root / "emu").symlink_to(tmp_path / "elsewhere")
+    found = image_folders(root)
+    assert found.classes == ("cat", "dog", "emu")
+    assert len(found.train) + len(found.test) == 11
+    assert "2 files that are no images" in found.notes[0]
 
 
 # ---- what all data sets share --------------------------------------------------------------------------------

@@ -74,28 +74,6 @@ def test_options_of_another_optimizer_are_refused() -> None:
         plan.make_optimizer(model, lr=0.1, make=3)  # type: ignore[arg-type]
 
 
-def test_the_user_brings_an_optimizer_that_pytorch_does_not_have() -> None:
-    class Lion(torch.optim.Optimizer):
-        def __init__(self, params: Any, betas: tuple[float, float] = (0.9, 0.99)) -> None:
-            super().__init__(params, {"betas": betas})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    m, (one, two) = self.state[p].setdefault("m", torch.zeros_like(p)), group["betas"]
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.sub_(m.lerp(p.grad, 1 - one).sign(), alpha=group["lr"])
-                    m.lerp_(p.grad, 1 - two)
-
-    model, plan = planned("lion")
-    ready = plan.make_optimizer(model, lr=1e-3, weight_decay=0.1, make=Lion, betas=(0.8, 0.9))
-    assert isinstance(ready, Lion)
-    assert ready.param_groups[0]["betas"] == (0.8, 0.9)
-    losses = steps(model, ready, 8)
-    assert losses[-1] < losses[0]
-
-
 # ---- Muon and AdamW as one ---------------------------------------------------------------------------------------
 
 
@@ -155,22 +133,3 @@ def test_the_state_of_both_is_saved_and_loaded() -> None:
     assert steps(fresh, forgetful, 3) != expected
     with pytest.raises(ValueError, match="groups of parameters; expected"):
         other.load_state_dict({"state": {}, "param_groups": []})
-
-
-def test_schedulers_and_closures_reach_both() -> None:
-    model, ready, _ = muon()
-    before = [group["lr"] for group in ready.param_groups]
-    schedule = torch.optim.lr_scheduler.LambdaLR(ready, lambda step: 0.0 if step else 1.0)
-    steps(model, ready, 1)
-    schedule.step()
-    assert [group["lr"] for group in ready.param_groups] == [0.0] * len(before)
-    weights = copy.deepcopy(model.state_dict())
-    calls = []
-
-    def closure() -> float:
-        calls.append(1)
-        return 0.5
-
-    assert ready.step(closure) == 0.5
-    assert len(calls) == 1
-    assert all(torch.equal(p, weights[name]) for name, p in model.state_dict().items())  # both rates are zero now
