@@ -12,9 +12,8 @@ from tests.models import Residual, Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.conventions import SHAPES, update_norms
+from nfd.scaling.conventions import update_norms
 from nfd.scaling.laws import law_of
-from nfd.training.optimizers import TABLE
 
 BASE, RATIOS = 4, (1, 4, 16)
 ROUNDING = 0.02  # bfloat16 has a unit of 2^-8, and Newton-Schulz five steps
@@ -207,48 +206,6 @@ def test_objects_of_other_kinds_are_known_by_their_class() -> None:
 
     with pytest.raises(ValueError, match=r"could not step a small matrix.*Default process group.*Pass the name"):
         law_of(type("Muon", (Broken,), {})(params))
-
-
-def test_every_convention_differs_on_the_shapes_that_tell_them_apart() -> None:
-    muons = [law for law in TABLE if "Muon" in law.classes]
-    factors = [tuple(law.shape_norm(*shape) / law.shape_norm(*SHAPES[0]) for shape in SHAPES) for law in muons]
-    assert len(set(factors)) == len(muons) == 4
-
-
-class Fused(nn.Module):
-    """Queries, keys and values in one matrix, and a projection for groups of heads, a quarter as high."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.qkv, self.shared = nn.Linear(width, 3 * width), nn.Linear(width, width // 4)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, h: Tensor) -> Tensor:
-        q, k, v = self.qkv(h).chunk(3, -1)
-        out: Tensor = h + self.out(torch.tanh(q * k) + v * self.shared(h).repeat(1, 4))
-        return out
-
-
-class FusedNet(Stacked):
-    block = Fused
-
-
-@pytest.mark.parametrize("m", RATIOS)
-@pytest.mark.parametrize("optimizer", ["muon", "muon-match-rms-adamw"])
-def test_parts_of_fused_matrices_move_as_the_rule_says(optimizer: str, m: int) -> None:
-    """Muon takes the matrix as a whole, and the plan says so: its share for queries, keys and values, and that of the
-    heads of a group, has no width in it."""
-
-    def of(m: int) -> dict[str, float]:
-        model, plan = planned(optimizer, m, FusedNet)
-        assert any("several maps in blocks.*.qkv.weight" in note for note in plan.notes)
-        moved = updates(model, plan.make_optimizer(model, lr=0.1))
-        parts = {f"{n}.{k}": part for n in moved if "qkv.w" in n for k, part in enumerate(moved[n].chunk(3))}
-        parts |= {n: d for n, d in moved.items() if "shared.w" in n}
-        return {name: float(torch.linalg.matrix_norm(part, 2)) for name, part in parts.items()}
-
-    assert of(m) == pytest.approx(of(1), rel=ROUNDING)
-    assert len(of(m)) == 2 * 4
 
 
 # ---- what Muon does not take -------------------------------------------------------------------------------------

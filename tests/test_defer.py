@@ -131,9 +131,6 @@ def optimizers_of(kind: str, model: nn.Module, names: set[str]) -> list[torch.op
     return [nfd.Muon(own, lr=0.02, weight_decay=0.1), torch.optim.AdamW(rest, lr=0.01)]
 
 
-KINDS = ["mlp", "gpt", "conv", "resnet", "gpt2", "llama", "vit", "bert", "encoder"]
-
-
 WITH = {"mlp": "sgd", "vit": "sgd", "encoder": "sgd", "gpt2": "muon", "llama": "muon", "resnet": "muon"}
 
 
@@ -159,32 +156,6 @@ def test_training_repeats_that_of_the_dense_twin(kind: str, optimizer: str) -> N
         assert float((seen[0] - seen[-1]).abs().max()) > 1e-3
         for y, z in zip(seen, again, strict=True):
             torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_trains_as_its_dense_twin_and_goes_back_to_it(kind: str) -> None:
-    """The twin of structured weights is known before training, that of deferred ones after."""
-    dense = built(kind)
-    batches = inputs(dense, 3)
-    where = {"conv": "stages.*.out"}.get(kind, "**")
-    for weights in ("structured", "deferred"):
-        model = nfd.defer(copy.deepcopy(dense), weights=weights, where=where, resolution=1e-10, seed=3)
-        layers = [m for m in model.modules() if isinstance(m, nfd.StructuredLinear | nfd.DeferredLinear)]
-        assert len(layers) >= 2
-        start = copy.deepcopy(model)
-        seen = train(model, [nfd.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)], batches)
-        assert float((seen[0] - seen[-1]).abs().max()) > 1e-3
-        after = outputs(model, batches[-1])  # asked, so that the weights that are stored answer the same
-        stored = nfd.store_weights(copy.deepcopy(model))
-        assert [type(m) for m in stored.modules()] == [type(m) for m in dense.modules()]
-        assert {n: p.shape for n, p in stored.named_parameters()} == {n: p.shape for n, p in dense.named_parameters()}
-        torch.testing.assert_close(outputs(stored, batches[-1]), after, rtol=1e-9, atol=1e-9)
-        if weights == "structured":
-            twin = nfd.store_weights(start)
-            settings = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}
-            again = train(twin, [torch.optim.SGD(twin.parameters(), **settings)], batches)  # type: ignore[arg-type]
-            for y, z in zip(seen, again, strict=True):
-                torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
 
 
 def causal(positions: int) -> Tensor:
@@ -258,15 +229,6 @@ def test_an_encoder_does_not_read_weights_that_are_not_stored() -> None:
     later = nfd.defer(encoder, where="layers.1.**").eval()
     with torch.no_grad(), pytest.raises(ValueError, match="enable_nested_tensor=False"):
         later(x, src_key_padding_mask=PADDING)
-
-
-def test_a_weight_that_is_not_stored_shows_its_shape_and_refuses_to_be_read() -> None:
-    model = nfd.defer(Residual(16, 2).double())
-    up = model.get_submodule("blocks.0.up")
-    assert tuple(up.weight.shape) == (32, 16)
-    assert (up.weight.dtype, up.weight.device.type, up.weight.requires_grad) == (F64, "cpu", True)
-    with pytest.raises(RuntimeError, match="linear was asked of a weight that is not stored"):
-        nn.functional.linear(torch.zeros(2, 16, dtype=F64), up.weight)  # type: ignore[arg-type]
 
 
 def test_what_stays_is_the_same_tensor_and_what_goes_begins_alike() -> None:
@@ -447,16 +409,6 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     assert {"name", "kind", "shape", "reason", "rows", "rank", "bytes", "stored_bytes", "cost"} == told.table[0].keys()
 
 
-def test_a_deferral_names_obstacles_that_a_deferral_would_raise() -> None:
-    obstacles = {own.name: own.reason for own in nfd.deferral(tied(16)).replacements if own.reason}
-    assert obstacles["blocks.0.up.weight"] is obstacles["blocks.1.up.weight"] is Reason.TIED
-    attention = nfd.deferral(nn.MultiheadAttention(8, 2, add_zero_attn=True))
-    assert {own.name for own in attention.replacements if own.reason is Reason.ATTENTION} == {"out_proj.weight"}
-    plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base_width=8, sample=torch.zeros(2, 5))
-    entries = nfd.deferral(Residual(16, 2), plan)
-    assert {own.reason for own in entries.replacements} == {Reason.NARROW, Reason.ELEMENTWISE}
-
-
 @pytest.mark.parametrize(
     ("kind", "per_batch"), [("resnet", {2 * 64, 2 * 16}), ("gpt2", {8}), ("vit", {10}), ("encoder", {10})]
 )
@@ -476,21 +428,6 @@ def test_rows_that_a_batch_asks_are_counted_without_numbers(kind: str, per_batch
     assert asked == {own.name: own.rows for own in told.replaced}
 
 
-def test_bytes_of_a_deferral_bound_what_layers_hold() -> None:
-    for weights in ("structured", "deferred"):
-        model = nfd.defer(Residual(300, 2), weights=weights, resolution=1e-4, samples=96)  # type: ignore[arg-type]
-        optimizer = nfd.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        stream = torch.Generator().manual_seed(0)
-        train(model, [optimizer], [torch.randn(16, 5, generator=stream) for _ in range(6)])
-        for own in model.deferral.replaced:  # type: ignore[union-attr]
-            layer = unstored(model)[own.name]
-            momentum = optimizer.state[layer.update]["momentum_buffer"].nbytes
-            bias = 2 * (0 if layer.bias is None else layer.bias.nbytes)
-            held = layer.nbytes + momentum - bias
-            assert held <= own.bytes
-            assert weights == "structured" or held > 0.3 * own.bytes  # inputs of few dimensions need few directions
-
-
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:
     with torch.device("meta"):
         model = Residual(2**17, 2)
@@ -505,38 +442,3 @@ def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made()
     assert isinstance(nfd.defer(Residual(16, 2), samples=4, memory="1 MiB"), Residual)
     with pytest.raises(ValueError, match="sample must be an input that the model takes, which"):
         nfd.deferral(Residual(16, 2), sample=torch.zeros(2, 7))
-
-
-def test_matrices_with_a_side_of_fixed_size_stay() -> None:
-    """Keys and values of a fixed number of heads: AdamW steps them where the plan is for Muon."""
-
-    class Block(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.norm = nn.LayerNorm(width)
-            self.keys, self.up, self.down = nn.Linear(width, 4), nn.Linear(width, width), nn.Linear(width, width)
-
-        def forward(self, h: Tensor) -> Tensor:
-            x = self.norm(h)
-            return h + self.down(torch.relu(self.up(x)) * self.keys(x).mean(-1, keepdim=True))  # type: ignore[no-any-return]
-
-    def make(width: int, depth: int) -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(5, width), nn.Sequential(*[Block(width) for _ in range(depth)]), nn.Linear(width, 3)
-        )
-
-    base: dict[str, Any] = {"make_model": make, "base_width": 8, "base_depth": 2, "sample": torch.zeros(2, 5)}
-    for optimizer in ("sgd", "muon"):
-        plan = nfd.plan(make(32, 2), rule="mup", optimizer=optimizer, **base)
-        told = nfd.deferral(make(32, 2), plan)
-        assert {n.reason for n in told.replacements if "keys" in n.name} == {Reason.NARROW}
-        assert set(unstored(nfd.defer(make(32, 2), plan))) == {
-            f"1.{k}.{n}.weight" for k in (0, 1) for n in ("up", "down")
-        }
-
-
-def test_a_module_that_stands_in_two_places_is_refused() -> None:
-    model = Residual(16, 2)
-    model.blocks[1].up = model.blocks[0].up
-    with pytest.raises(ValueError, match=r"'blocks\.1\.up\.weight': its weight is tied"):
-        nfd.defer(model)

@@ -18,8 +18,7 @@ from sklearn.svm import SVC
 
 import nfd
 from nfd.core.activations import ACTIVATIONS, activation
-from nfd.limits.flow import KINDS, Pairs, kernel_of_pairs
-from nfd.limits.table import evaluated, table
+from nfd.limits.flow import KINDS
 
 every_activation = pytest.mark.parametrize(
     "name", [name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow) for name in ACTIVATIONS]
@@ -74,52 +73,6 @@ def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
         assert abs(K[0, j] - expected) <= min(bound, 1e-7 if name == "gelu" else 1e-9) * K[0, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["nngp", "ntk"])
-@pytest.mark.parametrize("name", ["erf", "gelu"])
-def test_long_horizons_and_wide_norms(name: str, kind: str) -> None:
-    X = np.array([[0.3], [0.9], [1.5]])
-    K, bound = nfd.kernel(X, kind=kind, activation=name, horizon=16.0, return_error=True)
-    for i, j in ((0, 0), (0, 2), (1, 2)):
-        a, b, c = X[i, 0] ** 2, X[j, 0] ** 2, X[i, 0] * X[j, 0]
-        scale = math.sqrt(K[i, i] * K[j, j])
-        assert (
-            abs(K[i, j] - adaptive(name, kind, a, b, c, 16.0)) <= min(bound, 1e-7 if name == "gelu" else 1e-9) * scale
-        )
-
-
-@pytest.mark.parametrize("terms", [1, 2, 3, 4, 5, 6])
-def test_sums_of_chebyshev_polynomials(terms: int) -> None:
-    coefficients, x = np.random.default_rng(terms).normal(size=terms), np.linspace(-1, 1, 7)
-    expected = np.polynomial.chebyshev.chebval(x, coefficients)
-    np.testing.assert_allclose(evaluated(torch.from_numpy(coefficients), torch.from_numpy(x)), expected, atol=1e-14)
-
-
-def test_what_is_left_out_of_a_table_is_rounding() -> None:
-    made = table("relu", "ntk", 1.0, math.inf, 1.0, 1.0)
-    assert made.error < 1.5e-10  # of which 1e-10 is the integration's
-    assert made.values.shape[-1] < 33  # of as many nodes
-
-
-@pytest.mark.parametrize("kind", ["nngp", "ntk"])
-def test_nearly_opposite_inputs_are_as_accurate(kind: str) -> None:
-    """Where the kernel of relu begins to change as a broken power of depth."""
-    angles = np.array([0.0, 3.0, 3.14, math.pi])
-    X = math.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], 1)
-    K, bound = nfd.kernel(X, kind=kind, return_error=True)
-    for j in (1, 2, 3):
-        expected = adaptive("relu", kind, 1.0, 1.0, math.cos(angles[j]), 1.0)
-        assert abs(K[0, j] - expected) <= bound * K[0, 0] < 1e-9
-    assert bound > 0
-
-
-def test_small_norms_keep_their_digits() -> None:
-    K = nfd.kernel([[1e-6], [1e-6], [1e-4]], activation="erf")
-    grown = math.exp(4 / math.pi)  # erf is 2/sqrt(pi) z near 0
-    np.testing.assert_allclose(K, grown * np.array([[1e-12, 1e-12, 1e-10]] * 2 + [[1e-10, 1e-10, 1e-8]]), rtol=1e-7)
-    assert K[0, 0] == K[0, 1]
-
-
 def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nfd.limits.table._NORMS", (5, 9))
     monkeypatch.setattr("nfd.limits.flow._MOST_DEGREES", 128)
@@ -143,16 +96,6 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
         nfd.kernel(torch.ones(2, 3), torch.ones(2, 3, device="meta"))
     with pytest.raises(TypeError, match="X must be an array of numbers"):
         nfd.kernel([["a"]])
-
-
-def test_duplicates_and_the_diagonal_are_exact_in_many_dimensions() -> None:
-    Z = np.random.default_rng(0).normal(size=(40, 3072))
-    for kind in ("nngp", "ntk"):
-        K = nfd.kernel(np.concatenate([Z, Z]), kind=kind)
-        np.testing.assert_array_equal(K[:40, 40:].diagonal(), K.diagonal()[:40])
-        np.testing.assert_allclose(nfd.InfiniteDepthKernel(kind=kind).diag(Z), K.diagonal()[:40], rtol=1e-14)
-        one_norm = math.exp(0.5) * (1 if kind == "nngp" else 2.5)  # relu at T = 1
-        np.testing.assert_allclose(K.diagonal()[:40], one_norm * (Z**2).mean(1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
@@ -209,18 +152,6 @@ def test_degenerate_inputs(name: str) -> None:
         np.testing.assert_allclose(
             np.diag(K), np.diag(nfd.kernel(X, X, kind=kind, activation=name)), rtol=1e-9, atol=1e-12
         )
-
-
-def test_blocks_and_kinds_of_input_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    g = np.random.default_rng(2)
-    X = g.normal(size=(40, 6))
-    whole = nfd.kernel(X, activation="tanh")
-    monkeypatch.setattr("nfd.limits.kernel._BLOCK", 90)
-    np.testing.assert_allclose(nfd.kernel(X, activation="tanh"), whole, rtol=1e-12)
-    np.testing.assert_allclose(nfd.kernel(X, X[:3], activation="tanh"), whole[:, :3], rtol=1e-10)
-    tensor = nfd.kernel(torch.from_numpy(X), activation="tanh")
-    assert isinstance(tensor, torch.Tensor)
-    np.testing.assert_allclose(tensor, whole, rtol=1e-12)
 
 
 @every_activation
@@ -281,13 +212,3 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
 def test_no_inputs_have_no_kernel() -> None:
     assert nfd.kernel(np.ones((0, 3))).shape == (0, 0)
     assert nfd.kernel(np.ones((0, 3)), np.ones((2, 3))).shape == (0, 2)
-
-
-def test_the_hermite_series_of_tanh_is_its_moment() -> None:
-    variances = torch.tensor([0.3, 1.0, 5.0], dtype=torch.float64)
-    cosine = torch.linspace(-1, 1, 7, dtype=torch.float64).expand(3, 7)
-    index = torch.arange(3)
-    pairs = Pairs(variances.sqrt(), index, index, cosine)
-    _, slope = kernel_of_pairs(activation("tanh"), "nngp", pairs, 1e-9, math.inf)
-    expected = activation("tanh").moment(variances[:, None], variances[:, None], variances[:, None] * cosine)
-    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-8)

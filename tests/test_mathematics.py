@@ -19,14 +19,12 @@ from torch import Tensor
 
 import nfd
 from nfd.core.names import Feedback, RuleName
-from nfd.core.random import Increment
 from nfd.core.intervals import student
 from nfd.core.statistics import rms
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import extrapolated, to_infinity
 from nfd.limits.ensemble import Ensemble
 from nfd.meters.verdict import verdict
-from nfd.nets.dense import DenseLinear
 from nfd.nets.frame import LEAST_ROOM
 from nfd.nets.network import Network
 from nfd.questions.budget import Cost, Costs, best_size, returns
@@ -172,23 +170,6 @@ def test_the_identity_behind_folding(optimizer: type[torch.optim.Optimizer]) -> 
             loss(effective).backward()  # type: ignore[no-untyped-call]
             stepped.step()
     torch.testing.assert_close(s * W, w.detach(), rtol=1e-9, atol=1e-12)
-
-
-def test_post_activation_features_grow_as_the_page_says() -> None:
-    def size(L: int) -> float:
-        nets = [nfd.ResNet(4, 1, 128, L, order="post", seed=seed) for seed in range(3)]
-        return rms(torch.stack([net.streams(torch.ones(1, 4)).h[-1] for net in nets]))
-
-    rate = math.log(size(128) / size(32)) / (math.sqrt(128) - math.sqrt(32))
-    assert math.isclose(rate, 1 / math.sqrt(2 * math.pi), rel_tol=0.1)
-
-
-def test_increments_of_twice_the_depth_add_up() -> None:
-    def layer(index: int, count: int) -> Tensor:
-        return DenseLinear(5, 5, seed=Increment(3, index, count), dtype=torch.float64).weight.detach()
-
-    for l in range(8):  # noqa: E741
-        torch.testing.assert_close((layer(2 * l, 16) + layer(2 * l + 1, 16)) / math.sqrt(2), layer(l, 8))
 
 
 # ---- deferred decisions --------------------------------------------------------------------------------------

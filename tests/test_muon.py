@@ -15,7 +15,6 @@ from tests.test_stand_in import stored
 from torch import Tensor, nn
 
 import nfd
-from nfd.training.optimizers import optimizer_named
 
 F64 = torch.float64
 LAYERS = {
@@ -175,21 +174,3 @@ def test_settings_and_parameters_of_others_are_refused() -> None:
         nfd.Muon([{"params": [matrix], "betas": (0.9, 0.9)}])
     with pytest.raises(ValueError, match=r"shape \[3\].*AdamW"):
         nfd.Muon([nn.Parameter(torch.ones(3))])
-
-
-def test_a_name_makes_it_where_weights_are_not_stored() -> None:
-    layer, dense = nfd.DeferredLinear(8, 8), nn.Linear(8, 8, bias=False)
-    for name in ("muon", "muon-match-rms-adamw"):
-        made = optimizer_named(name, [{"params": list(layer.parameters()), "lr": 0.1, "use_muon": True}])
-        assert isinstance(made, nfd.Muon)
-        assert isinstance(optimizer_named(name, [{"params": list(dense.parameters())}]), torch.optim.Muon)
-    assert made.param_groups[0]["adjust_lr_fn"] == "match_rms_adamw"
-
-
-def test_many_steps_of_newton_and_schulz_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also beside a gradient of low rank, where the Gram matrix has nothing but rounding, which 12 steps magnify."""
-    stream = torch.Generator().manual_seed(0)
-    low = torch.randn(30, 4, generator=stream, dtype=F64) @ torch.randn(4, 50, generator=stream, dtype=F64)
-    in_full_precision(monkeypatch)
-    ours, theirs = (step(partial(make, ns_steps=12), low) for make in (nfd.Muon, torch.optim.Muon))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
-from nfd.nets.dense import DenseLinear, factor_gradients_
-from nfd.nets.in_factors import InFactors
-from nfd.nets.network import Network
+from nfd.nets.dense import DenseLinear
 
 F64 = torch.float64
 ROOT = math.sqrt(8)
@@ -85,24 +83,6 @@ def test_streams_are_equation_3(block: str, feedback: str, regime: str) -> None:
     torch.testing.assert_close(s.delta, expected.detach(), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("block", ["one-layer", "two-layer"])
-def test_deferred_streams_are_those_of_the_completed_network(block: str) -> None:
-    net = nfd.ResNet(5, 3, 20, 3, activation="tanh", block=block, weights="deferred", dtype=F64)
-    s = net.streams(data())
-    s.outputs.square().sum().backward()
-    dense = nfd.ResNet(5, 3, 20, 3, activation="tanh", block=block, dtype=F64)
-    with torch.no_grad():
-        for name, layer in net.named_modules():
-            if isinstance(layer, nfd.DeferredLinear):
-                dense.get_submodule(name).weight.copy_(layer.complete())  # type: ignore[union-attr,operator,arg-type]
-    t = dense.streams(data())
-    t.outputs.square().sum().backward()
-    torch.testing.assert_close(s.h, t.h, rtol=0, atol=1e-10)
-    torch.testing.assert_close(s.delta, t.delta, rtol=0, atol=1e-10)
-    assert torch.equal(net.U, dense.U)
-    assert torch.equal(net.V, dense.V)
-
-
 def test_delta_before_backward_says_so() -> None:
     with pytest.raises(RuntimeError, match=r"after loss\.backward"):
         _ = nfd.ResNet(5, 3, 8, 2, dtype=F64).streams(data()).delta
@@ -158,14 +138,6 @@ def test_rates_are_literally_these(rule: str, block: str, exponent: float) -> No
     assert rates == {role: 0.5 * (factor / 8 if rule != "standard" else 1) for role, factor in expected.items()}
 
 
-def test_param_groups_hold_every_trainable_parameter_once() -> None:
-    for net in (nfd.ResNet(2, 2, 4, 3, block="two-layer", feedback="static"), nfd.MLP(2, 2, 4, 3)):
-        rule = "mup" if isinstance(net, nfd.MLP) else "depth-mup"
-        held = [p for group in net.param_groups(0.1, rule) for p in group["params"]]
-        assert {id(p) for p in held} == {id(p) for p in net.parameters() if p.requires_grad}
-        assert len(held) == len({id(p) for p in held})
-
-
 def test_rules_that_do_not_fit_are_refused() -> None:
     net = nfd.ResNet(2, 2, 4, 2)
     with pytest.raises(ValueError, match="Did you mean 'depth-mup'"):
@@ -198,60 +170,3 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         nfd.ResNet(**({"in_features": 2, "out_features": 2, "width": 4, "depth": 2} | arguments))
-
-
-def test_bad_inputs_are_named_and_nothing_is_lost() -> None:
-    net = nfd.ResNet(2, 2, 4, 2, weights="deferred")
-    with pytest.raises(ValueError, match=r"x must be finite; entry \[0, 1\] is inf"):
-        net(torch.tensor([[1.0, math.inf]]))
-    with pytest.raises(ValueError, match=r"x must be \[batch, 2\]; got shape \[3\]"):
-        net(torch.zeros(3))
-    with pytest.raises(TypeError, match="float32"):
-        net(torch.zeros(1, 2, dtype=F64))
-    assert all(layer.rank == (0, 0) for layer in net.outer)
-
-
-def test_sizes_of_one_work() -> None:
-    net: Network = nfd.ResNet(1, 1, 1, 1, dtype=F64)
-    assert net(torch.ones(1, 1, dtype=F64)).shape == (1, 1)
-
-
-def test_a_network_that_does_not_fit_names_weights_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(nfd.ResNet, "_add_layers", full)
-    with pytest.raises(MemoryError) as raised:
-        nfd.ResNet(4, 2, width=8, depth=1)
-    assert "width 8 with dense weights" in raised.value.__notes__[0]
-    assert "weights='structured' or 'deferred'" in raised.value.__notes__[0]
-
-
-@pytest.mark.parametrize(
-    ("feedback", "options"),
-    [("shared", {}), ("independent", {}), ("static", {}), ("independent", {"momentum": 0.9})],
-    ids=str,
-)
-def test_wide_networks_train_alike_with_gradients_in_factors(feedback: str, options: dict[str, float]) -> None:
-    def trained(wide: bool) -> list[Tensor]:
-        net = nfd.ResNet(5, 3, 512, 1, feedback=feedback, dtype=F64)
-        if wide:
-            factor_gradients_(net)
-            assert all(isinstance(weight, InFactors) for weight in net.outer.parameters())
-        optimizer = nfd.SGD(net.param_groups(1.0), **options)
-        for x in data(4).split(2):
-            optimizer.zero_grad()
-            net(x).square().sum().backward()
-            optimizer.step()
-            if wide:
-                assert all(weight.has_gradient == weight.requires_grad for weight in net.outer.parameters())
-                assert options or all(weight._stored is None for weight in net.outer.parameters())
-        return [p.detach() for p in net.parameters()]
-
-    torch.testing.assert_close(trained(True), trained(False))
-
-
-def test_narrow_networks_keep_gradients_as_tensors() -> None:
-    net = nfd.ResNet(5, 3, 256, 1)
-    factor_gradients_(net)
-    assert type(net.outer[0].weight) is torch.nn.Parameter

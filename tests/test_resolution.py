@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 
@@ -114,47 +113,6 @@ def trained(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 12) -
     return outputs
 
 
-def ranks(net: nfd.ResNet) -> list[tuple[int, int]]:
-    return [layer.rank for layer in net.modules() if isinstance(layer, nfd.DeferredLinear)]
-
-
-def test_a_training_goes_on_bit_for_bit_from_a_saved_state_and_from_a_copy() -> None:
-    net = network(0.2)
-    optimizer = nfd.SGD(net.param_groups(0.2), momentum=0.9, weight_decay=0.01)
-    trained(net, optimizer)
-    other = network(0.2, seed=99)
-    other.load_state_dict(net.state_dict())
-    resumed = nfd.SGD(other.param_groups(0.2), momentum=0.9, weight_decay=0.01)
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    twin = copy.deepcopy(net)
-    copied = nfd.SGD(twin.param_groups(0.2), momentum=0.9, weight_decay=0.01)
-    copied.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    expected = trained(net, optimizer)
-    for net_again, optimizer_again in ((other, resumed), (twin, copied)):
-        assert all(torch.equal(*pair) for pair in zip(expected, trained(net_again, optimizer_again), strict=True))
-
-
-def test_ten_more_passes_over_the_same_samples_add_less_than_the_first_one() -> None:
-    added = {}
-    for resolution in (None, 0.3):
-        net = network(resolution)
-        optimizer = nfd.SGD(net.param_groups(0.1))
-        totals = [(trained(net, optimizer, steps), sum(map(sum, ranks(net))))[1] for steps in (3, 27, 30)]
-        added[resolution] = totals[0], totals[2] - totals[1]
-    first, later = added[0.3]
-    assert later < first < added[None][1] / 5
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_at_rounding_it_is_the_exact_layer_bit_for_bit(dtype: torch.dtype) -> None:
-    exact, fine = (network(resolution).to(dtype) for resolution in (None, TOLERANCE[dtype]))
-    outputs = [
-        [net(x.to(dtype)).detach() for x in batches(3)] + [p.detach() for p in net.parameters()]
-        for net in (exact, fine)
-    ]
-    assert all(torch.equal(*pair) for pair in zip(*outputs, strict=True))
-
-
 def test_a_fine_resolution_repeats_the_completed_dense_network_as_finely() -> None:
     def build(weights: str) -> nfd.ResNet:
         return network(FINE) if weights == "deferred" else network(None, weights=weights)
@@ -169,34 +127,6 @@ def test_evaluation_changes_nothing_and_answers_by_what_is_recorded() -> None:
     torch.testing.assert_close(layer(torch.eye(N_IN, dtype=F64)[:2]), columns, rtol=0, atol=1e-12)
     assert torch.equal(layer(torch.eye(N_IN, dtype=F64)), layer(torch.eye(N_IN, dtype=F64)))
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
-
-
-def test_the_completion_gives_what_is_recorded_and_states_travel_between_resolutions() -> None:
-    layer, columns, _ = recorded("shared")
-    layer(torch.full((1, N_IN), 0.1, dtype=F64) + 2 * torch.eye(N_IN, dtype=F64)[:1])
-    assert layer.rank == (1, 2)
-    W = layer.complete()
-    assert isinstance(W, Tensor)
-    torch.testing.assert_close(W[:, :2], columns.T, rtol=0, atol=1e-12)
-    exact = nfd.DeferredLinear(N_IN, N_OUT, dtype=F64)
-    exact.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(exact(torch.eye(N_IN, dtype=F64)[:2]).detach(), columns, rtol=0, atol=1e-12)
-    old = {name: value for name, value in exact.state_dict().items() if name not in ("passing", "longest")}
-    recorded("shared")[0].load_state_dict(old)  # of version 0.1
-
-
-def test_bases_stay_orthonormal_in_single_precision() -> None:
-    layer = nfd.DeferredLinear(1500, 1300, resolution=0.05)
-    stream = torch.Generator().manual_seed(0)
-    drift = torch.randn(1500, generator=stream)
-    for _ in range(20):
-        x = drift + 0.1 * torch.randn(20, 1500, generator=stream) * torch.rand(20, 1, generator=stream)
-        layer(x).backward(torch.randn(20, 1300, generator=stream))
-    for frame in (layer.matrix.forward.directions, layer.matrix.backward.directions):
-        Q = frame.rows.double()
-        assert len(Q) > 20
-        assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 1e-5
-    assert layer.rank[1] < layer.rank[0] == 400
 
 
 def test_wrong_resolutions_are_named() -> None:

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
 
 import pytest
 import torch
@@ -31,13 +30,9 @@ import nfd
 from nfd.core.names import Feedback
 from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.nets.frame import predicted_bytes
-from nfd.nets.network import Network
 from nfd.nets.orthogonal import _SAFE_GAIN, TOLERANCE, Basis
-from replay import completed
 
 F64 = torch.float64
-BATCH = 8
 SHORT, LONG = 100, 2500  # steps: 800 samples and 20,000
 UNIT = torch.finfo(torch.float32).eps / 2
 FEEDBACKS: list[Feedback] = ["shared", "independent", "static"]
@@ -201,53 +196,3 @@ class Errors:
     def _off(self, answer: Tensor, query: Tensor, matrix: Tensor) -> Tensor:
         direction = nn.functional.normalize(torch.randn(answer.shape, generator=self.stream, dtype=F64), dim=1)
         return answer + self.size * spectral(matrix) * query.detach().norm(dim=1, keepdim=True) * direction
-
-
-@steps
-@pytest.mark.parametrize("feedback", FEEDBACKS)
-def test_a_network_stays_as_near_to_its_dense_twin_as_errors_allow(feedback: Feedback, steps: int) -> None:
-    def build(weights: str, dtype: torch.dtype = F64) -> Network:
-        return nfd.ResNet(
-            6, 2, 20, 2, activation="tanh", block="two-layer", weights=weights, feedback=feedback, seed=5, dtype=dtype
-        )
-
-    def outputs(net: Network, sgd: type[torch.optim.SGD]) -> Tensor:
-        optimizer = sgd(net.param_groups(0.02), momentum=0.9, weight_decay=1e-4)
-        found = []
-        for batch in islice(awkward(6, 1), steps):
-            x = math.sqrt(6) * nn.functional.normalize(batch, dim=1, eps=1e-3).to(net.U.dtype)
-            optimizer.zero_grad()
-            f = net(x)
-            (f - torch.sin(2 * x[:, :2])).square().mean().backward()
-            optimizer.step()
-            found.append(f.detach().double())
-        return torch.stack(found)
-
-    deferred = build("deferred", torch.float32)
-    start = {"U": deferred.U.detach().clone(), "V": deferred.V.detach().clone()}
-    seen = outputs(deferred, nfd.SGD)
-    assert {layer.rank for layer in deferred.modules() if isinstance(layer, DeferredLinear)} == {(20, 20)}
-    layer = cast(DeferredLinear, deferred.double().outer[0])
-    exact = outputs(completed(deferred, start, build), torch.optim.SGD)
-    off = completed(deferred, start, build)
-    Errors(off, allowed(layer))
-    allowance = (outputs(off, torch.optim.SGD) - exact).abs().max()
-    assert allowance < 1e-2 * exact.abs().max()  # errors are still small: what they do is in proportion to them
-    assert (seen - exact).abs().max() <= allowance
-
-
-@steps
-def test_a_layer_holds_the_memory_that_is_predicted(steps: int) -> None:
-    """Four vectors per direction, and small matrices of at most twice as many rows and columns as there are directions;
-    room that was reserved is never copied, and a full basis reserves no more than it can hold."""
-    for reserved in (False, True):
-        layer = DeferredLinear(48, 32)
-        if reserved:
-            layer.reserve(BATCH * steps)
-        optimizer = nfd.SGD(layer.parameters(), lr=1e-3, momentum=0.9)
-        for k, (x, g) in enumerate(islice(zip(awkward(48, 1), awkward(32, 2), strict=True), steps)):
-            driven(layer, optimizer, x, g / (1 + g.norm()))
-            if k in (5, 20, steps - 1):
-                held = layer.nbytes + sum(s["momentum_buffer"].nbytes for s in optimizer.state.values())
-                samples = BATCH * (steps if reserved else 2 * (k + 1))
-                assert held <= predicted_bytes(48, 32, samples, itemsize=4)

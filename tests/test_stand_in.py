@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from collections.abc import Callable
 from functools import partial
 
@@ -115,16 +114,6 @@ def test_a_standard_deviation_is_a_factor_and_nothing_else(layer_of: Layer) -> N
     assert torch.equal(layer_of(40, 30, seed=5)(x), y)
 
 
-@every_layer
-def test_a_bias_starts_as_that_of_a_linear_layer(layer_of: Layer) -> None:
-    bias = layer_of(25, 4000, bias=True, seed=0).bias
-    assert bias is not None
-    assert stats.kstest(bias.detach().numpy() * 5, "uniform", args=(-1, 2)).pvalue > 1e-3
-    assert torch.equal(bias, layer_of(25, 4000, bias=True, std=0.1, seed=0).bias)
-    assert not torch.equal(bias, layer_of(25, 4000, bias=True, seed=1).bias)
-    assert layer_of(25, 40).bias is None
-
-
 @pytest.mark.parametrize("feedback", ["independent", "static"])
 @every_layer
 def test_the_feedback_matrix_has_the_same_standard_deviation(layer_of: Layer, feedback: str) -> None:
@@ -167,35 +156,6 @@ def test_bias_and_standard_deviation_are_saved_and_loaded(layer_of: Layer) -> No
         layer.load_state_dict(layer.state_dict() | {"std": torch.zeros(3)})
 
 
-def test_a_state_that_was_saved_before_there_was_a_standard_deviation_is_loaded() -> None:
-    layer = nfd.DeferredLinear(30, 20, seed=3)
-    state = layer.state_dict()
-    del state["std"]
-    other = nfd.DeferredLinear(30, 20, std=0.5)
-    other.load_state_dict(state)
-    assert torch.equal(other.complete(), layer.complete())
-
-
-@every_layer
-def test_copies_and_conversions_keep_bias_and_standard_deviation(layer_of: Layer) -> None:
-    layer, optimizer, x = trained(layer_of)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(twin(x), layer(x))
-        assert torch.equal(twin.complete(), layer.complete())
-    bias, expected = layer.bias, layer(x).detach()
-    layer.reserve(100)
-    layer.double().to("cpu")
-    assert bias is not None
-    assert layer.bias is bias
-    assert bias.dtype == F64
-    torch.testing.assert_close(layer(x.double()).float(), expected, rtol=1e-4, atol=1e-5)
-    layer(x.double()).sum().backward()
-    optimizer.step()
-    assert torch.equal(layer.eval()(x[0].double()), layer(x[:1].double())[0])
-    with torch.inference_mode():
-        torch.testing.assert_close(layer(x.double()).detach(), layer(x.double()))
-
-
 @every_layer
 def test_a_matrix_that_starts_at_zero_learns(layer_of: Layer) -> None:
     layer = layer_of(30, 20, std=0.0, seed=0)
@@ -206,29 +166,8 @@ def test_a_matrix_that_starts_at_zero_learns(layer_of: Layer) -> None:
     assert layer(x).all()
 
 
-@every_layer
-def test_the_bytes_of_a_layer_count_its_bias(layer_of: Layer) -> None:
-    sizes = [layer_of(30, 20, bias=bias).nbytes for bias in (False, True)]
-    assert sizes[1] - sizes[0] == 20 * 4
-
-
-@every_layer
-def test_the_representation_shows_bias_and_standard_deviation(layer_of: Layer) -> None:
-    assert "in_features=30, out_features=20, bias=True, std=0.25, feedback='shared'" in repr(
-        layer_of(30, 20, bias=True, std=0.25)
-    )
-
-
 @pytest.mark.parametrize("std", [-1.0, math.nan, math.inf, 1e13])
 @every_layer
 def test_an_impossible_standard_deviation_is_refused(layer_of: Layer, std: float) -> None:
     with pytest.raises(ValueError, match="std must be"):
         layer_of(3, 3, std=std)
-
-
-@every_layer
-def test_arguments_of_another_type_are_refused(layer_of: Layer) -> None:
-    with pytest.raises(TypeError, match="std must be a number"):
-        layer_of(3, 3, std="1")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="bias must be True or False"):
-        layer_of(3, 3, bias=torch.zeros(3))  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -189,84 +188,6 @@ def test_losses_and_outputs_are_those_of_deferred_layers(feedback: str) -> None:
     assert float(errors.square().mean().sqrt()) < 0.05 * float(size)
 
 
-@pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
-def test_losses_scatter_and_are_biased_by_the_width_as_those_of_gaussian_weights() -> None:
-    """Losses scatter as n^-1/2, and their mean differs from that of dense networks by less than 1/n."""
-    widths, seeds = (16, 64), range(40)
-    mean, scatter = {}, {}
-    for kind in ("dense", "structured"):
-        options = {"resolution": 0.01} if kind == "structured" else {}
-        for width in widths:
-            losses = [classes(kind, seed, width, 5, **options)[0] for seed in seeds]
-            mean[kind, width], scatter[kind, width] = statistics.mean(losses), statistics.stdev(losses)
-    for kind in ("dense", "structured"):
-        exponent = math.log(scatter[kind, 64] / scatter[kind, 16]) / math.log(4)
-        assert abs(exponent + 0.5) < 0.35  # four standard errors
-    errors = {key: value / math.sqrt(len(seeds)) for key, value in scatter.items()}
-    for width in widths:
-        apart = mean["structured", width] - mean["dense", width]
-        assert abs(apart) < 4 * math.hypot(errors["structured", width], errors["dense", width]) + 1 / width
-
-
-def inner_update(weights: str, depth: int, rule: str, seed: int, width: int = 64) -> float:
-    """How far one step moves what inner layers answer to the vectors that they had before."""
-    net = nfd.ResNet(6, 1, width, depth, weights=weights, block="two-layer", seed=seed)
-    before = net.streams(torch.ones(1, 6))
-    before.outputs.sum().backward()
-    nfd.SGD(net.param_groups(0.1, rule=rule), maximize=True).step()
-    assert net.inner is not None
-    with torch.no_grad():
-        moved = [
-            W(h) / math.sqrt(width) - x for W, h, x in zip(net.inner, before.layers[:-1], before.inner, strict=True)
-        ]
-    return float(torch.stack(moved).square().mean().sqrt())
-
-
-@pytest.mark.parametrize(("rule", "exponent"), [("depth-mup", -0.5), ("depth-mup-inner", 0.0)])
-def test_inner_layers_collapse_and_are_cured_as_with_dense_weights(rule: str, exponent: float) -> None:
-    def slope(weights: str, seed: int) -> float:
-        shallow, deep = (inner_update(weights, depth, rule, seed) for depth in (8, 64))
-        return math.log(deep / shallow) / math.log(8)
-
-    slopes = {weights: [slope(weights, seed) for seed in range(6)] for weights in ("dense", "structured")}
-    (dense, ours), errors = (
-        map(statistics.mean, slopes.values()),
-        [statistics.stdev(s) / 6**0.5 for s in slopes.values()],
-    )
-    assert abs(ours - exponent) < 0.1
-    assert abs(ours - dense) < 4 * math.hypot(*errors)
-    assert 8 * math.hypot(*errors) < 0.5  # the other rule is that far
-
-
-def aligned_step(layer_of: Callable[..., nfd.StructuredLinear], seed: int, x: Tensor, readout: Tensor) -> float:
-    """What a step of SGD adds to the output of two layers whose input and readout have no randomness of their own."""
-    n = x.shape[1]
-    first, second = (layer_of(n, n, std=n**-0.5, seed=2 * seed + k) for k in range(2))
-
-    def output() -> Tensor:
-        return (readout * torch.relu(second(torch.relu(first(x))))).mean()
-
-    y = output()
-    (n * y).backward()  # type: ignore[no-untyped-call]
-    nfd.SGD([*first.parameters(), *second.parameters()], lr=1e-3 / n, maximize=True).step()
-    return float((output() - y).detach()) * 1e3
-
-
-@pytest.mark.parametrize("vector", ["constant", "unit vector", "row of the transform"])
-def test_training_on_vectors_that_are_aligned_with_the_transform_is_nothing_special(vector: str) -> None:
-    """Inputs and backward vectors are aligned; deferred layers, whose weights are Gaussian, have no transform."""
-    x = ALIGNED[vector].float()
-    readout = torch.ones_like(x)  # constant where training begins
-    gains = {
-        layer_of: [aligned_step(layer_of, seed, x, readout) for seed in range(16)]
-        for layer_of in (nfd.StructuredLinear, nfd.DeferredLinear)
-    }
-    ours, theirs = gains.values()
-    error = math.hypot(statistics.stdev(ours), statistics.stdev(theirs)) / 4
-    assert abs(statistics.mean(ours) - statistics.mean(theirs)) < 4 * error
-    assert error < 0.1 * statistics.mean(theirs)
-
-
 def trained(resolution: float) -> tuple[Tensor, int]:
     layer = nfd.StructuredLinear(200, 100, std=0.07, resolution=resolution, seed=0, dtype=F64)
     optimizer = nfd.SGD(layer.parameters(), lr=0.1)
@@ -280,21 +201,6 @@ def trained(resolution: float) -> tuple[Tensor, int]:
         (y - 1).square().mean().backward()
         optimizer.step()
     return torch.stack(outputs), layer.rank
-
-
-def test_the_resolution_trades_directions_for_the_update_and_leaves_the_start_alone() -> None:
-    exact, rank = trained(1e-10)
-    assert rank == 32
-    errors, ranks = [], []
-    for resolution in (0.02, 0.2, 0.5):
-        outputs, kept = trained(resolution)
-        torch.testing.assert_close(outputs[0], exact[0])
-        errors.append(float((outputs - exact).abs().max()))
-        ranks.append(kept)
-    assert errors == sorted(errors)
-    assert ranks == sorted(ranks, reverse=True)
-    assert ranks[-1] < rank
-    assert errors[0] < 1e-3 * float(exact.abs().max())
 
 
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])
@@ -327,43 +233,6 @@ def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(ba
     assert isinstance(start, Tensor)
     nfd.SGD(layer.parameters(), lr=0.1).step()
     torch.testing.assert_close(layer.dense_weights(), start - 0.1 * g.T @ x)
-
-
-@pytest.mark.parametrize("basis", ["inputs", "gradients"])
-def test_remainders_of_vectors_that_hardly_count_add_no_directions(basis: str) -> None:
-    """A short vector is measured against the batch: forty of a thousandth would be forty directions by themselves."""
-    layer = nfd.StructuredLinear(60, 60, seed=0, basis=basis, resolution=0.1)
-    stream = torch.Generator().manual_seed(0)
-    vectors, others = torch.randn(44, 60, generator=stream), torch.randn(44, 60, generator=stream)
-    vectors[4:] *= 1e-3
-    x, g = (vectors, others) if basis == "inputs" else (others, vectors)
-    layer(x).backward(g)
-    assert layer.rank == 4
-
-
-def test_the_basis_is_that_of_fewer_directions_and_waits_for_a_gradient() -> None:
-    stream = torch.Generator().manual_seed(0)
-
-    def vectors(rank: int) -> Tensor:
-        return torch.randn(6, rank, generator=stream) @ torch.randn(rank, 50, generator=stream)
-
-    for ranks, expected in (((2, 5), "inputs"), ((5, 2), "gradients"), ((3, 3), "inputs")):
-        layer = nfd.StructuredLinear(50, 50, seed=0)
-        x, g = map(vectors, ranks)
-        optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.5)
-        before = layer(x)
-        before.backward(0 * g)  # as under a readout that starts at zero
-        optimizer.step()
-        assert layer.basis is None
-        assert torch.equal(layer(x), before)
-        layer(x).backward(g)
-        optimizer.step()
-        assert (layer.basis, layer.rank) == (expected, min(ranks))
-        again = nfd.StructuredLinear(50, 50)
-        again.load_state_dict(layer.state_dict())
-        assert again.basis == expected
-        assert torch.equal(again(x), layer(x))
-        assert not torch.equal(again(x), before)
 
 
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])
@@ -415,21 +284,6 @@ def test_a_step_is_the_same_whether_or_not_the_gradient_is_read(basis: Any, opti
     assert torch.allclose(*answers, rtol=1e-12)
 
 
-def test_gradients_of_large_factors_which_are_not_kept_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfd.nets.fingerprint._LARGE", 0)
-    layer, x = nfd.StructuredLinear(40, 30, seed=0), torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        layer(x).square().sum().backward()
-    assert layer.update.grad is not None
-    layer.update.grad.mul_(0.5)
-    optimizer = nfd.SGD(layer.parameters(), lr=0.1)
-    optimizer.step()
-    layer(x).square().sum().backward()
-    layer.update.grad[0] = 0
-    with pytest.raises(RuntimeError, match="grad of a StructuredLinear was changed"):
-        optimizer.step()
-
-
 def test_a_network_is_copied_saved_and_has_one_seed() -> None:
     def net(seed: int) -> nfd.ResNet:
         return nfd.ResNet(5, 2, 40, 3, weights="structured", seed=seed)
@@ -459,15 +313,6 @@ def test_arguments_are_checked() -> None:
         nfd.StructuredLinear(3, 3, basis="outputs")
 
 
-@pytest.mark.parametrize("basis", ["auto", "inputs", "gradients"])
-def test_an_untrained_layer_has_the_weights_of_its_start(basis: Any) -> None:
-    layer = nfd.StructuredLinear(6, 9, std=0.3, basis=basis, seed=0)
-    now, start = layer.dense_weights(), layer.complete()
-    assert isinstance(now, torch.Tensor)
-    assert isinstance(start, torch.Tensor)
-    assert torch.equal(now, start)
-
-
 # ---- updates that are recorded sample by sample -----------------------------------------------------------------
 
 
@@ -495,23 +340,3 @@ def test_recorded_updates_repeat_the_dense_network_with_the_same_matrices(feedba
         )
     torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
     assert losses[0][-1] < losses[0][0]
-
-
-def test_small_queries_wait_for_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, ask = [], nfd.StructuredLinear.ask_forward
-
-    def asked(layer: nfd.StructuredLinear, x: Tensor, record: bool) -> Any:
-        seen.append(torch.get_num_threads())
-        return ask(layer, x, record)
-
-    monkeypatch.setattr(nfd.StructuredLinear, "ask_forward", asked)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        layer = nfd.StructuredLinear(2**12, 2**12)
-        for rows in (8, 512, 8):
-            (layer(torch.randn(rows, 2**12)) * torch.randn(rows, 2**12)).sum().backward()
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert seen == [1, 2, 2]  # of the last, 8 x 4,096 x (520 + 8 + 12) multiplications are more than 2^23

@@ -83,7 +83,7 @@ def test_a_subclass_with_other_arguments_is_the_same_network() -> None:
             for entry in plan["entries"].values():
                 entry.pop("why")
         assert plans[0] == plans[1]
-    checks = [nfd.check(make, [8, 16], [2, 4], batches(), seeds=2) for make in (Renamed, parent)]
+    checks = [nfd.check(make, batches(), [8, 16], [2, 4], seeds=2) for make in (Renamed, parent)]
     assert checks[0].table == checks[1].table
     assert checks[0].runs == checks[1].runs
     stack = Stack([Renamed(16, 4, seed) for seed in range(2)])
@@ -102,7 +102,7 @@ def test_a_forward_pass_of_its_own_is_what_is_trained_and_measured() -> None:
     torch.testing.assert_close(streams.delta, 2 * other.delta)
     found = []
     for make in (Louder, parent):
-        check = nfd.check(make, [8, 16], [2], batches(1), seeds=2, eta_c=1e-3, loss=lambda out, _: out.mean())
+        check = nfd.check(make, nfd.Task(batches(1), loss=lambda out, _: out.mean()), [8, 16], [2], lr=1e-3, seeds=2)
         found.append([(run["loss"], run["function_update"]) for run in check.runs])
     loud, plain = torch.tensor(found)
     torch.testing.assert_close(loud[:, 0], 2 * plain[:, 0])
@@ -121,7 +121,7 @@ def test_parameters_without_a_role_are_refused_by_name_wherever_rates_are_made()
     with pytest.raises(ValueError, match=said):
         nfd.plan(net)
     with pytest.raises(ValueError, match=said):
-        nfd.check(Forgetful, [8, 16], [2], batches(), seeds=2)
+        nfd.check(Forgetful, batches(), [8, 16], [2], seeds=2)
     other = Renamed(8, 2)
     other.extra = nn.Parameter(torch.ones(3))
     with pytest.raises(ValueError, match=r"Renamed has trainable parameters without a role.*'extra'"):
@@ -154,7 +154,7 @@ def test_parameters_with_a_role_train_at_its_rate(optimizer: Any) -> None:
     stepper.step()
     for name in expected:
         assert not torch.equal(net.get_parameter(name), before[name]), name
-    assert nfd.check(Biased, [8, 16], [2, 4], batches(), seeds=2, optimizer=optimizer, eta_c=0.01).table
+    assert nfd.check(Biased, batches(), [8, 16], [2, 4], lr=0.01, seeds=2, optimizer=optimizer).table
 
 
 def test_roles_of_nothing_and_unknown_roles_are_refused() -> None:
@@ -169,92 +169,3 @@ def test_roles_of_nothing_and_unknown_roles_are_refused() -> None:
     Wrong.roles = {"U": "inputt"}
     with pytest.raises(ValueError, match=r"named_roles\(\)\['U'\] must be one of"):
         Wrong(8, 2).param_groups(0.1)
-
-
-def test_a_decoupled_subclass_keeps_its_roles() -> None:
-    twin = Biased(8, 2).decoupled()
-    named = {id(p): name for name, p in twin.named_parameters()}
-    roles = {named[id(p)]: group["role"] for group in twin.param_groups(0.1) for p in group["params"]}
-    assert roles["outer.0.feedback_weight"] == "outer"
-    assert roles["inner.1.feedback_weight"] == "inner"
-    assert roles["gain"] == "vector"
-
-
-def test_a_stack_refuses_what_it_would_leave_out() -> None:
-    class Shortcut(Renamed):
-        def run(self, by: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            layers, inner = super().run(by, x)
-            return [*layers[:-1], layers[0]], inner
-
-    class Wider(Renamed):
-        @property
-        def branch(self) -> float:
-            return 2 * super().branch
-
-    for kind, said in ((Shortcut, "its own run"), (Wider, "its own branch"), (Louder, "its own forward")):
-        with pytest.raises(ValueError, match=f"{kind.__name__} has {said}, which it would leave out"):
-            Stack([kind(8, 2, seed) for seed in range(2)])
-    with pytest.raises(ValueError, match="the parameter 'bias'"):
-        Stack([Forgetful(8, 2)])
-    hooked = Renamed(8, 2)
-    hooked.outer[0].register_forward_hook(lambda _m, _i, out: 2 * out)
-    with pytest.raises(ValueError, match=r"hooks on 'outer\.0'"):
-        Stack([hooked])
-    with pytest.raises(ValueError, match="one shape"):
-        Stack([Renamed(8, 2), parent(8, 2)])
-
-
-def test_a_subclass_that_declares_itself_stackable_is_trained_as_alone() -> None:
-    class Wider(Renamed):
-        stackable = True
-
-        @property
-        def branch(self) -> float:
-            return 2 * super().branch
-
-        def run(self, by: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            layers, inner = super().run(by, x)
-            return [*layers, layers[-1] + layers[0]], inner
-
-    class Shouting(Louder):
-        stackable = True
-
-    class Narrower(Wider):
-        def run(self, by: Any, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            return super().run(by, x / 2)
-
-    x = torch.randn(4, D)
-    torch.testing.assert_close(Stack([Wider(8, 2, 0), Wider(8, 2, 1)])(x)[1], Wider(8, 2, 1)(x))
-    for kind, own in ((Shouting, "its own forward"), (Narrower, "its own run")):
-        with pytest.raises(ValueError, match=f"{kind.__name__} has {own}"):
-            Stack([kind(8, 2)])
-
-
-def test_wrapped_networks_are_recognised() -> None:
-    class Wrapper(nn.DataParallel[nn.Module]):
-        """A subclass of what PyTorch wraps models in."""
-
-    own, wrapped = nfd.plan(Renamed(16, 4)), nfd.plan(Wrapper(Renamed(16, 4)))
-    assert own == wrapped
-
-
-def test_a_plan_of_a_network_of_nfd_uses_every_argument_or_refuses_it() -> None:
-    net = parent(16, 4)
-    for name, value in (("blocks", "outer.*"), ("roles", {"U": "vector"})):
-        with pytest.raises(ValueError, match=f"{name} are for other models"):
-            nfd.plan(net, **{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"base is a Linear"):
-        nfd.plan(net, base=nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="Rule 'depth-mup' needs a residual branch"):
-        nfd.plan(nfd.MLP(D, C, 16, 4), rule="depth-mup")
-    assert (nfd.plan(nfd.MLP(D, C, 16, 4)).rule, nfd.plan(net).rule, nfd.plan(net).optimizer) == (
-        "mup",
-        "depth-mup",
-        "sgd",
-    )
-    halves = nfd.plan(net, make_model=lambda width, depth: parent(width // 2, depth), base_width=16, base_depth=2)
-    assert (halves.width, halves.depth) == (2.0, 2.0)
-    assert (nfd.plan(net, base=parent(4, 2)).width, nfd.plan(net, base=parent(4, 2)).depth) == (4.0, 2.0)
-    assert (nfd.plan(net, base_width=8).width, nfd.plan(net, base_width=8).depth) == (2.0, 1.0)
-    assert (nfd.plan(net, base_depth=2).width, nfd.plan(net, base_depth=2).depth) == (1.0, 2.0)
-    assert (nfd.plan(net).width, nfd.plan(net).depth) == (16.0, 4.0)

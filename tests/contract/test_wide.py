@@ -74,6 +74,7 @@ RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_structured_weights_learn_what_dense_ones_do_beside_an_offset(rule: str) -> None:
+    torch.manual_seed(0)
     model = nfd.defer(Branches(48, 2).double(), seed=1)
     twin = nfd.store_weights(copy.deepcopy(model))
     ours, theirs = (trained(m, RULES[rule](m.blocks.parameters())) for m in (model, twin))
