@@ -182,7 +182,12 @@ def pretended_cuda() -> Iterator[Pretended]:
     with (
         patch.object(torch, "Generator", _Generator),
         patch.object(torch.autograd, "_engine_run_backward", backward),
-        patch.multiple(torch.cuda, get_rng_state=lambda place: None, set_rng_state=lambda state, place: None),
+        patch.multiple(
+            torch.cuda,
+            get_rng_state=lambda place: None,
+            set_rng_state=lambda state, place: None,
+            mem_get_info=lambda place: (2**33, 2**33),
+        ),
         names,
         _Operations(pretended),
     ):

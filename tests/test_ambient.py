@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from nfd.questions.kernel_fit import KernelFit
-from PIL import Image
 from torch import Tensor, nn
 
 import nfd
 from nfd.core.ambient import undisturbed
-from nfd.data.dataset import Dataset
-from nfd.data.digits import digits
-from nfd.limits.function_space import kernel_facts
-from nfd.paper.data.load import load
-from nfd.paper.runs import RunConfig, train_group
-from nfd.paper.settings import KernelConfig, StudyConfig
-from nfd.paper.study import Study
 
 X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 3, (3, 4), generator=torch.Generator().manual_seed(1))
 ROWS = X.flatten(0, 1)
-RUN = {"width": 16, "depth": 2, "steps": 3, "batch": 4}
+BATCHES = list(zip(X, Y, strict=True))
 
 
 @contextmanager
@@ -65,7 +52,6 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "inference mode": torch.inference_mode,
     "no gradients": torch.no_grad,
-    "gradients disabled": lambda: torch.set_grad_enabled(False),
     "double precision": default_dtype,
     "meta device": default_device,
     "deterministic algorithms": deterministic,
@@ -87,7 +73,7 @@ def model(width: int, depth: int) -> nn.Module:
 
 
 def checked(make: Callable[[int, int], nn.Module]) -> Any:
-    c = nfd.check(make, [8, 16], [2], list(zip(X, Y, strict=True)), rule="mup", eta_c=0.1, seeds=2)
+    c = nfd.check(make, BATCHES, [8, 16], [2], lr=0.1, rule="mup", seeds=2)
     return [c.table, c.runs]
 
 
@@ -100,45 +86,24 @@ def planned() -> Any:
     return [plan.to_dict(), dict(net.state_dict()), groups]
 
 
-def studied() -> Any:
-    tiny = {"depths": (2, 4), "limit_width": 32, "replicates": 3, "widths": (8, 9), "seeds": 2, "steps": 2, "batch": 2}
-    with nfd.Sweep(None) as sweep:
-        measured = Study(StudyConfig(**tiny, block_depths=(2, 4), block_width=8, block_seeds=2)).measure(sweep)
-    return [measured.limits, measured.narrow, measured.real, measured.blocks]
-
-
-def deferred() -> Any:
+def unstored() -> Any:
     torch.manual_seed(0)
     layer = nfd.DeferredLinear(6, 5)
     net = nfd.ResNet(6, 3, 40, 2, weights="deferred")
     return [layer.state_dict(), net.state_dict(), layer.complete(), nfd.MLP(6, 3, 9, 2, feedback="static").state_dict()]
 
 
+def predicted(weights: Any, width: int = 32) -> nfd.Prediction:
+    settings: dict[str, Any] = {"depth": 2, "width": width, "replicates": 2, "weights": weights, "outputs": True}
+    return nfd.predict(nfd.resnets(6, 3), nfd.Task(BATCHES, eval_batches=BATCHES[:1]), 0.5, **settings)
+
+
 def trained(**settings: Any) -> Any:
-    (record,) = train_group([RunConfig(**RUN, **settings).model_dump()])
-    return [record.status, record.metrics, record.curves]
-
-
-def regression() -> Any:
-    fit = KernelFit(KernelConfig(train=12, test=6, activation="identity"))
-    return [fit.x, fit.score(0.5), fit.gram(0.5)]
-
-
-@lru_cache
-def folder() -> str:
-    """Two classes of two images."""
-    place = Path(tempfile.mkdtemp())
-    for name, grey in (("dark", 10), ("light", 200)):
-        (place / name).mkdir()
-        for k in range(2):
-            Image.new("L", (4, 4), grey + k).save(place / name / f"{k}.png")
-    return str(place)
-
-
-def parts(dataset: Dataset) -> Any:
-    """The tensors of both parts, and whether they were made in inference mode: nothing could be trained on them."""
-    tensors = [tensor for part in (dataset.train, dataset.test) for tensor in (part.pixels, part.labels)]
-    return [tensors, [tensor.is_inference() for tensor in tensors]]
+    family = nfd.Family(model, base=(8, 2), optimizer="sgd", sample=X[0])
+    with nfd.Sweep(progress=False) as sweep:
+        own = nfd.Trial(family, nfd.Task(BATCHES), 16, 2, 0, 0.1, **settings)
+        (record,) = sweep.run([own])
+        return [record.status, record.metrics, sweep.curves(own)]
 
 
 def gaussian() -> Any:
@@ -147,25 +112,17 @@ def gaussian() -> Any:
 
 
 COMPUTATIONS: dict[str, Callable[[], Any]] = {
-    "predict": lambda: nfd.predict(
-        X, Y, depth=2, width=32, replicates=2, eval_inputs=ROWS, eval_targets=Y.flatten(), eta_c=0.5
-    ),
-    "predict deferred": lambda: nfd.predict(X, Y, depth=1, width=2**14, replicates=2, eta_c=0.5),
+    "predict": lambda: predicted("dense"),
+    "predict by structured weights": lambda: predicted("structured", 2**11),
     "solve_nfd": lambda: nfd.solve_nfd(ROWS, ROWS[:, 0], grid=4, particles=64, replicates=2),
     "kernel": lambda: [nfd.kernel(ROWS, depth=3), nfd.kernel(ROWS.numpy(), depth=3)],
     "InfiniteDepthKernel": gaussian,
-    "kernel fit": regression,
-    "facts of a kernel": lambda: kernel_facts("identity"),
-    "digits": lambda: parts(digits(1)),
-    "folders of images": lambda: parts(load("images", folder())),
     "check": lambda: checked(lambda width, depth: nfd.ResNet(6, 3, width, depth, branch_exponent=0.0)),
     "check of anyone's model": lambda: checked(model),
     "plan": planned,
-    "study": studied,
-    "networks": deferred,
-    "stacked runs": trained,
-    "runs with deferred weights": lambda: trained(weights="deferred"),
-    "runs with a meter": lambda: trained(meter="updates", block="two-layer", every=1),
+    "networks": unstored,
+    "trial": trained,
+    "trial with deferred weights": lambda: trained(weights="deferred"),
 }
 
 
@@ -182,24 +139,11 @@ def numbers(value: Any) -> Any:
     return [numbers(v) for v in value] if isinstance(value, list | tuple) else repr(value)
 
 
-def forget() -> None:
-    """Empty every cache, which would hide where a number was made."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("nfd"):
-            for member in list(vars(module).values()):
-                if hasattr(member, "cache_clear"):
-                    member.cache_clear()
-
-
 @pytest.mark.filterwarnings("ignore:A DeferredLinear of size")
 @pytest.mark.parametrize("name", COMPUTATIONS)
 def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str) -> None:
-    forget()
     expected = numbers(COMPUTATIONS[name]())
     for mode, entered in MODES.items():
-        if name == "study" and mode not in ("autocast", "inference mode"):  # a wrapper around what the others compute
-            continue
-        forget()
         with entered():
             found = numbers(COMPUTATIONS[name]())
         assert found == expected, mode
@@ -207,18 +151,11 @@ def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str)
     assert torch.is_grad_enabled()
 
 
-def test_predict_stores_no_weights_in_this_test() -> None:
-    assert nfd.predict(X, Y, depth=1, width=2**14, replicates=2).weights in ("deferred", "structured")
-
-
 def test_inputs_that_were_made_in_inference_mode_may_be_trained_on() -> None:
     with torch.inference_mode():
-        x = X.clone()
-        p = nfd.predict(x, Y.clone(), depth=1, width=16, replicates=2)
-        c = nfd.check(model, [8, 16], [2], [(x[0], Y[0].clone())], rule="mup", seeds=2)
-        nfd.kernel(x[0])
-    assert torch.equal(p.loss, nfd.predict(X, Y, depth=1, width=16, replicates=2).loss)
-    assert numbers(c.table) == numbers(nfd.check(model, [8, 16], [2], [(X[0], Y[0])], rule="mup", seeds=2).table)
+        c = nfd.check(model, [(X[0].clone(), Y[0].clone())], [8, 16], [2], rule="mup", seeds=2)
+        nfd.kernel(X[0].clone())
+    assert numbers(c.table) == numbers(nfd.check(model, BATCHES[:1], [8, 16], [2], rule="mup", seeds=2).table)
 
 
 def test_the_surroundings_are_as_they_were_afterwards_whatever_happens() -> None:
