@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.random import derive
-from nfd.core.intervals import Interval, share
+from nfd.core.estimates import Interval, share
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.questions.law import fit_law
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.rule_transfer import Regret

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import torch
 
-from nfd.core.intervals import Interval, combined, student
+from nfd.core.estimates import Interval, combined, student
 
 _NAMES = ("ratios", "less_is_better", "value", "low", "high")
 

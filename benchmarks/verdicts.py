@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import nfd
 from benchmarks.show import fill_page, markdown
 from nfd.core.names import RuleName
-from nfd.core.intervals import Interval, share
+from nfd.core.estimates import Interval, share
 from nfd.core.tables import Row
 from nfd.data.digits import digits
 from nfd.meters.outcome import is_fault

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_json
-from nfd.core.intervals import Interval, mean
+from nfd.core.estimates import Interval, mean
 from nfd.data.digits import digits
 
 Row = dict[str, Any]

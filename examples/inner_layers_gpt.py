@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_json
-from nfd.core.intervals import mean
+from nfd.core.estimates import mean
 
 OUT = "out/inner-layers"
 NUMBERS = "inner-layers-gpt.json"

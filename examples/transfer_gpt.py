@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory
-from nfd.core.intervals import mean
+from nfd.core.estimates import mean
 from nfd.runs.executors.executor import Executor
 from nfd.runs.executors.processes import Processes
 from nfd.training.task import Task

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory, write_bytes, write_csv
-from nfd.core.intervals import mean
+from nfd.core.estimates import mean
 from nfd.core.statistics import interval
 from nfd.data.digits import digits
 from nfd.questions.finding import Axes

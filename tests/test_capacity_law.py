@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import nfd
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.questions.budget import best_size, returns
 from nfd.questions.budget import amount, residual_costs
 from nfd.questions.law import Law

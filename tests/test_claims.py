@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from nfd.cli.main import main
-from nfd.core.intervals import Interval, mean
+from nfd.core.estimates import Interval, mean
 from nfd.paper.claims.page import chance
 from nfd.paper.claims.rules import (
     above,

@@ -27,7 +27,7 @@ from tests.handmade import Answer, made, noise
 from tests.waiting import PATIENCE
 
 import nfd
-from nfd.core.intervals import Interval, mean
+from nfd.core.estimates import Interval, mean
 from nfd.data.digits import digits
 from nfd.paper.runs import RunConfig
 from nfd.training.task import Task

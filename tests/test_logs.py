@@ -16,7 +16,7 @@ from tests.models import Residual
 
 import nfd
 from nfd.cli.main import main
-from nfd.core.intervals import UNKNOWN
+from nfd.core.estimates import UNKNOWN
 from nfd.questions.law import Law
 from nfd.questions.logs import read_log
 from nfd.questions.power_law import PowerLaw

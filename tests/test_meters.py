@@ -12,7 +12,7 @@ from nfd.families.constructed import member_of
 from scipy import stats
 
 import nfd
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.statistics import interval, log_slope, squared_size, stderr
 from nfd.meters.updates import Baseline
 from nfd.meters.verdict import verdict

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import nfd
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.statistics import ratio_of_means
 from nfd.meters.batch_noise import noise_of
 from nfd.meters.noise import GradientNoise, inner

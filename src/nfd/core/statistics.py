@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfd.core.intervals import UNKNOWN, Interval, combined, satterthwaite, standard_errors, student
+from nfd.core.estimates import UNKNOWN, Interval, combined, satterthwaite, standard_errors, student
 
 
 def rms(values: Tensor) -> float:

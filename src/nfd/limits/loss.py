@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from nfd.core.intervals import combined
+from nfd.core.estimates import combined
 from nfd.core.statistics import Magnitude, magnitude, stderr
 
 Loss = Callable[[Tensor], Tensor]

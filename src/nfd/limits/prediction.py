@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.statistics import rms
 from nfd.core.tables import as_text, table_of
 from nfd.limits.loss import LimitLosses

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.statistics import log_slope
 from nfd.core.tables import Row
 from nfd.meters.table import METERS, change

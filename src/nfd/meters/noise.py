@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.statistics import ratio_of_means
 
 Gradients = Sequence[Tensor | None]

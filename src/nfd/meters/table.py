@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.intervals import UNKNOWN, Interval
+from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import Axis, RuleName
 from nfd.core.statistics import pooled_slope
 from nfd.core.tables import Row

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.names import Axis
 
 _SMALL, _CLEAR = 0.15, 0.25  # chosen by both errors of a check, docs/verdicts.md

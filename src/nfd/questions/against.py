@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nfd.core.errors import InputError
-from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.assumed import Assumed
 from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nfd.core.intervals import mean
+from nfd.core.estimates import mean
 from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
 from nfd.questions.finding import Axes, Finding, columns, numbers

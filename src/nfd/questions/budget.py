@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from nfd.core.errors import InputError, check_choice, check_count, check_real
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.machine import bytes_of
 from nfd.questions.law import Law
 from nfd.questions.power_law import PowerLaw, interval_of

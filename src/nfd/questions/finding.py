@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from nfd.core.errors import InputError
-from nfd.core.intervals import Interval
+from nfd.core.estimates import Interval
 from nfd.core.statistics import interval
 from nfd.core.tables import Row as Row
 from nfd.meters.verdict import verdict

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from nfd.core.intervals import Interval, mean
+from nfd.core.estimates import Interval, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.meters.looks import after, of_stack

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.intervals import Interval, combined, f_tail, satterthwaite
+from nfd.core.estimates import Interval, combined, f_tail, satterthwaite
 
 Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 Vector = tuple[float, ...]  # of the law's coefficients: floor, a, b, c, d, e

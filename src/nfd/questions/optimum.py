@@ -28,7 +28,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nfd.core.intervals import Interval, combined
+from nfd.core.estimates import Interval, combined
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]

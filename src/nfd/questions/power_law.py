@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
 from nfd.core.errors import InputError, check_count
-from nfd.core.intervals import Interval, f_tail
+from nfd.core.estimates import Interval, f_tail
 from nfd.questions.law import Losses
 
 Array = NDArray[np.float64]

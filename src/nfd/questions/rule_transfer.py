@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import ndtr
 
-from nfd.core.intervals import UNKNOWN, Interval, combined, mean, standard_errors
+from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
 from nfd.core.names import AXES, Axis
 from nfd.questions.optimum import Array, Bools, Scores, fitted_exponent, rate_of
 

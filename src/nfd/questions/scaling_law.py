@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError, check_real
-from nfd.core.intervals import UNKNOWN, Interval, mean
+from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
 from nfd.questions.law import Law, Losses, fit_law

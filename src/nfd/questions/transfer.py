@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nfd.core.errors import InputError, check_choice
-from nfd.core.intervals import UNKNOWN, Interval, combined, mean
+from nfd.core.estimates import UNKNOWN, Interval, combined, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import rows_as_text
 from nfd.questions.optimum import Array, rate_of

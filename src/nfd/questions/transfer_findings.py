@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nfd.core.intervals import mean
+from nfd.core.estimates import mean
 from nfd.core.names import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.finding import Axes, Finding, Row, columns, numbers

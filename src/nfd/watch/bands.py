@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
-from nfd.core.intervals import standard_errors
+from nfd.core.estimates import standard_errors
 from nfd.watch.ladder import Ladder, Series
 
 Array = NDArray[np.float64]
