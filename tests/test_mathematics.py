@@ -19,12 +19,7 @@ from torch import Tensor
 
 import nfd
 from nfd.core.names import Feedback, RuleName
-<<<<<<< HEAD
 from nfd.core.estimates import student
-=======
-from nfd.core.random import Increment
-from nfd.core.estimates import student
->>>>>>> a8e42ae (Estimates, since nfd.core has a function intervals)
 from nfd.core.statistics import rms
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import extrapolated, to_infinity

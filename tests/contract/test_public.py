@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -40,3 +44,13 @@ def test_names_are_loaded_when_they_are_used() -> None:
     assert all(hasattr(nfd, name) for name in nfd.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         nfd.no_such_name  # noqa: B018
+
+
+def test_no_public_name_is_hidden_by_a_module_of_that_name() -> None:
+    """Importing a module sets its name in its package, in place of a function that is called alike."""
+    for package in (found.name for found in pkgutil.iter_modules(nfd.__path__) if found.ispkg):
+        place = importlib.import_module(f"nfd.{package}")
+        for found in pkgutil.iter_modules(place.__path__):
+            with contextlib.suppress(ImportError):  # integrations need what they integrate with
+                importlib.import_module(f"nfd.{package}.{found.name}")
+        assert not [name for name in getattr(place, "__all__", ()) if isinstance(getattr(place, name), ModuleType)]
