@@ -1,35 +1,20 @@
-"""What a study and a run say, from outputs whose loss has a closed form: where a statement is true and where not."""
+"""What a study says, from outputs whose loss has a closed form: where a statement is true and where not."""
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
-from nfd.families.constructed import member_of
-from nfd.runs.metering import METERS
 from torch import Tensor
 
-import nfd
-from nfd.core.random import derive
-from nfd.core.statistics import rms
-from nfd.families.streams import EndGradients
-from nfd.meters.event import EventKind
-from nfd.meters.health import gradient_events
-from nfd.meters.updates import Baseline
-from nfd.nets.resnet import ResNet
 from nfd.paper.findings import Finding, findings
-from nfd.paper.runs import PROBES, RunConfig, dataset_of, member, train_group
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, NARROW, Study
 from nfd.questions.finding import INFINITE
-from nfd.training.loop import train
-from nfd.training.losses import cross_entropy
 
 DEPTHS, WIDTHS, STEPS = (2, 4, 8, 16), (64, 256), 2
 Margin = Callable[[str, float], float]  # of the right output over the others, by feedback and depth
@@ -241,81 +226,3 @@ def test_updates_of_blocks_go_as_they_were_made(uniform: float, meter: str) -> N
     assert found["depth-mup-inner", meter]["verdict"] == "STABLE"
     other = "function_update_inner" if meter == "inner_update" else "inner_update"
     assert found["depth-mup", other]["verdict"] == "STABLE"
-
-
-# ---- meters of a run -------------------------------------------------------------------------------------------------
-
-
-def test_the_meter_of_updates_compares_with_the_start() -> None:
-    config = RunConfig(block="two-layer", width=12, depth=2, steps=4, batch=8, every=2, meter="updates")
-    (record,) = train_group([config.model_dump()])
-    dataset = dataset_of(config)
-    net = member(config, dataset).network()
-    probes = dataset.test_inputs[:PROBES]
-    baseline = Baseline(member_of(net, nfd.plan(net, rule=config.rule, optimizer="sgd")), probes)
-    optimizer = nfd.SGD(net.param_groups(config.eta_c, config.rule), momentum=config.momentum)
-    for step, (x, y) in enumerate(zip(*dataset.batches(8, 4, config.data_seed), strict=True), start=1):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-        if step % 2 == 0:
-            for name, value in baseline.updates().items():
-                assert float(record.curves[name][step // 2 - 1]) == pytest.approx(value, rel=1e-4), name
-    assert min(float(record.curves["inner_update"][k]) for k in range(2)) > 0
-
-
-def test_a_network_that_did_not_move_has_no_updates() -> None:
-    net = ResNet(64, 10, 12, 2, block="two-layer")
-    meter = METERS["updates"](net, member_of(net, nfd.plan(net)), torch.ones(3, 64))
-    found = meter.read()
-    assert float(found["activation"]) > 0
-    assert all(float(value) == 0 for name, value in found.items() if not name.endswith("activation"))
-    with torch.no_grad():
-        before = rms(net(torch.ones(3, 64)))
-        net.V.mul_(2)
-    assert float(meter.read()["function_update"]) == pytest.approx(before)
-    assert float(meter.read()["inner_update"]) == 0
-
-
-def test_the_gap_to_the_decoupled_twin_is_over_the_progress_of_the_standard_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By hand; and of a twin that is the network itself there is none."""
-    stream = torch.Generator().manual_seed(1)
-    x, y = torch.randn(12, 5, generator=stream), torch.randint(3, (12,), generator=stream)
-
-    def make(width: int, depth: int) -> ResNet:
-        return ResNet(5, 3, width, depth)
-
-    def asked() -> list[dict[str, Any]]:
-        return nfd.check(make, [16], [2, 4], [(x, y)] * 3, eta_c=0.2, seeds=2, gia=True).runs
-
-    for run in asked():
-        net = make(run["width"], run["depth"])
-        nfd.plan(net, rule="depth-mup", sample=x).initialize_(net, derive(run["seed"], "check", net.width, net.depth))
-        ends = []
-        for model in (net, net.decoupled()):
-            optimizer = nfd.SGD(nfd.plan(model, rule="depth-mup", optimizer="sgd").param_groups(model, lr=0.2))
-            losses = [row.loss for row in train(model, optimizer, [(x, y)] * 4, cross_entropy)]
-            ends.append(losses[-1])
-        assert run["gia_gap"] == pytest.approx(abs(ends[0] - ends[1]) / (losses[0] - ends[0]), rel=1e-3)
-        assert run["gia_gap"] > 1e-3
-    monkeypatch.setattr(ResNet, "decoupled", copy.deepcopy)
-    assert [run["gia_gap"] for run in asked()] == pytest.approx([0.0] * 4)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "kind"),
-    [
-        (1.0, None),
-        (2e-3, None),
-        (900.0, None),
-        (5e-4, EventKind.GRADIENTS_VANISH),
-        (2e3, EventKind.GRADIENTS_EXPLODE),
-        (math.inf, EventKind.GRADIENT_NOT_FINITE),
-        (math.nan, EventKind.GRADIENT_NOT_FINITE),
-    ],
-)
-def test_gradients_that_vanish_or_explode_are_told(ratio: float, kind: EventKind | None) -> None:
-    events = gradient_events(EndGradients(ratio, 1.0, 0.0))
-    assert [event.kind for event in events] == ([kind] if kind else [])

@@ -107,6 +107,7 @@ def check(
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
+    made = "" if task.make_optimizer is None else _class_of_optimizer(family, task, rate)
     meters = Meters(None if at is None else tuple(at), noise)
     trials = [
         Trial(family, task, width, depth, seed, rate, observe=(meters,))
@@ -119,7 +120,6 @@ def check(
     _check_seeds(runs)
     looks = meters.at or (task.steps,)
     table = [row for axis in AXES for row in _table(runs, sizes, axis, seeds, meters, looks, family.rule)]
-    made = "" if task.make_optimizer is None else _class_of_optimizer(family, task, rate)
     names = (family.rule, family.optimizer)
     draws = any(run["draws"] for run in runs)
     grown, failures = growth(runs, looks), failures_of(runs)

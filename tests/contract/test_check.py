@@ -1,0 +1,561 @@
+"""Checks: verdicts of what is true and what is false, meters by hand, late looks, own losses, refusals, the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.contract.common import run
+from torch import Tensor, nn
+
+import nfd
+
+IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0))
+SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+
+
+class Block(nn.Module):
+    """``h + W_2 relu(W_1 h)``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
+
+
+class Residual(nn.Module):
+    """Five numbers to three classes."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 3)
+
+    def streams(self, x: Tensor) -> list[Tensor]:
+        h = [self.embed(x)]
+        for block in self.blocks:
+            h.append(block(self.between(h[-1])))
+        return h
+
+    def between(self, h: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.streams(x)[-1])
+        return out
+
+
+class Gaining(Residual):
+    """Multiplies the stream between its blocks."""
+
+    def __init__(self, width: int, depth: int, gain: float) -> None:
+        super().__init__(width, depth)
+        self.gain = gain
+
+    def between(self, h: Tensor) -> Tensor:
+        return self.gain * h
+
+
+class Language(nn.Module):
+    """Next tokens, as a model of Hugging Face: with labels it shifts them and returns its loss."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+        h = self.tokens(input_ids)
+        for block in self.blocks:
+            h = block(h)
+        logits = self.head(self.norm(h))
+        return logits if labels is None else {"loss": shifted_loss(logits, labels), "logits": logits}
+
+
+def shifted_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def vectors(steps: int, batch: int = 16) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(batch, 5, generator=g), torch.randint(0, 3, (batch,), generator=g)) for _ in range(steps)]
+
+
+def checked(make_model: Any = Residual, task: Any = None, **options: Any) -> nfd.Check:
+    """A check at widths 8 and 16 and depth 2 with two seeds, or as the options say."""
+    settings: dict[str, Any] = {"widths": [8, 16], "depths": [2], "rule": "mup", "seeds": 2}
+    return nfd.check(make_model, vectors(2) if task is None else task, **{**settings, **options})
+
+
+def verdicts(check: nfd.Check, step: int | None = None) -> dict[tuple[str, str], str]:
+    looked = check.steps if step is None else step
+    return {(row["meter"], row["axis"]): row["verdict"] for row in check.table if row["step"] == looked}
+
+
+def row_of(check: nfd.Check, meter: str, axis: str) -> dict[str, Any]:
+    return next(row for row in check.table if (row["meter"], row["axis"]) == (meter, axis))
+
+
+def kinds(check: nfd.Check) -> list[str]:
+    return [failure.event.kind for failure in check.failures]
+
+
+# ---- rules that are right and wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "inner", "together"),
+    [("depth-mup", "COLLAPSES", 0.0), ("depth-mup-inner", "STABLE", 0.5), ("complete-p", "STABLE", 0.0)],
+)
+def test_inner_updates_of_two_layer_blocks_go_as_eq_8_says(rule: Any, inner: str, together: float) -> None:
+    """One rate for all starves inner matrices with depth; under Eq. 8 what they do together grows as sqrt(L)."""
+    family = nfd.resnets(5, 3, block="two-layer", rule=rule)
+    check = nfd.check(family, vectors(10, 64), [64], [4, 8, 16, 32], seeds=3)
+    row, joint = row_of(check, "inner_update", "depth"), row_of(check, "function_update_inner", "depth")
+    assert row["verdict"] == inner
+    assert row["slope"] == pytest.approx(-0.5 if inner == "COLLAPSES" else 0.0, abs=0.1)
+    assert joint["slope"] == pytest.approx(together, abs=0.12)
+    assert (joint["verdict"] == "GROWS") == (together > 0)
+    assert check.ok == (rule == "complete-p")
+    if rule == "depth-mup":
+        assert row["since"] == 4
+        assert "Eq. 8" in row["cause"]
+
+
+def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() -> None:
+    sizes: dict[str, Any] = {"task": vectors(4), "widths": [32, 64, 128], "depths": [2, 4, 8], "optimizer": "sgd"}
+    found = {
+        rule: checked(rule=rule, lr=lr, **sizes) for rule, lr in (("standard", 0.1), ("mup", 0.3), ("complete-p", 0.3))
+    }
+    words = {rule: verdicts(check) for rule, check in found.items()}
+    assert words["standard"]["inner_update", "width"] == "GROWS"
+    assert "rates do not follow it" in row_of(found["standard"], "inner_update", "width")["cause"]
+    assert words["standard"]["stream_update", "depth"] == words["mup"]["stream_update", "depth"] == "GROWS"
+    assert not {"GROWS", "COLLAPSES"} & {word for (_, axis), word in words["mup"].items() if axis == "width"}
+    assert [check.ok for check in found.values()] == [False, False, True]
+    assert str(found["complete-p"]).startswith("No fault found.")
+    assert "'complete-p' has the remedies built in" in str(found["standard"]).splitlines()[0]
+
+
+def gpt2(width: int, depth: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    return transformers.GPT2LMHeadModel(  # type: ignore[no-any-return]
+        transformers.GPT2Config(
+            n_embd=width, n_layer=depth, n_head=width // 16, n_positions=8, vocab_size=11, bos_token_id=0,
+            eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, loss_type="ForCausalLM",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' own
+def test_a_gpt_drifts_with_depth_under_mup_and_not_under_complete_p() -> None:
+    dicts = [{"input_ids": ids, "labels": ids} for ids in IDS]
+    options: dict[str, Any] = {"task": dicts, "widths": [32], "depths": [2, 4, 8], "seeds": 3, "optimizer": "adamw"}
+    drifts, planned = (checked(gpt2, rule=rule, lr=3e-3, **options) for rule in ("mup", "complete-p"))
+    for meter in ("activation_update", "stream_update"):
+        assert verdicts(drifts)[meter, "depth"] == "GROWS"
+    assert not drifts.ok
+    assert planned.ok
+
+
+class Fading(torch.optim.AdamW):
+    """AdamW that from its fifth step on pulls weights back to their start, so that ``kept`` of every step is left."""
+
+    def __init__(self, groups: Any, power: float) -> None:
+        super().__init__(groups)
+        self.steps, parameters = 0, [p for group in self.param_groups for p in group["params"]]
+        self.start = [(p, p.detach().clone()) for p in parameters]
+        self.kept = (64 / max(p.shape[0] for p in parameters)) ** power
+
+    @torch.no_grad()
+    def step(self, *_: Any) -> None:  # type: ignore[override]
+        super().step()
+        self.steps += 1
+        for p, start in self.start if self.steps >= 5 else ():
+            p.lerp_(start, 1 - self.kept)
+
+
+@pytest.mark.parametrize(("power", "late"), [(0.0, "STABLE"), (0.6, "COLLAPSES")])
+def test_a_collapse_that_comes_late_is_seen_late(power: float, late: str) -> None:
+    task = nfd.Task(vectors(1, 32) * 8, make_optimizer=lambda groups: Fading(groups, power))
+    check = checked(task=task, widths=[32, 64, 128, 256], optimizer="adamw", lr=1e-3, seeds=4, at=(1, 8))
+    assert [verdicts(check, step)["update_to_weight", "width"] for step in (1, 8)] == ["STABLE", late]
+    assert check.ok == (late == "STABLE")
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def silent(width: int, depth: int) -> nn.Module:
+    model = Residual(width, depth)
+    nn.init.constant_(model.blocks[1].up.bias, -50.0)  # type: ignore[union-attr, arg-type]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make_model", "options", "kind", "said"),
+    [
+        (Residual, {"lr": 1e-2}, None, "No fault found"),
+        (partial(Gaining, gain=4.0), {"depths": [2, 8], "lr": 1e-6}, "gradients-explode", "gradients explode"),
+        (partial(Gaining, gain=0.1), {"depths": [2, 8], "lr": 1e-6}, "gradients-vanish", "gradients vanish"),
+        (Residual, {"lr": 3.0, "optimizer": "adamw", "task": vectors(1) * 6}, "loss-rose", "rate is too large"),
+        (Residual, {"lr": 1e6, "task": vectors(12)}, "not-finite", "not finite, first in"),
+        (Residual, {"lr": 9e19, "task": vectors(1), "rule": "standard"}, "not-finite", "after step 1, not finite"),
+        (silent, {"lr": 1e-2}, "dead-units", "ReLU 2 in blocks.1: 100% of its units are dead"),
+    ],
+)
+def test_what_breaks_a_training_is_named(make_model: Any, options: dict[str, Any], kind: str, said: str) -> None:
+    check = checked(make_model, **options)
+    assert said in str(check)
+    assert (kinds(check) == []) if kind is None else (kind in kinds(check))
+    if kind is not None:
+        assert not check.ok
+
+
+def test_matrices_that_nothing_moves_and_random_numbers_are_told() -> None:
+    class Frozen(Residual):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__(width, depth)
+            self.get_parameter("blocks.0.up.weight").requires_grad_(False)
+
+    class Dropping(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+    frozen, drawing, plain = (checked(make) for make in (Frozen, Dropping, Residual))
+    assert (frozen.unmoved, frozen.draws) == (["blocks.0.up.weight"], False)
+    assert "no training moved 'blocks.0.up.weight'" in str(frozen)
+    assert (drawing.unmoved, drawing.draws) == ([], True)
+    assert "draws random numbers" in str(drawing)
+    assert plain.notes == []
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.random, random.random])
+def test_what_a_model_draws_follows_from_the_seed_alone(draw: Any) -> None:
+    class Drawing(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * (1.0 + draw()) if self.training else x)
+
+    first = checked(Drawing)
+    draw()
+    assert checked(Drawing).runs == first.runs
+    assert first.draws
+    state = torch.get_rng_state(), random.getstate()
+    checked(Drawing)
+    assert torch.equal(state[0], torch.get_rng_state())
+    assert state[1] == random.getstate()
+
+
+def test_networks_of_two_sizes_begin_independently() -> None:
+    runs = checked(widths=[16], depths=[2, 4], task=vectors(1), seeds=12).runs
+    sizes = [[run["activation"] for run in runs if run["depth"] == depth] for depth in (2, 4)]
+    assert abs(float(torch.corrcoef(torch.tensor(sizes))[0, 1])) < 0.7  # shared draws make it 0.9 and more
+
+
+class Conv(nn.Module):
+    """Images through residual convolutions with batch statistics."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.BatchNorm2d(width),
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+            )
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for block in self.blocks:
+            h = h + block(h)
+        out: Tensor = self.head(h.mean((2, 3)))
+        return out
+
+
+def encoder(width: int, depth: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, width // 4, 2 * width, norm_first=True, batch_first=True, dropout=0.0)
+    blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+    return nn.Sequential(nn.Embedding(11, width), blocks, nn.LayerNorm(width), nn.Linear(width, 11))
+
+
+@pytest.mark.parametrize(("make_model", "optimizer"), [(Conv, "adamw"), (encoder, "muon")])
+def test_every_kind_of_module_is_measured(make_model: Any, optimizer: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    images = [(torch.randn(8, 3, 6, 6, generator=g) + 3, torch.arange(8))] * 2
+    options: dict[str, Any] = {"task": images if make_model is Conv else SHIFTED[:2], "rule": "complete-p"}
+    check = checked(make_model, **options, depths=[2, 4], optimizer=optimizer, lr=1e-3, at=(1, 2))
+    meters = {meter for meter, _ in verdicts(check)}
+    assert meters >= {"inner_update", "stream_update", "function_update", "function_update_inner", "gradient", "loss"}
+    assert all(math.isfinite(run[meter]) and run[meter] > 0 for run in check.runs for meter in meters)
+    aligned = [row["alignment"] for row in check.rows if row["matrix"] and "alignment" in row]
+    assert aligned
+    assert all(0 < value <= 1 + 1e-3 for value in aligned)
+    if make_model is Conv:  # batch statistics that move are no learning
+        still = checked(make_model, **options, optimizer=optimizer, lr=1e-12)
+        assert all(run["activation_update"] < 1e-5 * run["activation"] for run in still.runs)
+
+
+def test_what_cannot_be_read_is_not_measured() -> None:
+    def plain(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+
+    check = checked(plain, depths=[1])
+    for meter in ("inner_update", "stream_update", "function_update_inner"):
+        assert verdicts(check)[meter, "width"] == "NOT MEASURED"
+        assert "pass blocks=" in row_of(check, meter, "width")["cause"]
+    assert math.isfinite(row_of(check, "update_to_weight", "width")["slope"])
+    assert "NOT MEASURED" not in verdicts(checked()).values()
+
+
+# ---- meters by hand --------------------------------------------------------------------------------------------------
+
+
+def rms(*values: Tensor) -> float:
+    return float(torch.cat([value.flatten() for value in values]).square().mean().sqrt())
+
+
+def test_meters_are_what_they_say() -> None:
+    """Eqs. 27, 33 and 34, and the rest of the table, of networks that the test trains itself."""
+    task, x = nfd.Task(vectors(2)), vectors(2)[0][0]
+    family = nfd.Family(Residual, base=(8, 2), sample=task.sample)
+    check = nfd.check(family, task, [8, 16], [3], lr=0.01, seeds=2)
+    assert len(check.runs) == 4
+    for seen in check.runs:
+        model: Any = family.build(seen["width"], 3, seed=seen["seed"])
+        start, optimizer = deepcopy(model), family.plan(seen["width"], 3).make_optimizer(model, lr=0.01)
+        h = start.streams(x)
+        ends = torch.autograd.grad(nn.functional.cross_entropy(start.head(h[-1]), task.batches[0][1]), (h[0], h[-1]))
+        for inputs, targets in task.batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+        back, inner, stream, ratios = deepcopy(model), [], [], []
+        with torch.no_grad():
+            for block, before, reset, z in zip(model.blocks, start.blocks, back.blocks, model.streams(x), strict=False):
+                moved = block.up.weight - before.up.weight
+                inner.append(z @ moved.T)
+                stream.append(3 * torch.relu(block.up(z)) @ (block.down.weight - before.down.weight).T)
+                ratios.append(torch.linalg.matrix_norm(moved, 2) / torch.linalg.matrix_norm(before.up.weight, 2))
+                reset.up.weight.copy_(before.up.weight)
+            expected = {
+                "activation": rms(model.streams(x)[-1]),
+                "activation_update": rms(model.streams(x)[-1] - h[-1]),
+                "inner_update": rms(*inner),
+                "stream_update": rms(*stream),
+                "function_update": rms(model(x) - start(x)),
+                "function_update_inner": rms(model(x) - back(x)),
+                "gradient": rms(ends[0]) / rms(ends[1]),
+                "loss": loss.item(),
+            }
+        assert {name: seen[name] for name in expected} == pytest.approx(expected, rel=1e-3)
+        assert seen["update_to_weight"] == pytest.approx(rms(torch.stack(ratios)), rel=0.05)  # by power iteration
+
+
+# ---- several steps ---------------------------------------------------------------------------------------------------
+
+
+def test_a_look_at_a_step_is_a_check_of_that_length_and_holds_every_matrix() -> None:
+    options: dict[str, Any] = {"optimizer": "adamw", "lr": 1e-2}
+    several, alone = checked(task=vectors(4), at=(1, 3), **options), checked(task=vectors(1), **options)
+    assert (several.steps, several.at, alone.at, alone.growth) == (3, (1, 3), (1,), [])
+    for one, other in zip(several.rows, [row for row in alone.rows for _ in (1, 3)], strict=True):
+        if one["step"] == 1:
+            (same,) = [r for r in alone.rows if all(r[k] == one[k] for k in ("width", "seed", "matrix"))]
+            assert [one[k] for k in same if k != "step"] == [same[k] for k in same if k != "step"], other
+    names = ["", "embed.weight", *(f"blocks.{k}.{of}.weight" for k in range(2) for of in ("up", "down")), "head.weight"]
+    places = [(row["width"], row["seed"], row["step"], row["matrix"]) for row in several.rows]
+    assert places == [(n, s, t, name) for n in (8, 16) for s in range(2) for t in (1, 3) for name in names]
+    assert all(0 < row["alignment"] <= 1 + 1e-5 for row in several.rows if row["role"] in ("inner", "outer", "readout"))
+
+
+def test_growth_with_the_step_is_the_power_of_the_step() -> None:
+    """Under a linear loss and SGD nothing but the rate decides how far outputs of a linear model move: as step^1."""
+    task = nfd.Task(vectors(1) * 8, loss=lambda out, y: 1e-4 * out.sum())
+    for schedule, power in ((None, 1.0), (lambda step: float(step < 1), 0.0)):
+        given = task if schedule is None else nfd.Task(vectors(1) * 8, loss=task.loss, schedule=schedule)
+        check = checked(task=given, optimizer="sgd", lr=1e-3, at=(1, 2, 4, 8), seeds=3)
+        (row,) = [row for row in check.growth if row["meter"] == "function_update"]
+        assert row["slope"] == pytest.approx(power, abs=0.02)
+        assert row["axis"] == "step"
+
+
+# ---- batches, losses, optimizers -------------------------------------------------------------------------------------
+
+
+def test_dicts_of_hugging_face_are_trained_on_the_loss_that_the_model_returns() -> None:
+    dicts = [{"input_ids": ids, "labels": ids} for ids in IDS[:2]]
+    own = checked(Language, dicts, optimizer="adamw")
+    given = checked(Language, nfd.Task([(ids, ids) for ids in IDS[:2]], loss=shifted_loss), optimizer="adamw")
+    for meter in ("loss", "inner_update", "function_update"):
+        assert [run[meter] for run in own.runs] == pytest.approx([run[meter] for run in given.runs], rel=1e-5)
+    assert not own.copies
+    assert not given.copies
+    copied = checked(Language, [(ids, ids) for ids in IDS[:1]], optimizer="adamw")
+    assert copied.copies
+    assert "copy its input" in str(copied)
+
+
+class Masked(Residual):
+    """Takes a mask as its second argument, or by keyword."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x * mask)
+
+
+def test_inputs_may_be_tuples_and_dicts() -> None:
+    pairs, mask = vectors(2), torch.ones(16, 1)
+    several = [((x, mask), y) for x, y in pairs], [({"x": x, "mask": mask}, y) for x, y in pairs]
+    alone = checked(task=pairs).runs
+    for task in several:
+        for seen, wanted in zip(checked(Masked, task).runs, alone, strict=True):
+            for meter in ("loss", "inner_update", "function_update"):
+                assert seen[meter] == pytest.approx(wanted[meter], rel=1e-5)
+
+
+def test_what_muon_leaves_to_adamw_has_a_rate_of_its_own() -> None:
+    """At a rate of zero the readout stays; at the rate itself nothing changes."""
+
+    def readouts(rate: float | None) -> list[dict[str, Any]]:
+        check = checked(task=nfd.Task(vectors(2), adamw_lr=rate), rule="complete-p", optimizer="muon", lr=0.02)
+        return [row for row in check.rows if row["role"] == "readout"]
+
+    assert all(row["change"] == 0 for row in readouts(0.0))
+    assert readouts(0.02) == readouts(None)
+    assert all(row["change"] > 0 for row in readouts(None))
+    with pytest.raises(ValueError, match="adamw_lr is for tensors that Muon leaves to AdamW"):
+        checked(task=nfd.Task(vectors(2), adamw_lr=0.1), optimizer="sgd")
+
+
+def test_optimizers_and_arrays_of_ones_own_are_taken() -> None:
+    arrays = [(x.numpy(), y.numpy()) for x, y in vectors(2)]
+    sgd = nfd.Task(arrays, make_optimizer=lambda groups: torch.optim.SGD(groups))
+    assert checked(task=sgd, optimizer="sgd", lr=0.1).runs == checked(optimizer="sgd", lr=0.1).runs
+    own = checked(task=nfd.Task(arrays, make_optimizer=torch.optim.RMSprop), optimizer="adamw")
+    assert "RMSprop, lr" in str(own)
+    halved = nfd.Task(arrays, schedule=lambda step: 0.5)
+    losses = [[run["loss"] for run in checked(task=task, lr=lr).runs] for task, lr in ((halved, 0.2), (arrays, 0.1))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for make_optimizer, said in (
+        (lambda groups: groups, "must return an optimizer; got list"),
+        (lambda model: torch.optim.SGD(model.parameters()), "raised AttributeError"),
+    ):
+        with pytest.raises(TypeError, match=f"^make_optimizer {said}.* from the parameter groups"):
+            checked(task=nfd.Task(arrays, make_optimizer=make_optimizer))
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_that_give_one_network_are_refused() -> None:
+    def fixed(width: int, depth: int) -> nn.Module:
+        torch.manual_seed(3)
+        return Residual(width, depth)
+
+    with pytest.raises(ValueError, match=r"make_model\(8, 2\) gives the same network for seeds 0 and 1"):
+        checked(fixed, rule="standard")
+    assert checked(fixed).table  # the rule draws the start anew
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"widths": [8]}, "two sizes or more"),
+        ({"widths": [16, 8]}, "widths must be ascending"),
+        ({"widths": 8}, "widths must be a list"),
+        ({"task": []}, "batches must be"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"rule": "depth"}, "rule must be one of"),
+        ({"optimizer": "lion"}, "optimizer"),
+        ({"lr": 0.0}, "lr must be greater than 0"),
+        ({"at": (0, 1)}, "at must be at least 1"),
+        ({"at": (2, 1)}, "at must be ascending"),
+        ({"at": (1, 9)}, r"at=\[1, 9\] and 2 batches"),
+        ({"at": 3}, "at must be a list of steps"),
+        ({"make_model": lambda w, d: Residual(8, d)}, "does it use its first argument, width"),
+        ({"make_model": lambda w, d: None}, "must return a torch.nn.Module"),
+        ({"make_model": Residual(8, 2)}, "not a model"),
+        ({"task": [(torch.full((2, 5), math.nan), torch.tensor([0, 1]))]}, r"batches\[0\] must be finite"),
+        ({"task": [((torch.ones(2, 5), [np.array([math.inf])]), torch.tensor([0, 1]))]}, r"\[0\]\[1\]\[0\] must be"),
+        ({"task": [(torch.randn(2, 7), torch.tensor([0, 1]))]}, r"trained on batches\[0\].*\[2, 7\].*test_check.py"),
+        ({"task": {"x": torch.ones(2, 5)}}, r"Put it into a list"),
+        ({"make_model": Language, "task": [(IDS[0] + 40, IDS[0])]}, "IndexError"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=said):
+        checked(**options)
+
+
+# ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def test_networks_in_a_sweep_are_not_trained_again(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    class Counted(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(len(x))
+            return super().forward(x)
+
+    found = []
+    for widths in ([8], [8, 16], [8, 16]):
+        with nfd.Sweep(tmp_path, progress=False) as sweep:
+            family = nfd.Family(Counted, base=(8, 1), rule="mup")
+            found.append(nfd.check(family, vectors(2), widths, [1, 2], seeds=2, sweep=sweep))
+        calls.append(0)
+    ends = [place for place, count in enumerate(calls) if count == 0]
+    assert 0 < ends[0] < ends[1] == ends[2] - 1
+    assert found[2].table == found[1].table == checked(Counted, widths=[8, 16], depths=[1, 2]).table
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+SETUP = """
+import nfd, torch
+family = nfd.resnets(5, 3, block="two-layer", rule="RULE")
+g = torch.Generator().manual_seed(1)
+batches = [(torch.randn(64, 5, generator=g), torch.randint(0, 3, (64,), generator=g)) for _ in range(5)]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "code"), [("depth-mup", 1), ("complete-p", 0)])
+def test_the_command_says_writes_and_exits(rule: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(SETUP.replace("RULE", rule))
+    sizes = ["--widths", "64", "--depths", "4", "16", "64", "--at", "1", "5", "--out", "found"]
+    done = run("check", "setup.py", *sizes, folder=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert ("No fault found." in done.stdout) == (not code)
+    result = json.loads((tmp_path / "found/result.json").read_text())
+    assert (result["ok"], result["rule"], result["optimizer"]) == (not code, rule, "sgd")
+    assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
+    words = {row["step"]: row["verdict"] for row in result["table"] if row["meter"] == "inner_update"}
+    assert words == dict.fromkeys((1, 5), "COLLAPSES" if code else "STABLE")
+    assert "<script" in (tmp_path / "found/report.html").read_text()
+    for name, count, columns in (
+        ("runs.csv", 9, {"width", "depth", "seed", "inner_update", "loss"}),
+        ("meters.csv", len(result["rows"]), {"step", "matrix", "role", "change", "alignment"}),
+    ):
+        with (tmp_path / "found" / name).open() as file:
+            table = list(csv.DictReader(file))
+        assert columns <= table[0].keys()
+        assert len(table) == count

@@ -1,0 +1,139 @@
+"""A watch that expects what a check of small networks says: faults of a training are named, with their layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nfd
+
+IDS = torch.randint(1, 11, (8, 6, 8), generator=torch.Generator().manual_seed(0))
+SHIFTED = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+
+
+class Block(nn.Module):
+    """``h + W_2 relu(W_1 h)``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        out: Tensor = h + self.down(torch.relu(self.up(h)))
+        return out
+
+
+class Language(nn.Module):
+    """Next tokens."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens, self.norm, self.head = nn.Embedding(11, width), nn.LayerNorm(width), nn.Linear(width, 11)
+        self.blocks = nn.Sequential(*[Block(width) for _ in range(depth)])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.blocks(self.tokens(ids))))
+        return out
+
+
+@cache
+def ladder() -> nfd.Check:
+    task = nfd.Task(SHIFTED, weight_decay=0.01)
+    return nfd.check(Language, task, [8, 16], [2, 4], 5e-3, rule="complete-p", optimizer="adamw", at=(1, 2, 4, 8))
+
+
+def alerts(change: Callable[[Any, list[dict[str, Any]]], None] | None, expected: Any) -> list[Any]:
+    """The alerts of a network under a watch, its model and groups changed before training."""
+    family = nfd.Family(Language, base=(8, 2), rule="complete-p", sample=SHIFTED[0][0])
+    model, plan = family.build(32, 8, seed=1), family.plan(32, 8)
+    groups = plan.param_groups(model, lr=5e-3, weight_decay=0.01)
+    if change is not None:
+        change(model, groups)
+    optimizer = torch.optim.AdamW(groups)
+    watch = nfd.Watch(model, plan, SHIFTED[0][0], 2, expected)
+    for x, y in SHIFTED:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        watch.step()
+    return watch.alerts
+
+
+def wrong_multiplier(model: Any, _: Any) -> None:
+    model.blocks[6].down.register_forward_hook(lambda module, inputs, out: 8 * out)
+
+
+def frozen(model: Any, _: Any) -> None:
+    model.blocks[6].requires_grad_(requires_grad=False)
+
+
+def forgotten_rate(model: Any, groups: list[dict[str, Any]]) -> None:
+    """The embedding has the rate of the blocks."""
+    (group,) = (g for g in groups if any(p is model.tokens.weight for p in g["params"]))
+    group["params"] = [p for p in group["params"] if p is not model.tokens.weight]
+    groups.append(group | {"params": [model.tokens.weight], "lr": group["lr"] / 4})
+
+
+def strong_decay(_: Any, groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        group["weight_decay"] *= 3000
+
+
+def plain_rate(_: Any, groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        group["lr"] = 5e-3
+        del group["lr_scale"]
+
+
+def large_branch(model: Any, _: Any) -> None:
+    model.blocks[6].down.weight.data.mul_(10)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "layer", "warned"),
+    [
+        (wrong_multiplier, "multiplier", "blocks.6", None),
+        (frozen, "frozen", "blocks.6", None),
+        (forgotten_rate, "rate", "tokens", "no longer the plan's: groups"),
+        (strong_decay, "decay", "", None),
+        (plain_rate, "optimizer", "", "does not have the groups of the plan"),
+        (large_branch, "start", "", "did not start as planned"),
+        (None, "", "", None),
+    ],
+)
+def test_a_fault_of_a_training_is_named_with_its_layer(
+    change: Any, cause: str, layer: str, warned: str | None, tmp_path: Path
+) -> None:
+    with pytest.warns(RuntimeWarning, match=warned) if warned else nullcontext():
+        found = alerts(change, ladder())
+    assert [(alert.cause, (getattr(alert, "layer", None) or "")[: len(layer)]) for alert in found[:1]] == (
+        [(cause, layer)] if cause else []
+    )
+    if change is frozen:
+        ladder().save(tmp_path / "result.json")
+        assert alerts(change, tmp_path) == found
+
+
+def test_what_holds_no_check_of_this_plan_is_refused(tmp_path: Path) -> None:
+    stored, path = ladder().ladder, tmp_path / "other.json"
+    bad = (
+        (stored | {"rule": "mup"}, "rule='mup'"),
+        (stored | {"base": [4, 2]}, "counts from 4 x 2"),
+        ({}, "not the ladder"),
+    )
+    for other, said in bad:
+        path.write_text(json.dumps({"ladder": other}))
+        with pytest.raises(ValueError, match=said):
+            alerts(None, path)
+    with pytest.raises(ValueError, match="holds no check"):
+        alerts(None, tmp_path / "none.json")
+    with pytest.raises(TypeError, match="a function of rows"):
+        alerts(None, 3)
