@@ -15,21 +15,18 @@ from scipy import stats
 
 from nfd.cli.main import main
 from nfd.core.estimates import Interval, mean
-from nfd.paper.claims.page import chance
 from nfd.paper.claims.rules import (
     above,
     as_fast_as,
     below,
     between,
-    conditional,
     inside,
     rescued,
     some_of,
     together,
-    undecided,
 )
 from nfd.paper.claims.significance import discovery_rates, level
-from nfd.paper.claims.table import CLAIMS, chosen, ids_of
+from nfd.paper.claims.table import CLAIMS
 from nfd.paper.config import FigureConfig
 from nfd.paper.figures import FIGURES
 from nfd.paper.pages import claims_page, warning_sections, write_figure
@@ -52,13 +49,6 @@ def test_an_interval_decides_by_where_it_lies(found: Interval, verdict: str) -> 
     assert below(found, 0.5, "").verdict == verdict
     mirrored = Interval(-found.value, found.stderr, -found.high, -found.low)
     assert above(mirrored, -0.5, "").verdict == verdict
-
-
-def test_an_interval_that_is_not_known_decides_nothing() -> None:
-    unknown = Interval(1.0, math.nan, math.nan, math.nan)
-    assert between(unknown, 0.0, 2.0, "").verdict == "undecided"
-    assert as_fast_as(unknown, -1.0, "").verdict == "undecided"
-    assert undecided("too few").verdict == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -86,12 +76,6 @@ def test_verdicts_combine() -> None:
     assert rescued("undecided", {"a": "holds"}) == ("undecided", "")
 
 
-def test_a_condition_is_said_of_what_holds_and_of_nothing_else() -> None:
-    held = conditional(between(around(0, 0.1), -1, 1, "So."), "At one rate:")
-    assert (held.verdict, held.reading) == ("holds with a condition", "At one rate: So.")
-    assert conditional(between(around(5, 0.1), -1, 1, "So."), "At one rate:").verdict == "does not hold"
-
-
 def test_the_level_of_a_verdict_is_that_of_students_test() -> None:
     samples = torch.tensor([0.3, 0.5, 0.2, 0.9, 0.4], dtype=torch.float64)
     measured = mean(samples)
@@ -115,28 +99,6 @@ def test_false_discoveries_are_as_rare_as_q_says() -> None:
         shares.append(float(given[:20].sum()) / max(1, int(given.sum())))
     assert sum(shares) / len(shares) == pytest.approx(0.05, abs=0.01)  # 0.1 times the share that lie on their bound
     assert discovery_rates([None, 0.04, None]) == [None, 0.04, None]
-
-
-def test_the_page_says_how_many_verdicts_are_wrong_by_chance() -> None:
-    row = {"id": "one", "verdict": "holds", "p": 0.01}
-    text = chance([row, row | {"id": "two", "p": 0.04}, row | {"id": "three", "verdict": "undecided", "p": 0.5},
-                   row | {"p": None}])  # fmt: skip
-    assert "Of 2 verdicts" in text
-    assert "at most 0.1 are" in text
-    assert "among these 3 tests" in text
-    assert "q of a verdict is 0.06 (two)" in text
-
-
-def test_statements_are_chosen_by_id_by_beginning_and_by_figure() -> None:
-    assert [claim.id for claim in chosen(["eq7-inner"])] == ["eq7-inner"]
-    assert [claim.id for claim in chosen(["eq7"])] == ["eq7-inner", "eq7-stream"]
-    assert chosen([]) == list(CLAIMS)
-    assert not chosen(["eq7-inn"])  # a beginning ends where a word does
-    of_figure = ids_of("figure-5")
-    assert [claim.id for claim in chosen(["fig5"])] == of_figure
-    assert {"fig5-moves", "eq7-inner"} <= {*of_figure}
-    assert "fig4-mup-diverges" in ids_of("figure-4")
-    assert "eq8-stream" not in of_figure
 
 
 @pytest.mark.parametrize("size", ["smoke", "cpu"])

@@ -148,20 +148,16 @@ SHAPE = [
         case
         for name in ("train", "test")
         for case in (
-            Case(f"fig2-moderate-{name}", lambda: horizons(by_horizon(1, 0.9, 1, 1, 1, 2)), "holds", -0.1,
-                 ("from T = 1 to 2; it is lowest at T = 2",)),
-            Case(f"fig2-moderate-{name}", lambda: horizons(by_horizon(1, 1.1, 1, 1, 1, 0.5)), "does not hold", 0.1,
-                 ("lowest at T = 32", "horizons 1, 2, 4, 8, 16, 32")),
+            Case(f"fig2-moderate-{name}", lambda: horizons(by_horizon(1, 0.9, 1, 1, 1, 2)), "holds", -0.1),
+            Case(f"fig2-moderate-{name}", lambda: horizons(by_horizon(1, 1.1, 1, 1, 1, 0.5)), "does not hold", 0.1),
             Case(f"fig2-moderate-{name}", horizons, "undecided", 0.0),
         )
     ],
     Case("fig2-large", lambda: horizons(by_horizon(1, 0.9, 0.8, 0.9, 1, 1.5)), "holds", 0.7, (r"\+0\.50\d* .*T = 1",)),
-    Case("fig2-large", lambda: horizons(by_horizon(1, 0.9, 0.8, 0.7, 0.6, 0.5)), "does not hold", -0.1,
-         (r"At T = 32 the test loss is -0\.1", r"^0\.16 passes")),
+    Case("fig2-large", lambda: horizons(by_horizon(1, 0.9, 0.8, 0.7, 0.6, 0.5)), "does not hold", -0.1),
     Case("fig2-large", lambda: horizons(one_lucky_seed), "holds", (0.6 + 3 * 0.5) / 4),
     Case("fig2-large", lambda: horizons(lambda c: 1 + some(c) * (c.horizon == 32)), "undecided", None),
-    Case("fig2-unstable-horizon", lambda: horizons(ended=lambda c: 2 if c.horizon == 32 else None), "holds", 1.0,
-         ("100% of networks at T = 32, 0% at T = 1, over 4 seeds",)),
+    Case("fig2-unstable-horizon", lambda: horizons(ended=lambda c: 2 if c.horizon == 32 else None), "holds", 1.0),
     Case("fig2-unstable-horizon", lambda: horizons(ended=lambda c: 2 if c.horizon == 1 else None), "does not hold",
          -1.0),
     Case("fig2-unstable-horizon", lambda: horizons(ended=lambda c: 2 if c.horizon == 32 and c.seed == 0 else None),
@@ -180,11 +176,9 @@ SHAPE = [
         case
         for axis in ("width", "depth")
         for case in (
-            Case(f"ceiling-{axis}", lambda axis=axis: sizes(axis, 1.0, 0.6, 0.5), "holds", -0.3,
-                 (r"from 16 lowers the test loss by \+0\.40\d* .*, from 32 by \+0\.10",)),
+            Case(f"ceiling-{axis}", lambda axis=axis: sizes(axis, 1.0, 0.6, 0.5), "holds", -0.3),
             Case(f"ceiling-{axis}", lambda axis=axis: sizes(axis, 1.0, 0.9, 0.5), "does not hold", 0.3),
-            Case(f"ceiling-{axis}", lambda axis=axis: sizes(axis, 0.5, 0.9, 1.0), "undecided",
-                 said=(r"-0\.40.* no first gain",)),
+            Case(f"ceiling-{axis}", lambda axis=axis: sizes(axis, 0.5, 0.9, 1.0), "undecided"),
         )
     ],
 ]  # fmt: skip
@@ -239,14 +233,6 @@ def deeper(gap: Callable[[RunConfig], float]) -> Parts:
     return {**figures, "claims": {**figures["claims"], "4-depth-mup": more["4"]["depth-mup"]}}
 
 
-def deepest(config: RunConfig) -> int | None:
-    return 5 if config.depth == 8 else None
-
-
-def wide_and_deep(config: RunConfig) -> int | None:
-    return 5 if config.depth == 8 and config.width == 32 else None
-
-
 def apart(claim: str) -> list[Case]:
     return [
         Case(claim, lambda: pairs(lambda c: -0.2), "holds", -0.2, (r"-0\.20\d* \[.*at depth 8\.$",)),
@@ -258,9 +244,7 @@ def apart(claim: str) -> list[Case]:
 def improves(metric: str) -> list[Case]:
     claim = f"fig4-depth-{metric}"
     return [
-        Case(
-            claim, lambda: pairs(level=lambda c: 1 - 0.01 * c.depth), "holds", -0.06, ("From depth 2 to 8 it changes",)
-        ),
+        Case(claim, lambda: pairs(level=lambda c: 1 - 0.01 * c.depth), "holds", -0.06),
         Case(claim, lambda: pairs(level=lambda c: 1 + 0.01 * c.depth), "does not hold", 0.06),
         Case(claim, lambda: pairs(level=lambda c: 1 + some(c) * (c.depth == 8)), "undecided", 0.0),
     ]
@@ -270,8 +254,6 @@ def worse(config: RunConfig) -> float:
     """Decoupled networks of width 32 by a tenth less apart."""
     return 0.2 if config.width == 16 else 0.1
 
-
-NOTHING = "Of networks of depth 8 some learn nothing or diverge"
 
 INDEPENDENCE = [
     Case("fig4-dnn-vanishes", lambda: pairs(level=lambda c: 2.29 if c.depth == 8 else 1.0), "holds",
@@ -284,11 +266,9 @@ INDEPENDENCE = [
     *apart("fig7-mup-apart"),
     Case("fig4-mup-diverges", lambda: pairs(depths=(4, 32), ended=lambda c: 5 if c.depth == 32 else None), "holds", 1.0,
          ("within 12 steps: 0 of 4 at depth 4, 4 of 4 at depth 32",)),
-    Case("fig4-mup-diverges", lambda: pairs(depths=(4, 32)), "does not hold", 0.0, ("0 of 4 at depth 32",
-         "depths 4, 32")),
+    Case("fig4-mup-diverges", lambda: pairs(depths=(4, 32)), "does not hold", 0.0),
     Case("fig4-mup-diverges", lambda: pairs(depths=(4, 32), ended=lambda c: 5 if c.seed < 2 else None), "undecided",
          0.5),
-    Case("fig4-mup-diverges", pairs, "undecided", said=("deeper than 18",)),
     Case("fig4-mup-overfits", pairs, "not testable here", said=("see 192 of 1,000 images, each once",)),
     Case("fig4-mup-overfits", lambda: pairs(test=lambda c: 0.1 * c.depth + some(c, 1)), "holds", 0.6,
          (r"changes by \+0\.60.* from depth 2 to 8 after 1\.9 passes",), 100),
@@ -300,29 +280,19 @@ INDEPENDENCE = [
     Case("corollary1-trained", pairs, "holds", 0.0, ("at depth 2; .* nats at depth 8",)),
     Case("corollary1-trained", lambda: pairs(lambda c: 0.2), "does not hold", 0.2, (r"eta_c = 0\.02: \+0\.20",)),
     Case("corollary1-trained", lambda: pairs(lambda c: 0.05), "undecided", 0.05),
-    Case("corollary1-trained", lambda: pairs(lambda c: 0.2, ended=lambda c: 5 if c.eta_c == 0.5 else None),
-         "does not hold", 0.2, (r"eta_c = 0\.5: unknown \(networks diverged\)",)),
-    Case("corollary1-trained", lambda: deeper(lambda c: 0.2 * (c.depth < 16)), "holds", 0.0, ("nats at depth 16",)),
     Case("corollary1-trained", lambda: deeper(lambda c: 0.2 * (c.depth == 16)), "does not hold", 0.2),
     Case("fig4-closes", lambda: pairs(lambda c: 0.4 / c.depth), "holds", -1.0, (r"\+0\.20.* at depth 2; .*\+0\.05",)),
-    Case("fig4-closes", lambda: pairs(lambda c: 0.3 * c.depth**-0.15), "holds with a condition", -0.15,
-         (r"^It shrinks, and is not seen to go as -0\.25: .*goes as L\^-0\.15",)),
+    Case("fig4-closes", lambda: pairs(lambda c: 0.3 * c.depth**-0.15), "holds with a condition", -0.15),
     Case("fig4-closes", lambda: pairs(lambda c: 0.2), "does not hold", 0.0),
     Case("fig4-closes", lambda: pairs(lambda c: 0.2 + some(c, 5) * (c.depth == 8)), "undecided", 0.0),
-    Case("fig7-steadies", lambda: pairs(highest=lambda c: 8 - c.width / 16), "holds", 1.0,
-         (r"width 32 rises less than one of 16 with chance 1\.00.*7 at width 16 and 6 at 32 \(medians, depth 8\)",)),
-    Case("fig7-steadies", lambda: pairs(highest=lambda c: 5 + c.width / 16), "does not hold", 0.0,
-         ("depths 2, 4, 8",)),
+    Case("fig7-steadies", lambda: pairs(highest=lambda c: 8 - c.width / 16), "holds", 1.0),
+    Case("fig7-steadies", lambda: pairs(highest=lambda c: 5 + c.width / 16), "does not hold", 0.0),
     Case("fig7-steadies", lambda: pairs(highest=lambda c: 6.0), "undecided", 0.5),
-    Case("fig7-steadies", lambda: pairs(highest=lambda c: 8 - c.width / 16, ended=wide_and_deep), "holds", 2 / 3,
-         ("beyond any number at 32",)),
     Case("fig7-aligns", lambda: pairs(worse), "holds", -1.0, (r"\+0\.20.* at width 16, \+0\.10.* at width 32",)),
     Case("fig7-aligns", lambda: pairs(lambda c: 0.3 * c.width**-0.15), "holds with a condition", -0.15),
     Case("fig7-aligns", lambda: pairs(lambda c: 0.3 - worse(c)), "does not hold", 1.0),
     Case("fig7-aligns", lambda: pairs(lambda c: 0.2 + some(c, 10) * (c.width == 32)), "undecided"),
-    Case("fig7-aligns", lambda: deeper(worse), "holds", -1.0, ("Gap over progress at depth 8",)),
-    Case("fig7-gains", lambda: pairs(level=lambda c: 1 - c.width / 160), "holds", -0.1,
-         ("at depth 8 changes by -0.10",)),
+    Case("fig7-gains", lambda: pairs(level=lambda c: 1 - c.width / 160), "holds", -0.1),
     Case("fig7-gains", lambda: pairs(level=lambda c: 1 + c.width / 160), "does not hold", 0.1),
     Case("fig7-gains", pairs, "undecided", 0.0),
 ]  # fmt: skip
@@ -400,12 +370,10 @@ def better(metric: str) -> list[Case]:
 
     return [
         Case(claim, lambda: tuned(apart=lambda c: -0.1 + some(c, 1)), "holds", -0.1, ("Better at 4 of 4 sizes",)),
-        Case(claim, lambda: tuned(apart=lambda c: 0.1 if c.depth == 3 else -0.1), "does not hold", 0.1,
-             ("Better at 2 of 4 sizes", r"\+0\.10.* at width 16, depth 3", r"-0\.10.* at width 32, depth 6")),
+        Case(claim, lambda: tuned(apart=lambda c: 0.1 if c.depth == 3 else -0.1), "does not hold", 0.1),
         Case(claim, lambda: tuned(apart=mixed), "does not hold", 0.1, ("Better at 0 of 4",)),
         Case(claim, lambda: tuned(apart=lambda c: 0.2 if c.eta_c == 0.5 else -0.1), "holds", 0.05 / 4 - 0.1),
-        Case(claim, lambda: tuned(apart=lambda c: some(c) if c.depth == 3 else -0.1), "undecided", 0.0,
-             ("Better at 2 of 4 sizes",)),
+        Case(claim, lambda: tuned(apart=lambda c: some(c) if c.depth == 3 else -0.1), "undecided", 0.0),
     ]  # fmt: skip
 
 
@@ -431,15 +399,11 @@ def deep_cases(metric: str) -> list[Case]:
     def up(config: RunConfig) -> float:
         return 0.1 + some(config, 0.5)
 
-    uniform = lambda c: 3 if c.rule == "depth-mup" and c.eta_c == 0.1 else None  # noqa: E731
     return [
-        Case(claim, lambda: deep(down, down), "holds", sign * -0.1,
-             ("^Eq. 8 minus uniform: .*0.4 with uniform rates, 0.4 with rates of Eq. 8",)),
-        Case(claim, lambda: deep(down, up), "holds with a condition", sign * -0.1,
-             ("^At one rate .* and not when each",)),
+        Case(claim, lambda: deep(down, down), "holds", sign * -0.1),
+        Case(claim, lambda: deep(down, up), "holds with a condition", sign * -0.1),
         Case(claim, lambda: deep(up, down), "does not hold", sign * 0.1, ("best of the rates 0.1, 0.4, 0.8",)),
         Case(claim, lambda: deep(some, down), "undecided", 0.0),
-        Case(claim, lambda: deep(down, down, uniform), "undecided", said=(r"^Diverged: depth-mup \(4 of 4\)\.$",)),
     ]  # fmt: skip
 
 
@@ -498,19 +462,14 @@ def unsure(config: RunConfig, scale: float = 100.0) -> float:
 
 def spectrum(name: str) -> list[Case]:
     positive, falls, width = f"assumption1-{name}", f"fig6-{name}-falls", f"fig6-{name}-width"
-    beside = (r"weighted by dLoss/df it is 10\^-5\.00",) if name == "theta" else ()
     return [
-        Case(positive, lambda: least(lambda c, k: 1e-5), "holds", -5.0,
-             ("After 12 steps the least of seeds and layers at width 32 is 9.9e-06, 9.9e-06 of the diagonal", *beside)),
+        Case(positive, lambda: least(lambda c, k: 1e-5), "holds", -5.0),
         Case(positive, lambda: least(lambda c, k: 0.0), "does not hold", -30.0, (r"is 0\.0e\+00",)),
         Case(positive, lambda: least(lambda c, k: 1e-11 * unsure(c)), "undecided", -11.0),
-        Case(falls, lambda: least(lambda c, k: 1 / k**2 * (unsure(c, 1) if k == 4 else 1)), "holds", 2 * math.log10(3),
-             (r"From step 4 to step 12 it falls by \+0\.95",)),
+        Case(falls, lambda: least(lambda c, k: 1 / k**2 * (unsure(c, 1) if k == 4 else 1)), "holds", 2 * math.log10(3)),
         Case(falls, lambda: least(lambda c, k: 1.0), "does not hold", 0.0, (r"by \+0\.00", "12 steps alone")),
-        Case(falls, lambda: least(lambda c, k: 1.0 if k == 4 else 0.0), "holds", 30.0, ("it falls to zero within",)),
         Case(falls, lambda: least(lambda c, k: unsure(c) if k == 4 else 1.0), "undecided", 0.0),
-        Case(width, lambda: least(lambda c, k: c.width / k), "holds", 1.0,
-             (r"n\^\+1\.0.* at step 4, .* at step 12\.$",)),
+        Case(width, lambda: least(lambda c, k: c.width / k), "holds", 1.0),
         Case(width, lambda: least(lambda c, k: c.width**-0.5), "does not hold", -0.5, (r"^steps n\^-0\.5",)),
         Case(width, lambda: least(lambda c, k: 1 + some(c, 20) * (c.width == 32)), "undecided"),
     ]  # fmt: skip
@@ -519,10 +478,8 @@ def spectrum(name: str) -> list[Case]:
 SPECTRA = [
     *spectrum("sigma"),
     *spectrum("theta"),
-    Case("fig6-narrow", lambda: least(lambda c, k: 1e-5 * c.width), "holds with a condition", math.log10(8e-5),
-         (r"^Where steps come near the width, here 1\.50 of it: At width 8 it is 10\^-4",)),
-    Case("fig6-narrow", lambda: least(lambda c, k: 0.4 / k), "does not hold", math.log10(0.4 / 12),
-         (r"^At width 8", r"^after 4 steps: 10\^-1\.0")),
+    Case("fig6-narrow", lambda: least(lambda c, k: 1e-5 * c.width), "holds with a condition", math.log10(8e-5)),
+    Case("fig6-narrow", lambda: least(lambda c, k: 0.4 / k), "does not hold", math.log10(0.4 / 12)),
     Case("fig6-narrow", lambda: least(lambda c, k: 1e-3 * math.pow(10, some(c))), "undecided", -3.0),
 ]  # fmt: skip
 

@@ -231,8 +231,7 @@ START = [
     Case("backward-variance", lambda: streams(of_proposition_6), "holds", 1.0),
     Case("backward-variance", lambda: streams(lambda net: 1.3 * of_proposition_6(net)), "does not hold", 1.3),
     Case("backward-variance-printed", lambda: streams(without_slope), "holds", 1.0),
-    Case("backward-variance-printed", lambda: streams(linear_alone), "does not hold", math.exp(-0.5),
-         (r"identity \+0.9999.*Without phi'",)),
+    Case("backward-variance-printed", lambda: streams(linear_alone), "does not hold", math.exp(-0.5)),
     Case("independence-at-start", lambda: feedback(0.0), "holds", 0.0),
     Case("independence-at-start", lambda: feedback(0.2), "does not hold", 0.2),
 ]  # fmt: skip
@@ -518,50 +517,6 @@ def test_variances_of_gradients_of_linear_networks_are_known(
     sized(monkeypatch, backward, networks=16, width=512, depth=2)
     found = mean(backward.backward_variances(fresh(evidence), "identity", horizon))
     holds(found, 2 * (1 + horizon / 4) ** 4 - (1 + horizon / 2) ** 2, 0.06)
-
-
-def test_features_before_training_are_known(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pre-activation: ``E h_L^2 = (1 + T / (2 L))^L``; a post-activation block: mean ``c_1 (1 + sqrt(T / 2))``."""
-    sized(monkeypatch, post_activation, networks=20, width=256, depths=(1, 4))
-    case, T = fresh(evidence), 2.0
-    pre = post_activation._features(case, "pre", "relu", T).square().mean(-1)
-    for k, L in enumerate((1, 4)):
-        holds(mean(pre[:, k]), (1 + T / (2 * L)) ** L, 0.05)
-    post = post_activation._features(case, "post", "relu", T).mean(-1)
-    holds(mean(post[:, 0]), C_1 * (1 + math.sqrt(T / 2)), 0.05)
-    for L, n in ((1, 4), (64, 64)):
-        assert post_activation.bound(T, L, n) == pytest.approx(C_1 * math.exp(L * math.log1p(C_1 * (T / L / n) ** 0.5)))
-
-
-@pytest.mark.parametrize("regime", ["kernel", "feature"])
-def test_the_change_of_features_is_that_of_plain_gradient_descent(regime: Any, evidence: Evidence) -> None:
-    counts, data, n = regimes.SIZES["smoke"], evidence.dataset, 16
-    found = regimes.feature_change(evidence, regime, n, 5)
-    net = ResNet(64, 10, n, 4, regime=regime, seed=5)
-    probe, rate = data.inputs[:16], 0.1 * (n if regime == "feature" else 1)
-    before = net.streams(probe).h[-1]
-    for k in range(counts.steps):
-        part = slice(8 * k, 8 * k + 8)
-        loss = torch.nn.functional.cross_entropy(net(data.inputs[part]), data.labels[part])
-        gradients = torch.autograd.grad(loss, list(net.parameters()))
-        with torch.no_grad():
-            for p, g in zip(net.parameters(), gradients, strict=True):
-                p -= rate * g
-    after = net.streams(probe).h[-1]
-    wanted = float((after - before).norm() / before.norm())
-    assert float(found) == pytest.approx(wanted, rel=1e-4)
-    assert wanted > 1e-3
-
-
-def test_sizes_of_linear_two_layer_blocks_are_known(evidence: Evidence) -> None:
-    """Squares: ``(1 + tau)^L`` at both ends, a mean over layers within, and ``tau (1 + tau)^(L-1)`` of gradients."""
-    L, x = 3, measuring.unit(evidence).float()
-    tau = 1 / L
-    squares = torch.stack([two_layer.sizes_of(x, 256, L, seed, cast(Any, "identity")).square() for seed in range(20)])
-    inside = sum((1 + tau) ** k for k in range(L)) / L
-    wanted = [(1 + tau) ** L] * 2 + [inside] * 2 + [tau * (1 + tau) ** (L - 1)] * 2
-    for k, truth in enumerate(wanted):
-        holds(mean(squares[:, k]), truth, 0.06)
 
 
 def test_networks_of_both_kinds_and_definition_1_begin_as_their_kernels(evidence: Evidence) -> None:

@@ -14,7 +14,6 @@ import torch
 from tests.handmade import (
     HORIZONS,
     RATES,
-    Answer,
     Ended,
     figure_1,
     figure_2,
@@ -22,7 +21,6 @@ from tests.handmade import (
     figure_4,
     figure_5,
     figure_6,
-    made,
 )
 
 from nfd.data.digits import digits
@@ -31,7 +29,6 @@ from nfd.paper.config import FigureConfig, Preset
 from nfd.paper.figures import FIGURES, figure1, figure2, figure3, figure5, figure6
 from nfd.paper.figures.beside_captions import CAPTIONS, beside_captions
 from nfd.paper.figures.making import dataset_for, findings, trained
-from nfd.paper.figures.panels import curve_rows
 from nfd.paper.figures.selection import DataSummary, Runs
 from nfd.paper.pages import rows_in_markdown
 from nfd.paper.runs import RunConfig
@@ -104,18 +101,6 @@ def said_plainly(found: list[Finding]) -> None:
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_curve_is_a_mean_in_its_band_and_ends_where_a_run_ends() -> None:
-    values = torch.tensor([[1.0, 2.0, 4.0], [3.0, 2.0, math.nan]], dtype=torch.float64)
-    rows = curve_rows("s", [0.0, 5.0, 10.0], "loss", values)
-    half = 12.7062 * math.sqrt(2) / math.sqrt(2)  # Student's t with one degree of freedom times the standard error
-    assert [row["step"] for row in rows] == [0.0, 5.0]
-    assert rows[0]["loss"] == 2.0
-    assert (rows[0]["low"], rows[0]["high"]) == pytest.approx((2 - half, 2 + half), rel=1e-4)
-    assert (rows[1]["low"], rows[1]["high"]) == (2.0, 2.0)
-    (one,) = curve_rows("s", [0.0], "loss", values[:1, :1])
-    assert (one["low"], one["high"]) == (1.0, 1.0)
 
 
 # ---- figure 1 -------------------------------------------------------------------------------------------------------
@@ -239,24 +224,6 @@ def test_figure_3() -> None:
     assert near == pytest.approx([1 / 16, 1 / 64, 1 / 256], rel=0.02)
     real = {(r["series"], r["depth"]): r["square"] for r in d.rows}
     assert real["width 16", 8] == pytest.approx(1 / 16 + 1 / 64, rel=0.1)
-
-
-@pytest.mark.parametrize("power", [-1.0, -0.5, 0.0])
-def test_figure_3_shows_the_powers_that_are_there(power: float) -> None:
-    """Squares that go as n and as L to a power: those of features and, twice the power, of gradients."""
-
-    def start(config: RunConfig) -> Answer:
-        metrics = {"h_particles": config.width**power, "g_particles": config.width ** (2 * power)}
-        sign = 1.0 if power else (-1.0) ** int(math.log2(config.depth))  # what does not fall has to change
-        h, g = (sign * config.depth ** (p / 2) for p in (power, 2 * power))
-        return metrics, {"loss": [2.3], "h_end": [h, 0.0], "g_start": [g, 0.0]}
-
-    runs = figure_3() | {
-        "start": made(start, activation="relu", width=[16, 32, 64], depth=[4, 8, 16, 32], meter="start", coupled=True)
-    }
-    a, b, *_ = figure3.reduce(runs, DATA)
-    assert exponents(a) == pytest.approx({"relu, h_L": power, "relu, g_0": 2 * power}, abs=1e-9)
-    assert exponents(b) == pytest.approx({"relu, h_L": power, "relu, g_0": 2 * power}, abs=1e-9)
 
 
 # ---- figures 4 and 7 ------------------------------------------------------------------------------------------------

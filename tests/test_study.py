@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from nfd.core.statistics import rms
+from nfd import Sweep
+from nfd.cli.main import main
 from nfd.paper.findings import NAMES, Finding, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, LIMITS, Study
@@ -77,10 +81,6 @@ def copied(study: Study) -> Study:
 
 def named(study: Study, name: str) -> Finding:
     return next(f for f in findings(study) if f.name == name)
-
-
-def test_findings_come_in_the_order_of_the_report(by_hand: Study) -> None:
-    assert tuple(f.name for f in findings(by_hand)) == NAMES
 
 
 def test_infinite_depth_is_extrapolated_without_its_first_order(by_hand: Study, truth: Truth) -> None:
@@ -183,37 +183,6 @@ def test_without_progress_no_share_is_stated(by_hand: Study) -> None:
     assert {line["share of the progress"] for line in named(by_hand, "gap").table} == {"no progress"}
 
 
-def test_every_part_can_be_missing(by_hand: Study) -> None:
-    study = Study(by_hand.config)
-    assert findings(study) == []
-    study.measured.limits["shared", 2] = by_hand.measured.limits["shared", 2]
-    assert [f.name for f in findings(study)] == ["loss-shared"]
-    study.measured.real[16, 64] = by_hand.measured.real[16, 64]
-    assert "minus the prediction" not in findings(study)[0].reading
-    study.measured.limits["independent", 2] = by_hand.measured.limits["independent", 2]
-    assert [f.name for f in findings(study)] == ["loss-shared", "loss-independent", "gap"]
-    assert "From" not in named(study, "gap").reading
-    study.measured.limits["shared", 16] = by_hand.measured.limits["shared", 16]
-    study.measured.real[16, 256] = by_hand.measured.real[16, 256]
-    assert "at width 64 and 256" in named(study, "distance-width").headline
-
-
-def test_a_study_is_a_table(by_hand: Study) -> None:
-    table = {(row["networks"], row["depth"], row["width"], row["quantity"]): row for row in by_hand.table}
-    inner = table["two-layer, depth-mup", 16, by_hand.config.block_width, "inner_update"]
-    sizes = [(1 + 0.01 * index) / 4 for index in range(by_hand.config.block_seeds)]
-    assert inner["value"] == pytest.approx(sum(sizes) / len(sizes))
-    assert inner["low"] < inner["value"] < inner["high"]
-    outputs = by_hand.measured.real[16, 64]
-    losses = [float(by_hand.mean_loss(own).mean()) for own in outputs]
-    assert table["real", 16, 64, "loss"]["value"] == pytest.approx(sum(losses) / len(losses))
-    wide = table["infinitely wide, shared feedback", 16, by_hand.config.limit_width, "loss"]
-    limit = by_hand.measured.limits["shared", 16].mean(0)
-    assert wide["value"] == pytest.approx(float(by_hand.mean_loss(limit).mean()))
-    assert "two-layer, depth-mup-inner" in str(by_hand)
-    assert Study(by_hand.config).table == []
-
-
 @pytest.mark.parametrize("bias", [0.0, 0.5])
 def test_structured_networks_are_compared_with_gaussian_ones_of_their_seeds(by_hand: Study, bias: float) -> None:
     study = copied(by_hand)
@@ -224,3 +193,25 @@ def test_structured_networks_are_compared_with_gaussian_ones_of_their_seeds(by_h
     (certificate,) = (text for text in named(study, "loss-shared").details if "structured weights" in text)
     assert ("(not significant)" in certificate) == (bias == 0.0)
     assert not any("structured weights" in text for text in named(by_hand, "loss-shared").details)
+
+
+SMALL = "--steps 3 --batch 4 --depths 1 2 4 --widths 8 16 --seeds 2 --limit-width 32 --replicates 3 --block-depths 2 4"
+
+
+def test_the_command_writes_its_report_and_trains_nothing_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["paper", "study", *SMALL.split(), "--executor", "inline", "--out", str(tmp_path / "fresh")]
+    assert main(asked) == 0
+    said, page = capsys.readouterr().out, (tmp_path / "fresh" / "report.html").read_text()
+    assert f"Report: {tmp_path / 'fresh' / 'report.html'}" in said
+    assert all((tmp_path / "fresh" / f"{name}.{kind}").exists() for name in NAMES for kind in ("csv", "pdf", "png"))
+    assert "Are the two limits the same?" in page
+    result = json.loads((tmp_path / "fresh" / "result.json").read_text())
+    assert result["complete"] is True
+    with Sweep(tmp_path / "fresh") as sweep:
+        before = sweep.store.keys()
+    assert main(asked) == 0
+    with Sweep(tmp_path / "fresh") as sweep:
+        assert sweep.store.keys() == before
+    assert capsys.readouterr().out == said
