@@ -238,7 +238,7 @@ def laws() -> list[Row]:
     rows = []
     for series in PUBLISHED["losses"]:
         runs = [{"tokens": n, "loss": loss} for n, loss in zip(series["tokens"], series["loss"], strict=True)]
-        held = nfd.fit_capacity(runs).held_out
+        held = nfd.fit_scaling_law(runs).held_out
         about = {"name": series["name"], "source": series["source"], "tokens": series["tokens"][-1]}
         rows.append(about | {"theirs": held.measured.value} | held.predicted.limits)
     return rows

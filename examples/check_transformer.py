@@ -47,7 +47,7 @@ x, y = digits().batches(32, STEPS, seed=0)
 batches = list(zip(x.unflatten(2, (8, 8)), y, strict=True))
 
 found = {
-    rule: nfd.check(RowTransformer, WIDTHS, DEPTHS, batches, rule=rule, optimizer="adamw", lr=3e-3, seeds=SEEDS)
+    rule: nfd.check(RowTransformer, batches, WIDTHS, DEPTHS, lr=3e-3, rule=rule, optimizer="adamw", seeds=SEEDS)
     for rule in ("standard", "complete-p")
 }
 for check in found.values():

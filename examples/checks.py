@@ -58,11 +58,6 @@ CASES = {
 }
 
 
-def two_layer(exponent: float) -> Callable[[int, int], nn.Module]:
-    """The network of Eq. 6 on digits."""
-    return lambda width, depth: nfd.ResNet(64, 10, width, depth, block="two-layer", branch_exponent=exponent)
-
-
 def gpt2(width: int, depth: int) -> nn.Module:
     """A GPT-2 over bytes with heads of 16 and no dropout."""
     import transformers
@@ -123,21 +118,22 @@ def main() -> None:
     gpt = ([32, 64, 128, 256], [2, 4, 8, 16]) if full else ([32, 64], [2, 4])
     small = ([64, 128, 256, 512], [2, 4, 8]) if full else ([16, 32], [2, 4])
 
-    def on_digits(exponent: float, rule: str, optimizer: str, eta_c: float) -> nfd.Check:
-        return nfd.check(two_layer(exponent), [128 if full else 32], depths, images, rule, optimizer, eta_c, seeds=3)
+    def on_digits(rule: str, optimizer: str, lr: float) -> nfd.Check:
+        family = nfd.resnets(64, 10, block="two-layer", rule=rule, optimizer=optimizer)
+        return nfd.check(family, images, [128 if full else 32], depths, lr)
 
     def on_text(rule: str) -> nfd.Check:
-        return nfd.check(gpt2, *gpt, text, rule, "adamw", 3e-3, seeds=2)
+        return nfd.check(gpt2, text, *gpt, lr=3e-3, rule=rule, optimizer="adamw", seeds=2)
 
     runs: Sequence[Callable[[], nfd.Check]] = (
-        lambda: on_digits(0.5, "depth-mup", "sgd", 0.1),
-        lambda: on_digits(0.5, "depth-mup-inner", "sgd", 0.1),
-        lambda: on_digits(1.0, "complete-p", "sgd", 0.1),
-        lambda: on_digits(0.5, "depth-mup", "adam", 0.03),
-        lambda: on_digits(0.5, "depth-mup-inner", "adam", 0.03),
+        lambda: on_digits("depth-mup", "sgd", 0.1),
+        lambda: on_digits("depth-mup-inner", "sgd", 0.1),
+        lambda: on_digits("complete-p", "sgd", 0.1),
+        lambda: on_digits("depth-mup", "adam", 0.03),
+        lambda: on_digits("depth-mup-inner", "adam", 0.03),
         lambda: on_text("mup"),
         lambda: on_text("complete-p"),
-        lambda: nfd.check(plain, *small, images[:3], "standard", "sgd", 0.1, seeds=3),
+        lambda: nfd.check(plain, images[:3], *small, lr=0.1, rule="standard", optimizer="sgd"),
     )
     sections = []
     for title, run in zip(CASES, runs, strict=True):

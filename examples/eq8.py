@@ -22,8 +22,7 @@ from nfd.paper.config import FigureConfig
 from nfd.paper.figures import figure5
 from nfd.paper.figures.making import dataset_for
 from nfd.paper.figures.selection import Runs
-from nfd.questions import data_settings, initial_seed
-from nfd.runs import RunConfig
+from nfd.paper.runs import RunConfig, data_settings, grid, initial_seed, run_all
 
 NUMBERS = "eq8.json"
 UNIFORM = "depth-mup"
@@ -40,7 +39,7 @@ def trainings(data: Mapping[str, Any], seed: int = 0) -> tuple[list[RunConfig], 
         **data, **BLOCKS, "meter": "updates", "rule": list(RULES), "depth": list(DEPTHS),
         "seed": [initial_seed(seed, k) for k in range(SEEDS)],
     }  # fmt: skip
-    return nfd.grid(**axes, steps=1, every=1), nfd.grid(**axes, steps=300, every=100)
+    return grid(**axes, steps=1, every=1), grid(**axes, steps=300, every=100)
 
 
 def samples(runs: Runs, rule: str, meter: str, step: int) -> tuple[list[float], Tensor]:
@@ -83,7 +82,7 @@ def main(data_dir: str | None, store: Path, out: Path) -> None:
     with nfd.Sweep(store) as sweep:
 
         def of(configs: list[RunConfig]) -> Runs:
-            return Runs.of(sweep.store, [record.key for record in sweep.run(configs)])
+            return Runs(run_all(sweep, {"": configs}, "eq8")[""])
 
         updates = [row for configs in trainings(data) for row in measured(of(configs))]
         deep = of(figure5.FIGURE.grids(config.size, data, dataset)["deep"])

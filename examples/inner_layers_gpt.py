@@ -62,22 +62,21 @@ class Setting:
 def measured(setting: Setting, optimizer: str, rule: str, out: Path) -> dict[str, Any]:
     """Losses at every depth, rate and seed, and the exponents of the meters at the best rate of the shallowest."""
     widths = (setting.width,)
-    transfer = nfd.transfer(
-        make_model, widths, setting.depths, setting.batches, rules=(rule,), optimizer=optimizer, lr=RATES[optimizer],
-        seeds=setting.seeds, eval_batches=setting.held_out, out=out / f"{optimizer}-{rule}",
-    )  # fmt: skip
+    family = nfd.Family(make_model, (setting.width, setting.depths[0]), rule, optimizer)
+    task = nfd.Task(setting.batches, eval_batches=setting.held_out)
+    with nfd.Sweep(out / f"{optimizer}-{rule}") as sweep:
+        transfer = nfd.transfer(
+            family, task, widths, setting.depths, RATES[optimizer], seeds=setting.seeds, sweep=sweep
+        )
     cells = {depth: cell for (_, depth), cell in transfer.of(rule).cells.items()}
     lr = math.pow(2, cells[setting.depths[0]].best())
-    check = nfd.check(
-        make_model, widths, setting.deeper, setting.batches, rule=rule, optimizer=optimizer, lr=lr,
-        at=(FIRST, setting.steps), seeds=setting.seeds,
-    )  # fmt: skip
+    check = nfd.check(family, task, widths, setting.deeper, lr, at=(FIRST, setting.steps), seeds=setting.seeds)
     return {
         "optimizer": optimizer,
         "rule": rule,
         "lr": lr,
         "drift": transfer.drift(rule, "depth").limits,
-        "losses": {depth: chosen_by_others(cell.scores).tolist() for depth, cell in cells.items()},
+        "losses": {depth: chosen_by_others(torch.as_tensor(cell.scores)).tolist() for depth, cell in cells.items()},
         "exponents": [row for row in check.table if row["axis"] == "depth" and row["meter"] in METERS],
         "inner": inner_updates(check),
     }

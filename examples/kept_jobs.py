@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nfd.core.files import write_json
-from nfd.runs.executors.executor import Executor
 
 Found = dict[str, Any]
 
@@ -21,16 +20,16 @@ class Job(Protocol):
     def name(self) -> str:
         """Of its file."""
 
-    def measured(self, known: Mapping[str, Found], out: Path, executor: Executor | None) -> Found:
+    def measured(self, known: Mapping[str, Found], out: Path, workers: int | None) -> Found:
         """Its results, as JSON holds them."""
 
 
-def results(jobs: Sequence[Job], out: Path, executor: Executor | None) -> Iterator[Mapping[str, Found]]:
+def results(jobs: Sequence[Job], out: Path, workers: int | None) -> Iterator[Mapping[str, Found]]:
     """What is known after each job, by its name; what was done before is not done again."""
     known: dict[str, Found] = {}
     for job in jobs:
         if not done([job], out):
-            write_json(out / f"{job.name}.json", {"settings": settings(job)} | job.measured(known, out, executor))
+            write_json(out / f"{job.name}.json", {"settings": settings(job)} | job.measured(known, out, workers))
         known |= done([job], out)
         yield known
 

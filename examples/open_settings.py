@@ -24,8 +24,7 @@ from nfd.paper.figures import figure4
 from nfd.paper.figures.making import dataset_for
 from nfd.paper.figures.panels import difference, mean_of
 from nfd.paper.figures.selection import Runs
-from nfd.questions import data_settings, initial_seed
-from nfd.runs import RunConfig
+from nfd.paper.runs import RunConfig, data_settings, grid, initial_seed, run_all
 
 NUMBERS = "open-settings.json"
 DEPTHS = (4, 32)
@@ -47,7 +46,7 @@ class Choice:
     def runs(self, data: Mapping[str, Any], seed: int = 0) -> list[RunConfig]:
         """Standard and decoupled networks at every depth."""
         settings = {**data, **BASE, "depth": list(DEPTHS), **self.changes}
-        return nfd.grid(**settings, seed=[initial_seed(seed, k) for k in range(SEEDS)])
+        return grid(**settings, seed=[initial_seed(seed, k) for k in range(SEEDS)])
 
 
 CHOICES = (
@@ -101,15 +100,11 @@ def main(data_dir: str | None, exact_dir: str | None, store: Path, out: Path) ->
     choices = list(CHOICES)
     if exact_dir is not None:
         exact = data_settings(FigureConfig(data_dir=exact_dir))
-        choices += [
-            Choice("images", "5,000 images, ten passes", {"train": 5000}),
-            Choice("images", "5,000 images with exact pixels, ten passes", exact),
-        ]
+        choices += [Choice("images", "exact pixels", exact)]
     with nfd.Sweep(store) as sweep:
         rows = []
         for choice in choices:
-            records = sweep.run(choice.runs(data), f"{choice.setting}, {choice.value}")
-            runs = compared(Runs.of(sweep.store, [record.key for record in records]))
+            runs = compared(Runs(run_all(sweep, {"": choice.runs(data)}, f"{choice.setting}, {choice.value}")[""]))
             rows.append(measured(choice, runs, len(dataset.classes)))
     about = {"data": dataset.title, "width": BASE["width"], "depths": DEPTHS, "seeds": SEEDS, "steps": BASE["steps"]}
     write_json(out / NUMBERS, about | {"rows": rows})

@@ -60,6 +60,6 @@ for depth in DEPTHS:
 # sizes and wants a GPU.
 
 # %%
-main(["figure", FIGURE, "--size", SIZE, "--out", OUT, "--executor", "inline"])
+main(["paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--executor", "inline"])
 for panel in sorted(Path(OUT).glob("**/*.png")):
     print(panel)

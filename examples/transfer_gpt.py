@@ -2,7 +2,7 @@
 
 python examples/transfer_gpt.py                        # a small version, in minutes
 python examples/transfer_gpt.py --full                 # docs/transformers.md: hours on two cores
-nfd transfer transfer_gpt:make_model --batches transfer_gpt:batches --optimizer adamw   # by the shell, from here
+nfd transfer examples/transfer_gpt.py --optimizer adamw   # by the shell
 
 Writes transformers.md, its charts and their numbers to --out. Stop it at any time: the page says what is missing, and
 the same command continues from there.
@@ -20,16 +20,11 @@ import torch
 import transfer_gpt_page
 import wide_gpt
 from kept_jobs import Found, done, results
-from nfd.runs.trials import Trial
-from nfd.training.recipe import Recipe
 from torch import Tensor, nn
 
 import nfd
 from nfd.core.files import prepare_directory
 from nfd.core.estimates import mean
-from nfd.runs.executors.executor import Executor
-from nfd.runs.executors.processes import Processes
-from nfd.training.task import Task
 
 OUT = "out/transformers"
 ADAMW = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
@@ -82,26 +77,31 @@ class Ladder:
         return self.widths[0], self.depths[0]
 
     @property
-    def family(self) -> nfd.ConstructedFamily:
+    def family(self) -> nfd.Family:
         """Its networks at every size, those beyond the ladder too."""
-        return nfd.ConstructedFamily(make_model, self.base, self.rule, self.optimizer, sample=batches(1)[0][0])
+        return nfd.Family(make_model, self.base, self.rule, self.optimizer, sample=batches(1)[0][0])
+
+    @property
+    def task(self) -> nfd.Task:
+        """What they train on, and are judged by."""
+        return nfd.Task(batches(self.steps), eval_batches=eval_batches())
 
     def flops(self, width: int, depth: int) -> float:
         """Of one training: products of forward and backward passes, as PyTorch counts them."""
         sample = batches(1)[0][0]
-        return self.steps * len(sample) * self.family.build(width, depth, 0).operations(sample)
+        return self.steps * len(sample) * self.family.member(width, depth).operations(sample)
 
-    def measured(self, known: Mapping[str, Found], out: Path, executor: Executor | None) -> Found:
+    def measured(self, known: Mapping[str, Found], out: Path, workers: int | None) -> Found:
         """Best rates, their drift and their regret."""
-        transfer = nfd.transfer(
-            make_model, self.widths, self.depths, batches(self.steps), rules=(self.rule,), optimizer=self.optimizer,
-            lr=self.lr, seeds=self.seeds, eval_batches=eval_batches(), out=out, executor=executor, progress=True,
-        )  # fmt: skip
+        with nfd.Sweep(out, workers) as sweep:
+            transfer = nfd.transfer(
+                self.family, self.task, self.widths, self.depths, self.lr, seeds=self.seeds, sweep=sweep
+            )
         answer = transfer.of(self.rule)
         curves = [
             {"width": n, "depth": L, "lr": math.pow(2, log2_rate), "seeds": losses.tolist()} | mean(losses).limits
             for (n, L), cell in answer.cells.items()
-            for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.unbind(1), strict=True)
+            for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True)
         ]
         best = [
             {"width": n, "depth": L, "near": math.pow(2, cell.best())} | transfer.best(self.rule, n, L).limits
@@ -133,13 +133,12 @@ class Check:
         """Of its file."""
         return f"{self.ladder.name}-check"
 
-    def measured(self, known: Mapping[str, Found], out: Path, executor: Executor | None) -> Found:
+    def measured(self, known: Mapping[str, Found], out: Path, workers: int | None) -> Found:
         """Every exponent after every one of the steps."""
         ladder, lr = self.ladder, tuned(known, self.ladder)
         check = nfd.check(
-            make_model, ladder.widths, ladder.depths, batches(self.at[-1]), rule=ladder.rule,
-            optimizer=ladder.optimizer, lr=lr, at=self.at, seeds=self.seeds, progress=True,
-        )  # fmt: skip
+            ladder.family, batches(self.at[-1]), ladder.widths, ladder.depths, lr, at=self.at, seeds=self.seeds
+        )
         return {"lr": lr, "table": check.table, "events": check.events}
 
 
@@ -156,13 +155,13 @@ class Larger:
         """Of its file."""
         return f"{self.ladder.name}-{self.width}"
 
-    def measured(self, known: Mapping[str, Found], out: Path, executor: Executor | None) -> Found:
+    def measured(self, known: Mapping[str, Found], out: Path, workers: int | None) -> Found:
         """Losses at every rate, by seed; a network that diverged counts as a uniform guess."""
         ladder, depth = self.ladder, self.ladder.depths[0]
-        recipe = Recipe(ladder.family, Task.of(batches(ladder.steps), eval_batches=eval_batches()))
         rates = [float(f"{tuned(known, ladder) * factor:.3g}") for factor in self.factors]
-        runs = [Trial(recipe, self.width, depth, seed, rate) for seed in range(ladder.seeds) for rate in rates]
-        with nfd.Sweep(out, executor, progress=True) as sweep:
+        family, task = ladder.family, ladder.task
+        runs = [nfd.Trial(family, task, self.width, depth, s, rate) for s in range(ladder.seeds) for rate in rates]
+        with nfd.Sweep(out, workers) as sweep:
             records = sweep.run_all({self.name: runs}, self.name)[self.name]
         losses = torch.tensor([record.metrics["test_loss"] for record in records], dtype=torch.float64)
         losses = losses.clamp(max=math.log(wide_gpt.BYTES)).view(-1, len(rates))
@@ -257,12 +256,12 @@ def distinct(jobs: Sequence[Job]) -> tuple[list[Job], dict[str, list[str]]]:
 
 
 def main(
-    jobs: Sequence[Job], out: Path, page: Path, executor: Executor | None = None, option: str = "", train: bool = True
+    jobs: Sequence[Job], out: Path, page: Path, workers: int | None = None, option: str = "", train: bool = True
 ) -> None:
     """Do what is missing, and write the page anew after each job; without ``train`` write it of what is done."""
     prepare_directory(out)
     chosen, same = distinct(jobs)
-    for known in results(chosen, out, executor) if train else [done(chosen, out)]:
+    for known in results(chosen, out, workers) if train else [done(chosen, out)]:
         missing = [job.name for job in chosen if job.name not in known]
         transfer_gpt_page.write(page, out, transfer_gpt_page.Results(known, same, missing), option)
         print(f"{list(known)[-1]} is on {page}", flush=True)
@@ -280,7 +279,7 @@ if __name__ == "__main__":
         full() if given.full else small(),
         given.out,
         given.page or given.out / "transformers.md",
-        Processes(given.workers),
+        given.workers,
         " --full" if given.full else "",
         not given.redraw,
     )

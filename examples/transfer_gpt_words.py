@@ -44,8 +44,8 @@ python examples/transfer_gpt.py
 ```
 
 trains a small version in minutes, and writes a page like this one to `out/transformers`. The same command continues a
-stopped run. For your own model, call `nfd.transfer` and `nfd.check` in the same way. In the shell, from the folder of
-the examples: `nfd transfer transfer_gpt:make_model --batches transfer_gpt:batches --optimizer adamw`.
+stopped run. For your own model, call `nfd.transfer` and `nfd.check` in the same way. In the shell:
+`nfd transfer examples/transfer_gpt.py --optimizer adamw`.
 """
 
 SETTING = """\

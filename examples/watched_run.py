@@ -14,7 +14,6 @@ import io
 import json
 import math
 import shlex
-import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -47,9 +46,7 @@ def batches() -> list[Pair]:
     return list(wide_gpt.batches(STEPS))
 
 
-def eval_batches() -> list[Pair]:
-    """Bytes of a file that no network is trained on."""
-    return wide_gpt.held_out(4)
+eval_batches = wide_gpt.held_out(4)  # bytes of a file that no network is trained on
 
 
 def schedule(step: int) -> float:
@@ -110,7 +107,7 @@ def train(
 @torch.no_grad()
 def held_out(model: nn.Module) -> float:
     """The loss on text that no network is trained on."""
-    losses = [nn.functional.cross_entropy(model(ids).flatten(0, 1), to.flatten()) for ids, to in eval_batches()]
+    losses = [nn.functional.cross_entropy(model(ids).flatten(0, 1), to.flatten()) for ids, to in eval_batches]
     return float(torch.stack(losses).mean())
 
 
@@ -120,22 +117,21 @@ def shell(command: str) -> dict[str, Any]:
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = run(shlex.split(command)[1:])
+        code = run([__file__ if word == "watched_run.py" else word for word in shlex.split(command)[1:]])
     print(f"$ {command}\n{printed.getvalue()}", flush=True)
     return {"command": command, "printed": printed.getvalue().rstrip(), "code": code}
 
 
 def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
     """What is typed before the larger run, by name."""
-    about = "watched_run:make_model --batches watched_run:batches --schedule watched_run:schedule --optimizer adamw"
     rates, seeds, at = ("0.004 0.008 0.016", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
-    tuned = f"--rule complete-p --lr {lr}"
     return {
-        "transfer": f"nfd transfer {about} --eval-batches watched_run:eval_batches --rules complete-p --widths 64 128 "
-        f"--depths 2 --lr {rates} --seeds {seeds} --executor inline --out {out}/transfer",
-        "check": f"nfd check {about} {tuned} --widths 64 128 --depths 2 4 --seeds 2 --at {at} --out {out}/check",
-        "plan": f"nfd plan watched_run:make_model --batches watched_run:batches --rule complete-p --optimizer adamw "
-        f"--width {WIDTH} --depth {DEPTH} --base-width 64 --base-depth 2 --lr {lr} --out {out}/plan",
+        "transfer": f"nfd transfer watched_run.py --optimizer adamw --rules complete-p --lr {rates} --widths 64 128 "
+        f"--depths 2 --seeds {seeds} --out {out}/transfer",
+        "check": f"nfd check watched_run.py --optimizer adamw --rule complete-p --lr {lr} --widths 64 128 "
+        f"--depths 2 4 --seeds 2 --at {at} --out {out}/check",
+        "plan": "nfd plan watched_run.py --optimizer adamw --rule complete-p "
+        f"--width {WIDTH} --depth {DEPTH} --base 64 2 --out {out}/plan",
     }
 
 
@@ -189,7 +185,6 @@ if __name__ == "__main__":
     parser.add_argument("--page", type=Path, help="a folder with watched-run.json: write its page again")
     parser.add_argument("--small", action="store_true", help="fewer rates and steps")
     a = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parent))
     if a.page is None:
         main(a.out, small=a.small)
     else:

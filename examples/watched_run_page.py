@@ -26,8 +26,8 @@ Words and symbols are in the [glossary](../glossary.md).
 
 *Made by `python examples/watched_run.py`, which does all of this on two cores in minutes.* A small GPT reads the
 source of Python's `typing` and `inspect` as bytes (`examples/wide_gpt.py`). We tune it small, plan a larger one,
-watch its training, make a mistake that many training loops make, and save the run. `watched_run` is the file of the
-example, and the commands run in its folder. They accept your own module as well.
+watch its training, make a mistake that many training loops make, and save the run. The commands run in the folder of
+the example. They accept your own file as well.
 
 ## Tune small
 

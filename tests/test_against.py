@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from benchmarks import against, jobs
 from benchmarks.against import COMPARISONS, MEMORY, SECONDS, Comparison, Standing, compared, standing
-from benchmarks.measure import UnavailableError
 from benchmarks.page import SECTIONS
 from benchmarks.ratio import Ratio
 
@@ -70,14 +69,6 @@ def test_a_commit_or_job_that_is_not_there_is_refused(
         against.against(commit, names, 1, lambda text: None)
 
 
-def test_a_library_from_elsewhere_is_not_taken_for_the_commits(repository: Path) -> None:
-    elsewhere = repository / "nfd.py"  # beside benchmarks, so that it is found where the commit has no library
-    elsewhere.write_text("SECONDS = 1.0\n")
-    (repository / "empty").mkdir()
-    with pytest.raises(RuntimeError, match="should have run on"):
-        against.cost_at(repository / "empty", "fast")
-
-
 def test_sides_alternate_and_an_opponent_runs_once_a_round() -> None:
     order: list[tuple[str, str]] = []
 
@@ -96,16 +87,6 @@ def test_sides_alternate_and_an_opponent_runs_once_a_round() -> None:
     assert multiples["a"]["new"] == Ratio((30.0, 30.0))
     assert {row["the goal is"] for row in multiples.values()} == {"met"}
     assert [row["new / old"].ratios for row in rows if row["measure"] == MEMORY] == 2 * [(1.0, 1.0)]
-
-
-def test_a_job_that_breaks_on_the_new_side_is_an_error() -> None:
-    def measure(side: str, job: str) -> jobs.Cost:
-        if side == "new":
-            raise UnavailableError("it broke")
-        return {SECONDS: 1.0}
-
-    with pytest.raises(UnavailableError, match="it broke"):
-        compared([FAST], 1, measure, lambda text: None)
 
 
 @pytest.mark.parametrize(

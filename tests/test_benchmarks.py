@@ -78,30 +78,12 @@ def test_a_planted_slow_down_is_found_and_alone(seed: int) -> None:
     assert [change.row for change in found] == [(("row", 7),)]
 
 
-def test_what_became_better_is_not_worse() -> None:
-    assert worse(changes(noisy_run(0), noisy_run(500, factor=2.0))) == []
-
-
 def test_a_small_loss_does_not_count_however_certain() -> None:
     rows = [{"ratio": noisy(value, 1e-5, 0)} for value in (1.0, 0.97)]
     old, new = (result({"made up": [row]}) for row in rows)
     assert changes(old, new)[0].change.high < 1
     assert worse(changes(old, new)) == []
     assert len(worse(changes(old, new), least=1.0)) == 1
-
-
-def test_one_repeat_says_nothing() -> None:
-    old, new = (result({"made up": [{"ratio": Ratio.of(value)}]}) for value in (2.0, 1.0))
-    (change,) = changes(old, new)
-    assert math.isnan(change.change.high)
-    assert worse([change]) == []
-
-
-def test_the_intervals_of_a_ratio_cover_it() -> None:
-    covered = sum(
-        found.low < 3.0 < found.high for found in (noisy(3.0, 0.2, seed, rounds=4).interval for seed in range(400))
-    )
-    assert 0.92 * 400 < covered < 0.98 * 400  # 95 % within three standard errors
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (0.5, 1)])

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-import nfd
 from nfd.core.estimates import Interval
 from nfd.questions.budget import best_size, returns
-from nfd.questions.budget import amount, residual_costs
+from nfd.questions.budget import amount, Cost, Costs
 from nfd.questions.law import Law
 from nfd.questions.law import fit_law
-from nfd.training.losses import cross_entropy
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
 NOISE = {"1/n": lambda n: 0.7 / math.sqrt(n), "equal": lambda n: 0.06, "small": lambda n: 0.2 / math.sqrt(n)}
@@ -91,8 +87,7 @@ def test_weights_and_errors_by_hand() -> None:
     assert one.stderr**2 - four.stderr**2 == pytest.approx(0.02 * (1 - 1 / 4), rel=0.05)
 
 
-@pytest.mark.parametrize("seeds", [3, *(pytest.param(s, marks=pytest.mark.slow) for s in (5, 10))])
-@pytest.mark.parametrize("noise", ["equal", "1/n"])
+@pytest.mark.parametrize(("seeds", "noise"), [(3, "equal"), (3, "1/n")])
 @pytest.mark.parametrize("paired", [False, True])
 def test_intervals_cover_the_truth(seeds: int, noise: str, paired: bool) -> None:
     """No fewer than 95 of 100, with ordinary terms of second order in every second sweep; a law that holds is kept.
@@ -113,27 +108,6 @@ def test_intervals_cover_the_truth(seeds: int, noise: str, paired: bool) -> None
     assert hits["rejected"] / sweeps < (0.06 if paired else 0.03)
 
 
-def test_terms_of_second_order_do_not_bend_the_floor_in_silence() -> None:
-    """A fit of first order alone misses the floor by far more than the noise."""
-    grid = drawn(4, 0, "small", bend=0.5)
-    rows = np.array([[1, 1 / n, 1 / L] for n, L in grid])
-    straight = np.linalg.lstsq(rows, np.array([np.mean(v) for v in grid.values()]), rcond=None)[0]
-    law = fit_law(grid, paired=False)
-    assert law.good
-    assert law.floor.low < TRUE["floor"] < law.floor.high
-    assert straight[0] < law.floor.low
-
-
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("bend", [(3.0, 3.0, 3.0), (-3.0, 3.0, -3.0), (0.0, -4.0, 0.0)])
-def test_huge_terms_of_second_order_are_refused(bend: tuple[float, ...], paired: bool) -> None:
-    law = fit_law(drawn(5, 3, "small", shared=0.36 if paired else 0.0, bend=bend), paired=paired)
-    assert not law.good
-    assert "terms of second order are too large" in law.note
-    with pytest.raises(ValueError, match="may not be extrapolated"):
-        law.loss(512, 32)
-
-
 def test_new_networks_fall_where_they_are_predicted() -> None:
     rng, hits, trials = np.random.default_rng(0), 0, 300
     for k in range(trials):
@@ -151,110 +125,24 @@ def test_seeds_that_are_shared_are_seen() -> None:
     assert fit_law(drawn(6, 1)) == fit_law(drawn(6, 1), paired=False)  # independent, whatever the seeds are called
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_another_power_is_refused(paired: bool) -> None:
-    grid = {key: [y + 0.02 * (v - y) for v in values] for key, values in drawn(5, 3, power=0.5).items()
-            for y in [expected(*key, power=0.5)]}  # fmt: skip
-    law = fit_law(grid, paired=paired)
-    assert not law.good
-    assert law.p_value < 0.01
-    with pytest.raises(ValueError, match=r"width must be within 64\.\.256, what was fitted; got 512.*does not hold"):
-        law.loss(512, 16)
-    with pytest.raises(ValueError, match="may not be extrapolated"):
-        law.excess(math.inf, 16)
-    assert math.isfinite(law.loss(100, 5).value)  # interpolation remains
-    assert best_size(law, residual_costs(64, 10), "parameters", 10**9).width == 256
-
-
-def test_small_sizes_before_the_law_are_left_out_on_request() -> None:
-    grid = drawn(8, 5, "equal")
-    grid = {(n, L): [expected(n, L) + 0.1 * (v - expected(n, L)) for v in values] for (n, L), values in grid.items()}
-    grid |= {(64, L): [v + 0.1 for v in grid[64, L]] for L in DEPTHS}
-    whole = fit_law(grid, paired=False)
-    assert not whole.good
-    assert "holds for widths 96..256, depths 2..16" in whole.note
-    law = fit_law(grid, paired=False, trim=True)
-    assert law.good
-    assert law.widths == WIDTHS[1:]
-    assert "widths 96..256" in law.note
-    assert law.a.low < TRUE["a"] < law.a.high
-
-
-def test_diverged_runs_and_two_sizes_are_said() -> None:
-    grid = drawn(3, 0)
-    grid[256, 16][1] = math.nan
-    law = fit_law(grid)
-    assert "256 x 16" in law.note
-    assert law.freedom == 13
-    corners = fit_law({key: grid[key] for key in product((64, 192), (2, 8))})
-    assert (corners.freedom, corners.good) == (0, False)
-    assert "2 widths and 2 depths are too few to distinguish" in corners.note
-
-
 GRID = drawn(3, 0)
-BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    ({k: v for k, v in GRID.items() if k[0] == 64}, {}, ValueError, r"2 widths.*got widths \[64\]"),
-    ({k: GRID[k] for k in ((64, 2), (64, 4), (96, 2))}, {}, ValueError, "3 sizes"),
-    ({k: v[:1] for k, v in GRID.items()}, {}, ValueError, "2 seeds or more"),
-    ({k: [1.0, 1.0] for k in GRID}, {}, ValueError, "seeds must differ"),
-    ({k: [*v[:2], math.inf] for k, v in GRID.items()}, {}, ValueError, r"got widths \[\].*diverged"),
-    ({(32 * k, k): [1.0, 1.1] for k in (1, 2, 3, 4, 5)}, {}, ValueError, "independently of each other"),
-    ({(64.5, L): [1.0, 2.0] for L in DEPTHS}, {}, TypeError, "width must be a whole number"),
+BAD: list[tuple[Any, str]] = [
+    ({k: v for k, v in GRID.items() if k[0] == 64}, r"2 widths.*got widths \[64\]"),
+    ({k: GRID[k] for k in ((64, 2), (64, 4), (96, 2))}, "3 sizes"),
+    ({k: v[:1] for k, v in GRID.items()}, "2 seeds or more"),
+    ({k: [1.0, 1.0] for k in GRID}, "seeds must differ"),
+    ({k: [*v[:2], math.inf] for k, v in GRID.items()}, r"got widths \[\].*diverged"),
+    ({(32 * k, k): [1.0, 1.1] for k in (1, 2, 3, 4, 5)}, "independently of each other"),
 ]
 
 
-@pytest.mark.parametrize(("losses", "options", "error", "message"), BAD)
-def test_bad_grids_are_named(losses: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        fit_law(losses, **options)
+@pytest.mark.parametrize(("losses", "message"), BAD)
+def test_bad_grids_are_named(losses: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_law(losses)
 
 
-@pytest.mark.parametrize("size", [(0, 2), (math.nan, 2), (64, -1)])
-def test_sizes_must_be_sizes(size: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        exact().loss(*size)
-
-
-# ---- cost ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("block", ["one-layer", "two-layer"])
-@pytest.mark.parametrize(("width", "depth"), [(32, 3), (48, 1), (7, 5)])
-def test_the_cost_is_that_of_a_real_network(block: Any, width: int, depth: int) -> None:
-    costs = residual_costs(20, 5, 1 if block == "one-layer" else 2, samples=8, batch=8)
-    net = nfd.ResNet(20, 5, width, depth, block=block)
-    assert costs.cost("parameters").at(width, depth) == sum(p.numel() for p in net.parameters())
-    with FlopCounterMode(display=False) as counter:
-        cross_entropy(net(torch.randn(8, 20)), torch.zeros(8, dtype=torch.long)).backward()
-    assert costs.cost("flops").at(width, depth) == counter.get_total_flops()
-
-
-@pytest.mark.parametrize("block", ["one-layer", "two-layer"])
-def test_the_memory_is_roughly_that_of_a_real_network(block: Any) -> None:
-    """Weights, gradients, momentum, and what autograd saves for the backward pass plus the stream it keeps."""
-    batch, width, depth = 256, 64, 6
-    net, x = nfd.ResNet(20, 5, width, depth, block=block), torch.randn(batch, 20)
-    own, saved = {p.data_ptr() for p in net.parameters()}, {}
-
-    def pack(t: torch.Tensor) -> torch.Tensor:
-        if t.untyped_storage().data_ptr() not in own:
-            saved[t.untyped_storage().data_ptr()] = t
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        streams = net.streams(x)
-    kept = {t.data_ptr(): t for t in [*streams.layers, *streams.inner, x, streams.outputs, *saved.values()]}
-    held = sum(t.untyped_storage().nbytes() for t in kept.values())
-    held += 3 * sum(p.untyped_storage().nbytes() for p in net.parameters())
-    layers = 1 if block == "one-layer" else 2
-
-    def memory(**options: Any) -> int:
-        return residual_costs(20, 5, layers, batch=batch, **options).cost("memory").at(width, depth)
-
-    assert memory(momentum=0.9) == pytest.approx(held, rel=0.2)
-    states = {"sgd": memory(), "momentum": memory(momentum=0.9), "adam": memory(optimizer="adam")}
-    one = 4 * residual_costs(20, 5, layers).cost("parameters").at(width, depth)
-    assert states["adam"] - states["momentum"] == states["momentum"] - states["sgd"] == one
+# ---- budgets ----------------------------------------------------------------------------------------------------
 
 
 def test_budgets_are_read_in_their_units() -> None:
@@ -263,79 +151,43 @@ def test_budgets_are_read_in_their_units() -> None:
     assert amount("flops", "3 TFLOP") == amount("flops", 3e12) == amount("flops", "3e12") == 3 * 10**12
     assert amount("flops", "2 PFLOPs") == 2 * 10**15
     assert amount("memory", "1 GiB") == 2**30
-
-
-BUDGETS: list[tuple[Any, Any, type[Exception], str]] = [
-    ("parameters", "2 GiB", ValueError, "budget in parameters must be like '2M'"),
-    ("parameters", "many", ValueError, "got 'many'"),
-    ("parameters", "0", ValueError, "at least 1"),
-    ("parameters", True, TypeError, "budget must be a number"),
-    ("flops", "3 TFLOP/s", ValueError, "like '3 TFLOP'"),
-    ("flops", "9" * 400, ValueError, "budget in flops"),
-    ("flops", math.inf, ValueError, "finite"),
-    ("memory", "2 MFLOP", ValueError, "memory must be like"),
-    ("flop", "1", ValueError, "Did you mean 'flops'"),
-]
-
-
-@pytest.mark.parametrize(("resource", "budget", "error", "message"), BUDGETS)
-def test_bad_budgets_are_named(resource: Any, budget: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        amount(resource, budget)
+    for resource, budget, said in (("parameters", "2 GiB", "'2M'"), ("flops", "3 TFLOP/s", "'3 TFLOP'")):
+        with pytest.raises(ValueError, match=said):
+            amount(resource, budget)
 
 
 # ---- the best size -------------------------------------------------------------------------------------------
 
 
+COSTS = Costs({"parameters": Cost(0, 74, 0, 1), "flops": Cost(0, 130, 0, 36), "memory": Cost(100, 212, 48, 16)})
+
+
 @pytest.mark.parametrize("resource", ["parameters", "flops", "memory"])
 @pytest.mark.parametrize("terms", [{"a": 7.9, "b": 0.52}, {"a": 0.5, "b": 3.0}, {"a": 60.0, "b": 0.2}])
 def test_the_best_size_is_that_of_brute_force(resource: Any, terms: dict[str, float]) -> None:
-    law, costs = exact(spread=1e-6, **terms), residual_costs(20, 5, 2, samples=3, batch=4)
-    cost = costs.cost(resource)
+    law, cost = exact(spread=1e-6, **terms), COSTS.cost(resource)
     for budget in (cost.at(1, 1), cost.at(5, 9), cost.at(30, 7) + 11, cost.at(60, 20)):
         best = min(
             law.a.value / n + law.b.value / L
             for n in range(1, cost.widest(1, budget) + 1)
             for L in range(1, cost.deepest(n, budget) + 1)
         )
-        found = best_size(law, costs, resource, budget)
+        found = best_size(law, COSTS, resource, budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert law.a.value / found.width + law.b.value / found.depth == pytest.approx(best, rel=1e-12)
 
 
-def test_partners_are_the_largest_that_fit() -> None:
-    cost = residual_costs(20, 5, batch=3).cost("memory")
-    for budget, size in product((10**4, 12_345, 10**6, 10**18), (1, 2, 17)):
-        n, L = cost.widest(size, budget), cost.deepest(size, budget)
-        assert n == 0 or cost.at(n, size) <= budget < cost.at(n + 1, size)
-        assert L == 0 or cost.at(size, L) <= budget < cost.at(size, L + 1)
-
-
-def test_a_large_budget_is_split_as_calculus_says() -> None:
-    size = best_size(exact(), residual_costs(64, 10), "parameters", "100B")
-    assert 7.9 / size.width == pytest.approx(2 * 0.52 / size.depth, rel=1e-2)
-    assert size.cost == pytest.approx(1e11, rel=1e-2)
-    assert not size.inside
-    assert "64..256" in str(size)
-    assert size.predicted.value == pytest.approx(0.735, abs=0.01)
-
-
 def test_an_axis_that_does_not_pay_stays_small() -> None:
-    costs = residual_costs(64, 10)
-    parameters = costs.cost("parameters").at
-    flat = best_size(exact(b=0.0), costs, "parameters", "1M")
-    assert flat.depth == 2
-    assert parameters(flat.width, 2) <= 10**6 < parameters(flat.width + 1, 2)
-    assert "More depth does not pay significantly" in flat.note
-    worse = best_size(exact(a=-1.0), costs, "parameters", "1M")
+    parameters = COSTS.cost("parameters").at
+    worse = best_size(exact(a=-1.0), COSTS, "parameters", "1M")
     assert worse.width == 64
     assert parameters(64, worse.depth) <= 10**6 < parameters(64, worse.depth + 1)
-    harmful = best_size(exact(a=-1.0, b=-0.1), costs, "parameters", "1M")
+    harmful = best_size(exact(a=-1.0, b=-0.1), COSTS, "parameters", "1M")
     assert (harmful.width, harmful.depth, harmful.inside) == (64, 2, True)
     with pytest.raises(ValueError, match="budget must pay for width 64 and depth 2"):
-        best_size(exact(a=-1.0, b=-0.1), costs, "parameters", "1K")
+        best_size(exact(a=-1.0, b=-0.1), COSTS, "parameters", "1K")
     with pytest.raises(ValueError, match="do not tell which size is best"):
-        best_size(exact(a=0.0, b=0.0), costs, "parameters", "1M")
+        best_size(exact(a=0.0, b=0.0), COSTS, "parameters", "1M")
 
 
 def test_returns_of_growth() -> None:

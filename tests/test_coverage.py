@@ -55,7 +55,7 @@ def test_every_kind_of_interval_covers_what_it_says() -> None:
 
 def test_intervals_that_are_half_as_wide_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     right = statistics.standard_errors
-    for module in ("nfd.core.statistics", "nfd.paper.findings.losses"):
+    for module in ("nfd.core.estimates", "nfd.core.statistics", "nfd.paper.findings.losses"):
         monkeypatch.setattr(importlib.import_module(module), "standard_errors", lambda *given: right(*given) / 2)
     draws = (
         partial(coverage_means.means, 8, 0.0),
@@ -109,12 +109,6 @@ def test_the_page_is_that_of_its_result() -> None:
     assert PAGE.read_text() == page(json.loads(coverage.RESULT.read_text()))
 
 
-def test_every_part_that_is_there_can_be_called() -> None:
-    assert set(coverage.PARTS) == set(coverage.available())
-    for module, function in coverage.available().values():
-        assert callable(getattr(importlib.import_module(f"benchmarks.{module}"), function))
-
-
 # ---- slopes with errors by size --------------------------------------------------------------------------------
 
 
@@ -156,8 +150,3 @@ def test_a_slope_whose_noise_cannot_be_told_is_unknown() -> None:
     ]
     for x, y, group in unknown:
         assert math.isnan(pooled_slope(torch.tensor(x), torch.tensor(y), torch.tensor(group)).low)
-    x, y, group = torch.tensor([0.0, 0, 1, 1, 5]), torch.tensor([0.0, 1, 2, 3, 9]), torch.tensor([0, 0, 0, 0, 1])
-    alone, without = pooled_slope(x, y, group), pooled_slope(x[:4], y[:4], group[:4])
-    assert (alone.value, alone.low) == pytest.approx((without.value, without.low))  # a group of one point says nothing
-    three = pooled_slope(torch.arange(3.0), torch.tensor([0.0, 1.0, 2.5]), torch.zeros(3))
-    assert three.high - three.value == pytest.approx(12.706 * three.stderr, rel=1e-4)  # one degree of freedom

@@ -89,22 +89,6 @@ def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
         plan.check_rates(made)
 
 
-def test_an_optimizer_without_the_groups_of_a_plan_is_refused() -> None:
-    """As one that a trainer made by itself, because ``optimizers=`` was forgotten."""
-    model, plan = planned()
-    plan.check_rates(torch.optim.AdamW(plan.param_groups(model, lr=0.003)))
-    with pytest.raises(ValueError, match="does not have the groups of a plan"):
-        plan.check_rates(torch.optim.AdamW(model.parameters(), lr=0.003))
-    with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer; got list"):
-        plan.check_rates([])  # type: ignore[arg-type]
-
-
-def test_the_scale_of_a_group_is_its_rate_over_the_tuned_one() -> None:
-    model, plan = planned("muon")
-    for group in plan.param_groups(model, lr=0.02, adamw_lr=0.001):
-        assert group["lr"] == pytest.approx((0.02 if group["use_muon"] else 0.001) * group["lr_scale"])
-
-
 def test_vectors_take_no_decay_by_one_word() -> None:
     model, plan = planned()
     names = {id(p): name for name, p in model.named_parameters()}

@@ -63,8 +63,10 @@ class Setup:
         given = self._either("task", "batches")
         if isinstance(given, Task):
             return given
-        given = given() if callable(given) else given
-        return Task(given, **{name: self.names[name] for name in _TASK if name in self.names})
+        more = {name: self.names[name] for name in _TASK if name in self.names}
+        if callable(judged := more.get("eval_batches")):  # as batches may be
+            more["eval_batches"] = judged()
+        return Task(given() if callable(given) else given, **more)
 
     def _either(self, noun: str, plain: str) -> Any:
         for name in (noun, plain):

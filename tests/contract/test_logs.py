@@ -1,0 +1,382 @@
+"""Answers from logs: which rows are runs, best rates and laws that are known, published tables, and the commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.common import run
+
+import nfd
+
+Rows = list[dict[str, Any]]
+
+
+def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+class Frame:
+    """What a DataFrame of pandas has of a table."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.columns = rows, list(rows[0])
+
+    def to_dict(self, form: str) -> Rows:
+        assert form == "records"
+        return self.rows
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def rates(drift: float, seeds: int = 4, scatter: float = 0.1, scale: float = 1.0) -> Rows:
+    """Losses that are parabolas around ``2^(-10 + drift log2(width / 64))``, with another place for every seed."""
+    random = np.random.default_rng(0)
+    places = scatter * random.normal(size=(4, seeds))
+    return [
+        {"width": n, "depth": 4, "lr": 2.0**k, "seed": s}
+        | {"loss": scale * (3 + 0.05 * (k + 10 - drift * j + places[j, s]) ** 2 + 0.002 * random.normal())}
+        for j, n in enumerate((64, 128, 256, 512))
+        for s in range(seeds)
+        for k in range(-14, -4)
+    ]
+
+
+PLAIN = rates(0.0, seeds=2)
+DRESSES: dict[str, Callable[[Rows], Any]] = {
+    "W&B's API": lambda rows: [
+        {"name": str(k), "config": {"n_embd": r["width"], "optim": {"lr": r["lr"]}, "seed": r["seed"], "depth": 4}}
+        | {"summary": {"loss": r["loss"], "_step": 99}}
+        for k, r in enumerate(rows)
+    ],
+    "prefixes": lambda rows: [
+        {"config/d_model": r["width"], "config.learning_rate": r["lr"], "hparams/seed": r["seed"], "loss": r["loss"]}
+        | {"config/n_layer": 4}
+        for r in rows
+    ],
+    "a frame": lambda rows: Frame([{name: float(value) for name, value in row.items()} for row in rows]),
+    "texts": lambda rows: [{name: f" {value} " for name, value in row.items()} for row in rows],
+    "steps": lambda rows: [r | {"_step": step, "loss": r["loss"] + (9 - step)} for step in (0, 9, 4) for r in rows],
+    "scalars": lambda rows: [
+        {"run": f"width={r['width']},depth=4,lr={r['lr']},seed={r['seed']}", "tag": "loss", "step": k, "value": value}
+        for r in rows
+        for k, value in ((0, 9.0), (7, r["loss"]), (3, 8.0))
+    ],
+}
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_columns_are_known_by_their_usual_names(dress: str) -> None:
+    given = DRESSES[dress](PLAIN)
+    assert nfd.fit_transfer(given).best("logged", 512, 4) == nfd.fit_transfer(PLAIN).best("logged", 512, 4)
+
+
+def test_runs_that_did_not_end_are_left_out_and_those_that_diverged_count() -> None:
+    states = {2.0**-6: "crashed", 2.0**-5: "diverged"}
+    rows = [row | {"state": states.get(row["lr"], "finished")} for row in PLAIN]
+    transfer = nfd.fit_transfer(rows)
+    losses = transfer.of("logged").cells[512, 4].losses
+    assert losses.shape == (2, 9)
+    assert np.isinf(losses[:, -1]).all()
+    assert any("crashed" in note for note in transfer.notes)
+
+
+class Gap(float):
+    """What pandas has where a cell is empty: it is not equal to itself, and neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    def __str__(self) -> str:
+        return "<NA>"
+
+
+def test_steps_without_a_loss_are_told_from_divergence() -> None:
+    """A frame has not-a-number for both: gaps stand between losses, and where other runs have none either."""
+
+    def history(row: dict[str, Any], losses: Sequence[float]) -> Rows:
+        cells = {4 * k: loss for k, loss in enumerate(losses)}
+        return [row | {"_step": step, "loss": cells.get(step, Gap(math.nan))} for step in range(4 * len(losses))]
+
+    ends = {2.0**-5: (4.0, 3.5, math.nan)}
+    table = [cells for row in PLAIN for cells in history(row, ends.get(row["lr"], (4.0, 3.5, row["loss"])))]
+    losses = nfd.fit_transfer(Frame(table)).of("logged").cells[512, 4].losses
+    assert np.isinf(losses).sum(1).tolist() == [1, 1]
+    assert np.isinf(losses[:, -1]).all()
+
+
+ONE = PLAIN[0]
+BAD: list[tuple[Any, Any, type[Exception], str]] = [
+    ([], None, ValueError, "has no rows"),
+    (3, None, TypeError, "dicts, or a DataFrame, or the path of a CSV"),
+    ("no such file.csv", None, OSError, "there is none at 'no such file.csv'"),
+    ([{"width": 1, "loss": 2.0}], None, ValueError, r"known to be the lr. Name it: .*The columns are 'width', 'loss'"),
+    ([{"lr": 1, "train_loss": 2.0, "val_loss": 3.0}], None, ValueError, "'train_loss', 'val_loss' may all be the loss"),
+    (PLAIN, {"lr": "rate"}, ValueError, "'rate' for the lr, but the log has no such column"),
+    (PLAIN, {"rate": "lr"}, ValueError, "columns must be one of"),
+    ([ONE | {"lr": "high"}], None, ValueError, "column 'lr' must hold numbers; row 1 has 'high'"),
+    ([ONE | {"lr": 0}], None, ValueError, "above 0; row 1 has 0"),
+    ([ONE | {"width": 6.5}], None, ValueError, "whole numbers; row 1 has 6.5"),
+    ([{"lr": 0.1, "loss": 1.0}], None, ValueError, "must say the width or the depth"),
+    ([*PLAIN, ONE], None, ValueError, "they differ in something else"),
+    ([row | {"steps": steps} for row in PLAIN for steps in (100, 200)], None, ValueError, "several lengths"),
+]
+
+
+@pytest.mark.parametrize(("rows", "columns", "error", "message"), BAD)
+def test_malformed_tables_are_refused_by_name(rows: Any, columns: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        nfd.fit_transfer(rows, columns=columns)
+
+
+def test_a_setting_that_varies_and_is_not_read_is_said() -> None:
+    """As seeds, runs of two decays would make an interval of what is no noise."""
+    mixed, constant = ([row | {"config/weight_decay": f * row["seed"] + 0.1} for row in PLAIN] for f in (0.1, 0.0))
+    (note,) = {*nfd.fit_transfer(mixed).notes} - {*nfd.fit_transfer(PLAIN).notes}
+    assert "'config/weight_decay' varies but is not read" in note
+    assert nfd.fit_transfer(constant).notes == nfd.fit_transfer(PLAIN).notes
+
+
+# ---- transfer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5, -1.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_a_drift_is_found_whatever_the_unit_of_the_loss(drift: float, scale: float) -> None:
+    transfer = nfd.fit_transfer(rates(drift, scale=scale))
+    moved = transfer.drift("logged", "width")
+    assert moved.low < drift < moved.high
+    assert moved.resolved == (drift != 0)
+    best = transfer.best("logged", 512, 4)
+    assert best.low < 2 ** (-10 + 3 * drift) < best.high
+    assert math.isnan(transfer.drift("logged", "depth").value)
+    assert transfer.verdict("logged") == "UNCERTAIN"
+    assert math.isnan(transfer.regret("logged").value)
+
+
+def test_drifts_of_one_seed_hold_the_truth() -> None:
+    """About 95 of 100, from the scatter about a power law alone."""
+    random, held = np.random.default_rng(1), 0
+    for _ in range(60):
+        rows = [
+            {"width": n, "lr": 2.0**k, "loss": 3 + 0.05 * (k + 10 + place) ** 2}
+            for n in (32, 64, 128, 256, 512)
+            for place in [0.3 * random.normal()]
+            for k in range(-14, -5)
+        ]
+        moved = nfd.fit_transfer(rows).drift("logged", "width")
+        held += moved.low <= 0 <= moved.high
+    assert held / 60 > 0.85
+
+
+def test_an_optimum_at_an_end_is_told_and_not_fitted() -> None:
+    rows = [row for row in rates(1.0) if row["lr"] < 2**-8.5]
+    transfer = nfd.fit_transfer(rows)
+    answer = transfer.of("logged")
+    assert [size[0] for size in answer.inside] == [64]
+    assert math.isnan(transfer.best("logged", 512, 4).value)
+    assert answer.drift("width") is None
+    assert answer.doubt.ends[512, 4] == 1
+    assert str(answer.doubt) in str(transfer)
+    assert -1 not in answer.doubt.ends.values()
+    assert not nfd.fit_transfer(rates(0.0)).of("logged").doubt
+
+
+def test_divergence_counts_and_does_not_move_the_optimum() -> None:
+    rows = [row | ({"loss": "nan"} if row["lr"] > 2**-8.5 else {}) for row in rates(0.0)]
+    spikes = [row | ({"loss": 1e5} if row["lr"] > 2**-8.5 else {}) for row in rates(0.0)]
+    for given in (rows, spikes):
+        transfer = nfd.fit_transfer(given)
+        best = transfer.best("logged", 128, 4)
+        assert best.low < 2**-10 < best.high
+        assert best.value == pytest.approx(2**-10, rel=0.3)
+
+
+def new_starts(cost: float, *, noise: float = 0.01, at: float = 2.0**-10) -> Rows:
+    """Runs of the largest network at two rates, of which that of the smallest costs more, from seeds of their own."""
+    drawn = noise * np.random.default_rng(2).normal(size=(6, 2))
+    return [
+        {"width": 512, "depth": 4, "lr": rate, "seed": 10 + k, "loss": 3 + paid + drawn[k, j]}
+        for k in range(6)
+        for j, (rate, paid) in enumerate(((at, cost), (at * 2**1.5, 0.0)))
+    ]
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(0.01, "TRANSFERS"), (0.5, "COSTS")])
+def test_a_log_with_new_starts_at_both_best_rates_has_their_regret(cost: float, verdict: str) -> None:
+    grid = rates(0.5)
+    moved = nfd.fit_transfer([*grid, *new_starts(cost)], guess=5.0)
+    regret = moved.regret("logged")
+    assert regret.low < cost < regret.high
+    assert moved.verdict("logged") == verdict
+    assert moved.best("logged", 512, 4) == nfd.fit_transfer(grid, guess=5.0).best("logged", 512, 4)
+    assert not moved.notes
+    without = nfd.fit_transfer([*grid, *new_starts(cost)])  # from what loss progress counts is not known
+    assert without.verdict("logged") == "UNCERTAIN"
+
+
+def test_starts_at_other_rates_or_from_seeds_of_the_grid_are_no_regret() -> None:
+    grid = rates(0.5)
+    mine = [row for row in new_starts(0.5) if row["seed"] < 14]
+    far = nfd.fit_transfer([*grid, *new_starts(0.5, at=2.0**-12)], guess=5.0)
+    own = nfd.fit_transfer([*grid, *(row | {"seed": row["seed"] % 4, "lr": 1.01 * row["lr"]} for row in mine)])
+    assert math.isnan(far.regret("logged").value)
+    assert math.isnan(own.regret("logged").value)
+    assert any("12 runs of logged at width 512 and depth 4 were left out" in note for note in far.notes)
+
+
+# ---- the law of size -------------------------------------------------------------------------------------------------
+
+
+def sizes(seeds: int, noise: float = 0.01, power: float = 1.0, lengths: Sequence[float] = ()) -> Rows:
+    """Losses ``0.7 + 8 / n^power + 0.5 / L``, with ``3 / sqrt(D)`` more where runs have lengths."""
+    random = np.random.default_rng(1)
+    return [
+        {"width": n, "depth": L, "seed": 10_000 * n + 100 * L + s, "params": 12 * n * n * L + 100 * n}
+        | ({"tokens": D} if lengths else {})
+        | {"loss": 0.7 + 8 / n**power + 0.5 / L + (3 / math.sqrt(D) if lengths else 0.0) + noise * random.normal()}
+        for n in (64, 128, 256, 512)
+        for L in (4, 8, 16, 32)
+        for D in lengths or (1.0,)
+        for s in range(seeds)
+    ]
+
+
+def test_a_grid_with_seeds_has_the_law_of_size_with_its_floor() -> None:
+    capacity = nfd.fit_scaling_law(sizes(4))
+    assert capacity.law.good
+    assert capacity.floor.low < 0.7 < capacity.floor.high
+    assert capacity.at(1024, math.inf).low < 0.7 + 8 / 1024 < capacity.at(1024, math.inf).high
+    assert capacity.held_out is not None
+    assert capacity.held_out.size == (512, 32)
+    assert capacity.held_out.inside
+    best = capacity.best(parameters="1M")
+    assert best.cost <= 10**6
+    assert best.cost == 12 * best.width**2 * best.depth + 100 * best.width  # counted by the log's own counts
+    with pytest.raises(ValueError, match="flops is not known: only parameters are"):
+        capacity.best(flops="1T")
+
+
+def test_another_power_is_seen_and_not_extrapolated() -> None:
+    for seeds in (4, 1):
+        capacity = nfd.fit_scaling_law(sizes(seeds, noise=1e-4, power=0.5))
+        assert not capacity.law.good
+        with pytest.raises(ValueError, match="may not be extrapolated"):
+            capacity.at(4096, 64)
+        assert nfd.fit_scaling_law(sizes(seeds, noise=1e-4)).law.good
+
+
+def test_lengths_have_a_power_of_their_own() -> None:
+    capacity = nfd.fit_scaling_law(sizes(1, noise=0.003, lengths=(100, 200, 400, 800)))
+    assert capacity.law.variables == ("width", "depth", "tokens")
+    beta = capacity.law.terms["beta"]
+    assert beta.low < 0.5 < beta.high
+    assert beta.high - beta.low < 0.3
+    assert capacity.floor.low < 0.7 < capacity.floor.high
+
+
+def test_parameters_and_tokens_have_their_law_and_the_best_split_of_a_budget() -> None:
+    random, alpha, beta, A, c = np.random.default_rng(0), 0.34, 0.28, 400.0, 400.0
+    rows = [
+        {"params": N, "tokens": D, "loss": 1.7 + A / N**alpha + c / D**beta + 0.005 * random.normal()}
+        for N in 10.0 ** np.arange(6, 9.1, 0.75)
+        for D in 10.0 ** np.arange(8, 10.6, 0.5)
+    ]
+    capacity = nfd.fit_scaling_law(rows)
+    truths = {"floor": 1.7, "a": A, "alpha": alpha, "c": c, "beta": beta}
+    assert set(capacity.law.terms) == set(truths)
+    for name, value in truths.items():
+        term = capacity.law.terms[name]
+        assert term.low < value < term.high, name
+    best = capacity.best(flops=1e21)
+    N = (alpha * A / (beta * c)) ** (1 / (alpha + beta)) * (1e21 / 6) ** (beta / (alpha + beta))
+    assert best.parameters.low < N < best.parameters.high
+    assert 6 * best.parameters.value * best.tokens.value == pytest.approx(1e21, rel=1e-9)
+
+
+def test_small_sizes_that_break_the_law_are_left_out_and_told() -> None:
+    random = np.random.default_rng(0)
+    rows = [
+        {"width": n, "seed": 100 * n + s, "loss": 2 + 8 / n + (1.0 if n == 64 else 0.0) + 0.01 * random.normal()}
+        for n in (64, 128, 256, 512, 1024, 2048)
+        for s in range(3)
+    ]
+    capacity = nfd.fit_scaling_law(rows)
+    assert capacity.law.good
+    assert capacity.trusted == {"width": 128}
+    assert "Smaller sizes were left out" in capacity.law.note
+    assert capacity.floor.low < 2 < capacity.floor.high
+
+
+def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:
+    rows = sizes(2, noise=1e-4)
+    best = [row | {"lr": 0.1 if row["width"] > 64 else 0.2} for row in rows]
+    worse = [row | {"lr": lr, "loss": row["loss"] + 1} for row in rows for lr in (0.05, 0.4)]
+    chosen, floor = nfd.fit_scaling_law(best + worse, rate="best"), nfd.fit_scaling_law(best).floor.value
+    assert chosen.floor.value == pytest.approx(floor)
+    assert nfd.fit_scaling_law(best + worse, rate=0.05).floor.value == pytest.approx(floor + 1, abs=0.01)
+    with pytest.raises(ValueError, match=r"The rates are 0.05, 0.1"):
+        nfd.fit_scaling_law(best + worse, rate=0.3)
+
+
+REFUSED: list[tuple[Rows, str]] = [
+    ([{"width": 64, "loss": 1.0}] * 3, "none of them varies"),
+    ([{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)], "independently of each other"),
+    ([row | {"lr": k % 2 + 1} for k, row in enumerate(sizes(2))], "differ in lr"),
+    ([{"tokens": k, "loss": 1 + 1 / k} for k in (1, 2, 3)], "needs more sizes"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), REFUSED)
+def test_logs_without_a_law_are_refused(rows: Rows, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nfd.fit_scaling_law(rows)
+
+
+def test_intervals_of_a_power_law_hold_the_truth() -> None:
+    """About 95 of 100, of numbers, of a larger size and of new runs."""
+    random = np.random.default_rng(0)
+    held = dict.fromkeys(("floor", "power", "larger", "new"), 0)
+    for _ in range(40):
+        rows = [{"params": N, "loss": 2 + 8 * N**-0.4 + 0.01 * random.normal()} for N in 2.0 ** np.arange(6, 14)]
+        law = nfd.fit_scaling_law(rows).law
+        new = 2 + 8 * 2.0**-6 + 0.01 * random.normal()
+        for name, interval, value in (
+            ("floor", law.floor, 2),
+            ("power", law.terms["alpha"], 0.4),
+            ("larger", law.good and law.loss(2.0**16), 2 + 8 * 2**-6.4),  # type: ignore[call-arg]
+            ("new", law.good and law.network(2.0**15), new),  # type: ignore[call-arg,arg-type]
+        ):
+            held[name] += not interval or interval.low <= value <= interval.high
+    assert all(count / 40 > 0.85 for count in held.values()), held
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_commands_answer_from_a_table(tmp_path: Path) -> None:
+    written(tmp_path / "rates.csv", [{"my rate" if k == "lr" else k: v for k, v in r.items()} for r in rates(0.5)])
+    done = run("transfer", "--from", "rates.csv", "--columns", "lr=my rate", "--out", "t", folder=tmp_path)
+    assert "lr from 'my rate'" in done.stdout
+    drift = json.loads((tmp_path / "t/result.json").read_text())["rules"][0]["drift"]["width"]
+    assert drift["low"] < 0.5 < drift["high"]
+    written(tmp_path / "sizes.csv", [{**row, "eval/loss": row.pop("loss")} for row in sizes(3)])
+    done = run("scaling-law", "--from", "sizes.csv", "--columns", "loss=eval/loss", "--out", "c", folder=tmp_path)
+    assert "The law: loss =" in done.stdout
+    floor = json.loads((tmp_path / "c/result.json").read_text())["fit"]["floor"]
+    assert floor["low"] < 0.7 < floor["high"]
+    done = run("scaling-law", "--from", "none.csv", folder=tmp_path)
+    assert done.returncode == 2
+    assert "there is none at 'none.csv'" in done.stderr
