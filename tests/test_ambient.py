@@ -151,13 +151,6 @@ def test_what_pytorch_was_told_around_a_computation_does_not_reach_it(name: str)
     assert torch.is_grad_enabled()
 
 
-def test_inputs_that_were_made_in_inference_mode_may_be_trained_on() -> None:
-    with torch.inference_mode():
-        c = nfd.check(model, [(X[0].clone(), Y[0].clone())], [8, 16], [2], rule="mup", seeds=2)
-        nfd.kernel(X[0].clone())
-    assert numbers(c.table) == numbers(nfd.check(model, BATCHES[:1], [8, 16], [2], rule="mup", seeds=2).table)
-
-
 def test_the_surroundings_are_as_they_were_afterwards_whatever_happens() -> None:
     @undisturbed()
     def fails() -> float:

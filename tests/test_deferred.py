@@ -134,18 +134,6 @@ def test_float32_bases_stay_orthonormal_over_many_samples(samples: int, scale: f
         assert float((Q @ Q.T - torch.eye(len(Q))).abs().max()) <= 4e-6  # 1e-6 is usual, and 6e-6 without the overlap
 
 
-def test_rank_reveals_repetition() -> None:
-    layer = nfd.DeferredLinear(300, 300)
-    x = torch.randn(8, 300, generator=torch.Generator().manual_seed(0))
-    first = layer(x).detach()
-    for _ in range(50):
-        torch.testing.assert_close(layer(x).detach(), first, rtol=1e-4, atol=1e-3)
-    assert layer.rank == (0, 8)
-    layer(torch.cat([x, x]))
-    layer(x + 1e-7 * torch.roll(x, 1, 0))
-    assert layer.rank == (0, 8)
-
-
 @pytest.mark.parametrize("mode", ["eval", "no_grad"])
 def test_unrecorded_queries_change_nothing_and_are_conditional_draws(mode: str) -> None:
     layer = nfd.DeferredLinear(60, 50, dtype=F64)
@@ -260,21 +248,6 @@ def test_rows_that_are_not_finite_answer_nan_and_reveal_nothing() -> None:
     assert torch.isfinite(layer(x[[0, 2]])).all()
 
 
-def test_a_state_loaded_between_forward_and_backward_or_under_momentum_is_refused() -> None:
-    layer, other = nfd.DeferredLinear(20, 20, dtype=F64), nfd.DeferredLinear(20, 20, seed=4, dtype=F64)
-    ask(other, batches(1, d=20)[0])
-    optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-    ask(layer, batches(1, d=20)[0])
-    optimizer.step()
-    y = layer(batches(1, d=20)[0])
-    layer.load_state_dict(other.state_dict())
-    with pytest.raises(RuntimeError, match="loaded or converted between"):
-        y.sum().backward()
-    ask(layer, batches(1, d=20)[0])
-    with pytest.raises(RuntimeError, match="Load the optimizer's state too"):
-        optimizer.step()
-
-
 def test_half_precision_and_autocast_are_refused_and_nothing_is_lost() -> None:
     layer = nfd.DeferredLinear(6, 6)
     x = batches(1, d=6)[0].float()
@@ -301,17 +274,6 @@ def test_layers_without_a_seed_are_independent_and_repeat_under_manual_seed() ->
         assert abs(float(torch.corrcoef(torch.stack([y.flatten(), other.flatten()]))[0, 1])) < 5 / math.sqrt(2400)
     torch.manual_seed(3)
     assert all(torch.equal(a, b) for a, b in zip((y, z, w), two(), strict=True))
-
-
-def test_networks_and_layers_with_a_seed_leave_the_stream_of_pytorch_alone() -> None:
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    net = nfd.ResNet(5, 2, 16, 2, weights="deferred")
-    net(torch.ones(2, 5)).sum().backward()
-    nfd.DeferredLinear(4, 4, seed=0)
-    assert torch.equal(before, torch.get_rng_state())
-    nfd.DeferredLinear(4, 4)
-    assert not torch.equal(before, torch.get_rng_state())
 
 
 # ---- gradients and weights that others edit ---------------------------------------------------------------------
@@ -402,34 +364,6 @@ def test_an_optimizer_of_pytorch_is_refused(make: type[torch.optim.Optimizer], f
     make(layer.parameters(), lr=0.1, foreach=foreach).step()
     with pytest.raises(RuntimeError, match=r"changed by something other than nfd\.SGD"):
         layer(batches(1, d=90)[0])
-
-
-@pytest.mark.parametrize(
-    ("group", "words"),
-    [
-        ({"eps": 1e-8}, "no 'eps'"),
-        ({"betas": (0.9, 0.99), "amsgrad": False}, "no 'amsgrad', 'betas'"),
-        ({"use_muon": True}, "no 'use_muon'"),
-        ({"lr": -0.1}, "lr of group 0 must be at least 0"),
-        ({"momentum": -0.1}, "momentum of group 0"),
-        ({"weight_decay": -0.1}, "weight_decay of group 0"),
-        ({"dampening": math.nan}, "dampening of group 0"),
-        ({"nesterov": True}, "nesterov of group 0 needs a momentum"),
-        ({"differentiable": True}, "differentiable"),
-    ],
-)
-def test_groups_of_other_optimizers_and_impossible_settings_are_refused(group: dict[str, object], words: str) -> None:
-    layer = with_gradient()
-    with pytest.raises(ValueError, match=words):
-        nfd.SGD([{"params": list(layer.parameters()), **group}], lr=0.1)
-    optimizer = nfd.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=words.replace("group 0", "group 1")):
-        optimizer.add_param_group({"params": list(layer.parameters()), **group})
-    state = optimizer.state_dict()
-    state["param_groups"][0] |= group
-    if "nesterov" not in group:
-        with pytest.raises(ValueError, match=words.replace("group 0", "group 0 of the saved state")):
-            optimizer.load_state_dict(state)
 
 
 SETTINGS = [

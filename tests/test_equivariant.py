@@ -98,36 +98,6 @@ def test_structured_layers_refuse_rules_that_tell_sides_apart() -> None:
             nfd.Shampoo(other.parameters())
 
 
-@pytest.mark.parametrize("make", [nfd.Shampoo, rules.Averaged])
-def test_a_saved_run_of_a_rule_with_several_states_is_the_run(make: Any) -> None:
-    """Its states grow with one side or the other, and one does not grow."""
-    x = torch.randn(16, 3, 50, dtype=F64, generator=torch.Generator().manual_seed(0))
-
-    def steps(layer: Any, optimizer: torch.optim.Optimizer, batches: Tensor) -> None:
-        for batch in batches:
-            optimizer.zero_grad()
-            torch.tanh(layer(batch) - 1).square().sum().backward()
-            optimizer.step()
-
-    layer = nfd.DeferredLinear(50, 60, std=0.1, seed=0, dtype=F64)
-    optimizer = make(layer.parameters(), lr=0.1)
-    steps(layer, optimizer, x[:3])
-    other = nfd.DeferredLinear(50, 60, dtype=F64)
-    other.load_state_dict(layer.state_dict())
-    resumed = make(other.parameters())
-    resumed.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
-    before = optimizer.state[layer.update]["left"].shape
-    steps(layer, optimizer, x[3:14])
-    steps(other, resumed, x[3:14])
-    assert optimizer.state[layer.update]["left"].shape > before
-    assert torch.equal(layer(x[0]), other(x[0]))
-    with pytest.raises(ValueError, match=r"saved .* is .* at most"):
-        make(nfd.DeferredLinear(50, 60, dtype=F64).parameters()).load_state_dict(optimizer.state_dict())
-    other.load_state_dict(layer.state_dict())
-    with pytest.raises(RuntimeError, match="loaded or converted"):
-        steps(other, resumed, x[14:15])
-
-
 # ---- Shampoo -----------------------------------------------------------------------------------------------------
 
 

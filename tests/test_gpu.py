@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load, save
 from torch import Tensor, nn
 
 import nfd
@@ -112,30 +111,6 @@ def test_completed_dense_network_repeats_every_output(device: str, feedback: str
         )
 
     assert gap(build, training(device), 0.3, "depth-mup", momentum=0.9, weight_decay=1e-3) < 1e-10
-
-
-def test_deferred_networks_are_saved_there_and_loaded_here(device: str) -> None:
-    def build(place: str, seed: int) -> Network:
-        return nfd.ResNet(5, 2, 40, 2, weights="deferred", seed=seed, dtype=F64, device=place)
-
-    net = build(device, 1)
-    training(device)(net, nfd.SGD(net.param_groups(0.3), momentum=0.9))
-    here, there = build("cpu", 2), build(device, 3)
-    state = load(save(net.state_dict()))
-    here.load_state_dict(state)
-    there.load_state_dict(state)
-    moved = build("cpu", 4)
-    moved.load_state_dict(state)
-    moved.to(device)
-    asked = here.outer[1].matrix.forward.directions.rows  # these have their answers
-    with torch.no_grad():
-        answers = here.outer[1](asked)
-        for other in (net, there, moved):
-            y = other.outer[1](asked.to(device))
-            assert y.device.type == device
-            torch.testing.assert_close(y.cpu(), answers, rtol=1e-10, atol=1e-10)
-    for other in (there, moved):  # and they go on training there
-        training(device)(other, nfd.SGD(other.param_groups(0.1)))
 
 
 @pytest.mark.parametrize(("activation", "kind"), [("relu", "independent-feedback"), ("erf", "ntk")])

@@ -79,23 +79,16 @@ def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) 
     with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
         _, bound = nfd.kernel([[1e-3], [3.0]], activation="erf", horizon=2.345, return_error=True)
     assert bound > 1e-9
-    monkeypatch.setattr("nfd.limits.flow._RTOL", 1e-4)  # numbers overflow after as long a time, in fewer steps
-    with pytest.raises(ArithmeticError, match="Lower the horizon, or scale the inputs"):
-        nfd.kernel([[1.0], [1.0]], activation="identity", horizon=999.0)
     with pytest.raises(ArithmeticError, match=r"hidden variances of .* Scale the inputs"):
         nfd.kernel([[50.0]], activation="tanh")
     with pytest.raises(ValueError, match="norms below 1e\\+150"):
         nfd.kernel([[1e160]])
     with pytest.raises(TypeError, match="X must be real"):
         nfd.kernel(torch.ones(2, 2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match="X must be real"):
-        nfd.kernel([torch.ones(2, dtype=torch.complex64)])
     with pytest.raises(TypeError, match=r"X must be an array of numbers; .*Use tensor\.detach"):
         nfd.kernel([torch.ones(2, requires_grad=True)])
     with pytest.raises(TypeError, match="X2 must be a dense tensor with numbers in it"):
         nfd.kernel(torch.ones(2, 3), torch.ones(2, 3, device="meta"))
-    with pytest.raises(TypeError, match="X must be an array of numbers"):
-        nfd.kernel([["a"]])
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
@@ -121,18 +114,6 @@ def test_finite_depths_converge_to_infinite_depth_like_1_over_L(name: str) -> No
         limit = nfd.kernel(one, others, kind=kind, activation=name)
         errors = [np.abs(nfd.kernel(one, others, kind=kind, activation=name, depth=L) - limit).max() for L in (32, 64)]
         assert 1.8 < errors[0] / errors[1] < 2.2
-
-
-def test_one_block_is_its_formula() -> None:
-    g = np.random.default_rng(0)
-    X, T = g.normal(size=(4, 3)), 0.7
-    C = torch.from_numpy(X @ X.T / 3)
-    a = C.diagonal()
-    act = activation("relu")
-    m = act.moment(a[:, None], a[None, :], C)
-    np.testing.assert_allclose(nfd.kernel(X, depth=1, horizon=T), C + T * m, atol=1e-9)
-    s = act.slope_moment(a[:, None], a[None, :], C)
-    np.testing.assert_allclose(nfd.kernel(X, kind="ntk", depth=1, horizon=T), 2 * (C + T * m) + T * s * C, atol=1e-9)
 
 
 @every_activation
@@ -207,8 +188,3 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"X": np.ones((2, 3))} | change
     with pytest.raises(ValueError, match=message):
         nfd.kernel(arguments.pop("X"), **arguments)
-
-
-def test_no_inputs_have_no_kernel() -> None:
-    assert nfd.kernel(np.ones((0, 3))).shape == (0, 0)
-    assert nfd.kernel(np.ones((0, 3)), np.ones((2, 3))).shape == (0, 2)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 import nfd
-from nfd.core.names import Feedback, RuleName
 from nfd.core.estimates import student
+from nfd.core.names import RuleName
 from nfd.core.statistics import rms
 from nfd.core.variances import stream_variances
 from nfd.limits.depth import extrapolated, to_infinity
 from nfd.limits.ensemble import Ensemble
 from nfd.meters.verdict import verdict
-from nfd.nets.frame import LEAST_ROOM
 from nfd.nets.network import Network
 from nfd.questions.budget import Cost, Costs, best_size, returns
 from nfd.questions.law import fit_law
@@ -149,40 +148,7 @@ def test_folded_rows_are_unfolded_ones_times_multipliers(rule: str) -> None:
         assert math.isclose(at(chosen.epsilon(role)), epsilon[role] / s)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_the_identity_behind_folding(optimizer: type[torch.optim.Optimizer]) -> None:
-    s, power = 0.03, 2 if optimizer is torch.optim.SGD else 1
-    decay = 0.0 if optimizer is torch.optim.Adam else 0.1
-    extra = {"momentum": 0.9, "nesterov": True} if optimizer is torch.optim.SGD else {"eps": 0.02}
-    w = torch.nn.Parameter(torch.tensor([0.3, -2.0, 1.1], dtype=torch.float64))
-    W = torch.nn.Parameter(w.detach() / s)
-    folded = optimizer([w], lr=0.05, weight_decay=decay, **extra)  # type: ignore[call-arg]
-    if "eps" in extra:
-        extra["eps"] *= s
-    unfolded = optimizer([W], lr=0.05 / s**power, weight_decay=decay * s**power, **extra)  # type: ignore[call-arg]
-
-    def loss(v: Tensor) -> Tensor:
-        return (v.cosh() + v.prod()).sum()
-
-    for _ in range(9):
-        for parameter, effective, stepped in ((w, w, folded), (W, s * W, unfolded)):
-            parameter.grad = None
-            loss(effective).backward()  # type: ignore[no-untyped-call]
-            stepped.step()
-    torch.testing.assert_close(s * W, w.detach(), rtol=1e-9, atol=1e-12)
-
-
 # ---- deferred decisions --------------------------------------------------------------------------------------
-
-
-def test_a_layer_holds_four_vectors_per_direction() -> None:
-    """Beside them only matrices of one number per pair of directions."""
-    n, r = 5000, 7
-    layer = nfd.DeferredLinear(n, n)
-    layer.reserve(r)
-    x = torch.randn(r, n, requires_grad=True)
-    layer(x).square().sum().backward()
-    assert 4 * r * n * 4 <= layer.matrix.nbytes <= 4 * (4 * r * n + 4 * LEAST_ROOM**2)
 
 
 # ---- infinite depth, response --------------------------------------------------------------------------------
@@ -210,43 +176,9 @@ def test_closed_forms_of_kernels(T: float) -> None:
     torch.testing.assert_close(P, (1 + T / 12) ** (6 - steps))
 
 
-def test_angles_close_slowly() -> None:
-    start, T = 0.05, 8.0
-    x = np.array([[1.0, 0.0], [math.cos(start), math.sin(start)]]) * math.sqrt(2)
-    K = nfd.kernel(x, horizon=T)
-    angle = math.acos(K[0, 1] / K[0, 0])
-    assert math.isclose(angle, start / (1 + start * T / (6 * math.pi)), rel_tol=1e-3)
-    assert abs(angle / start - 1) > 0.01  # it does close
-
-
 def test_ratios_of_the_first_step_are_those_of_the_page() -> None:
     ratios = [nfd.kernel(np.ones((1, 2)), kind="ntk", depth=L)[0, 0] / 2 / (1 + 0.5 / L) ** L for L in (4, 16, 64, 128)]
     assert "{:.3f}, {:.3f}, {:.3f} and {:.3f}".format(*ratios) in prose("mathematics/response").replace("\n", " ")
-
-
-def test_the_mirror_image_of_the_response() -> None:
-    """S of the page: what W_l' makes of h_{l-1} shows in the change of g_l by one small step; the identity."""
-    n, L, eta_c = 384, 4, 0.01
-    tau, x = 1 / L, torch.ones(1, 4, dtype=torch.float64)
-
-    def seen(feedback: Feedback, seed: int) -> list[float]:
-        net = nfd.ResNet(4, 1, n, L, activation="identity", feedback=feedback, seed=seed, dtype=torch.float64)
-        name = "weight" if feedback == "shared" else "feedback_weight"
-        start = [layer.get_parameter(name).detach().clone() for layer in net.outer]
-        before, h = stepped(net, x)
-        nfd.SGD(net.param_groups(eta_c)).step()
-        after, _ = stepped(net, x)
-        answers = [(g @ W) @ v for g, W, v in zip((after - before)[1:], start, h, strict=False)]
-        squares = h.square().sum(1).tolist()
-        return [-float(y) / v / math.sqrt(n * tau) / eta_c for y, v in zip(answers, squares, strict=False)]
-
-    F, P, expected = 1.0, 1.0, list[float]()
-    for _ in range(L):
-        expected.insert(0, F)
-        F, P = F + tau * (P + F), P * (1 + tau)
-    shared, independent = (torch.tensor([seen(f, s) for s in range(6)]).mean(0) for f in get_args(Feedback)[:2])
-    assert (shared / torch.tensor(expected) - 1).abs().max() < 0.25
-    assert (independent / torch.tensor(expected)).abs().max() < 0.25
 
 
 # ---- extrapolation, inner layers -----------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import nfd
 from nfd.core.activations import activation
-from nfd.nets.dense import DenseLinear
 
 F64 = torch.float64
 ROOT = math.sqrt(8)
@@ -81,39 +80,6 @@ def test_streams_are_equation_3(block: str, feedback: str, regime: str) -> None:
     assert (s.x_inner is None) == (block == "one-layer")
     expected = backward_by_hand(net, s.h, s.x_inner, weighted)
     torch.testing.assert_close(s.delta, expected.detach(), rtol=0, atol=1e-10)
-
-
-def test_delta_before_backward_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"after loss\.backward"):
-        _ = nfd.ResNet(5, 3, 8, 2, dtype=F64).streams(data()).delta
-
-
-def test_the_gradient_of_a_layer_does_not_depend_on_its_feedback() -> None:
-    """Only what goes further back does."""
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
-    found = {}
-    for feedback in ("shared", "independent", "static"):
-        layer = DenseLinear(5, 4, feedback=feedback, seed=1, dtype=torch.float64)
-        torch.sin(layer(x)).sum().backward()
-        found[feedback] = layer.weight.grad, x.grad
-        x.grad = None
-    for feedback in ("independent", "static"):
-        torch.testing.assert_close(found[feedback][0], found["shared"][0])
-        assert not torch.allclose(found[feedback][1], found["shared"][1])
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_independent_copies_receive_the_same_updates(momentum: float) -> None:
-    net = nfd.ResNet(5, 3, 8, 2, feedback="independent", dtype=F64)
-    W, B = net.outer[0].weight, net.outer[0].feedback_weight
-    before, apart = W.detach().clone(), (B - W).detach().clone()
-    optimizer = torch.optim.SGD(net.param_groups(0.1), momentum=momentum)
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(data()).square().sum().backward()
-        optimizer.step()
-    assert not torch.equal(W, before)
-    torch.testing.assert_close((B - W).detach(), apart)
 
 
 RATES = {  # rule, network arguments -> literal factor of eta_c at n = 8, L = 16

@@ -74,19 +74,6 @@ def test_short_remainders_are_answered_by_their_law_given_all_that_is_recorded(f
         torch.testing.assert_close(backward[:, :, :2], (g @ columns.T).expand(CALLS, -1, -1), rtol=0, atol=1e-12)
 
 
-def test_a_gradient_is_measured_against_the_longest_so_far_and_answered_whole() -> None:
-    layer = nfd.DeferredLinear(30, 20, resolution=0.1, seed=0, dtype=F64)
-    x = torch.eye(30, dtype=F64)[:1].requires_grad_()
-    gradients = torch.eye(20, dtype=F64)[:3] * torch.tensor([[1.0], [0.05], [1e-11]], dtype=F64)
-    lengths = [
-        float(torch.autograd.grad(layer(x), x, g[None])[0].norm() / g.norm()) for g in gradients
-    ]  # of W'g for unit g: chi with 30 degrees of freedom
-    assert layer.rank == (1, 1)
-    assert all(stats.chi(30).cdf(length) > 1e-4 for length in lengths)
-    torch.autograd.grad(layer(x), x, gradients[1:2] * 10)
-    assert layer.rank == (2, 1)
-
-
 def batches(count: int) -> Iterator[Tensor]:
     """The same twelve samples in three batches, again and again."""
     samples = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
@@ -118,15 +105,6 @@ def test_a_fine_resolution_repeats_the_completed_dense_network_as_finely() -> No
         return network(FINE) if weights == "deferred" else network(None, weights=weights)
 
     assert TOLERANCE[F64] < gap(build, trained, 0.01, "depth-mup") < FINE
-
-
-def test_evaluation_changes_nothing_and_answers_by_what_is_recorded() -> None:
-    layer, columns, _ = recorded("shared")
-    before = {name: value.clone() for name, value in layer.state_dict().items()}
-    layer.eval()
-    torch.testing.assert_close(layer(torch.eye(N_IN, dtype=F64)[:2]), columns, rtol=0, atol=1e-12)
-    assert torch.equal(layer(torch.eye(N_IN, dtype=F64)), layer(torch.eye(N_IN, dtype=F64)))
-    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
 def test_wrong_resolutions_are_named() -> None:

@@ -90,10 +90,3 @@ def test_one_that_diverges_leaves_the_rest_bit_for_bit() -> None:
     calm, wild = losses(0.2), losses(1e15)
     assert not wild[1].isfinite().all()
     assert torch.equal(calm[[0, 2]], wild[[0, 2]])
-
-
-def test_only_networks_of_one_shape_stack() -> None:
-    with pytest.raises(ValueError, match="one shape"):
-        Stack([nfd.ResNet(D, C, 16, 4), nfd.ResNet(D, C, 16, 5)])
-    with pytest.raises(ValueError, match="dense weights"):
-        Stack([nfd.ResNet(D, C, 16, 4, weights="deferred")])

@@ -9,8 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load, save
-from scipy import stats
 from torch import Tensor, nn
 
 import nfd
@@ -97,12 +95,6 @@ def test_a_model_of_linear_layers_is_repeated_by_the_same_call_of_the_optimizer(
         torch.testing.assert_close(net[2].bias, twin[2].bias, rtol=1e-10, atol=1e-12)
 
 
-def test_the_weights_start_with_the_standard_deviation_that_was_asked_for() -> None:
-    W = nfd.DeferredLinear(200, 300, std=0.05, seed=0).complete()
-    assert isinstance(W, Tensor)
-    assert stats.kstest((W.flatten() / 0.05).numpy(), "norm").pvalue > 1e-3
-
-
 @every_layer
 def test_a_standard_deviation_is_a_factor_and_nothing_else(layer_of: Layer) -> None:
     """Bit for bit where the factor is a power of two; so one alone, the default, changes nothing."""
@@ -135,25 +127,6 @@ def trained(layer_of: Layer) -> tuple[nfd.DeferredLinear, nfd.SGD, Tensor]:
         layer(x).square().mean().backward()
         optimizer.step()
     return layer, optimizer, x
-
-
-@every_layer
-def test_bias_and_standard_deviation_are_saved_and_loaded(layer_of: Layer) -> None:
-    layer, _, x = trained(layer_of)
-    other = layer_of(30, 20, bias=True)
-    other.load_state_dict(load(save(layer.state_dict())))
-    assert torch.equal(other(x), layer(x))
-    assert torch.equal(other.complete(), layer.complete())
-    assert other.std == 0.2
-    plain = layer_of(30, 20)
-    with pytest.raises(RuntimeError, match=r'Unexpected key.*"bias"'):
-        plain.load_state_dict(layer.state_dict())
-    with pytest.raises(RuntimeError, match=r'Missing key.*"bias"'):
-        layer.load_state_dict(plain.state_dict())
-    with pytest.raises(RuntimeError, match="size mismatch for bias"):
-        layer.load_state_dict(layer.state_dict() | {"bias": torch.zeros(3)})
-    with pytest.raises(RuntimeError, match="std: its shape does not fit"):
-        layer.load_state_dict(layer.state_dict() | {"std": torch.zeros(3)})
 
 
 @every_layer

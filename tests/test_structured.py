@@ -46,14 +46,6 @@ def test_the_transform_is_that_of_sylvesters_matrix(bits: int) -> None:
     torch.testing.assert_close(hadamard(torch.eye(n, dtype=F64)), expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("bits", [12, 17])
-def test_the_transform_is_its_own_inverse_and_keeps_single_precision(bits: int) -> None:
-    x = torch.randn(2, 2**bits, dtype=F64, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(hadamard(hadamard(x)), x)
-    error = (hadamard(x.float()).double() - hadamard(x)).square().mean().sqrt()
-    assert float(error) < bits * torch.finfo(torch.float32).eps  # a rounding for every halving, at most
-
-
 # ---- the matrix -------------------------------------------------------------------------------------------------
 
 SIZES = [(512, 512), (512, 2048), (2048, 512), (700, 300), (300, 700), (700, 700), (1, 5)]
@@ -173,51 +165,6 @@ def classes(weights: str, seed: int, width: int = 512, steps: int = 10, **option
     return statistics.mean(values), net.eval()(others).detach()
 
 
-@pytest.mark.parametrize("feedback", ["shared", pytest.param("independent", marks=pytest.mark.slow)])
-def test_losses_and_outputs_are_those_of_deferred_layers(feedback: str) -> None:
-    """Networks of one seed share U and V, so their differences have little noise."""
-    trained = [[classes(kind, seed, feedback=feedback) for kind in ("structured", "deferred")] for seed in range(10)]
-    gaps = [ours[0] - theirs[0] for ours, theirs in trained]
-    error = statistics.stdev(gaps) / math.sqrt(len(gaps))
-    assert abs(statistics.mean(gaps)) < 4 * error
-    assert error < 0.02
-    apart = torch.stack([ours[1] - theirs[1] for ours, theirs in trained])
-    errors = apart.std(0) / math.sqrt(len(apart))
-    assert bool((apart.mean(0).abs() < 5 * errors).all())
-    size = torch.stack([theirs[1] for _, theirs in trained]).mean(0).square().mean().sqrt()
-    assert float(errors.square().mean().sqrt()) < 0.05 * float(size)
-
-
-def trained(resolution: float) -> tuple[Tensor, int]:
-    layer = nfd.StructuredLinear(200, 100, std=0.07, resolution=resolution, seed=0, dtype=F64)
-    optimizer = nfd.SGD(layer.parameters(), lr=0.1)
-    stream = torch.Generator().manual_seed(0)
-    drift, outputs = torch.randn(200, generator=stream, dtype=F64), []
-    for _ in range(8):
-        x = drift + 0.3 * torch.randn(4, 200, generator=stream, dtype=F64)
-        y = layer(x)
-        outputs.append(y.detach())
-        optimizer.zero_grad()
-        (y - 1).square().mean().backward()
-        optimizer.step()
-    return torch.stack(outputs), layer.rank
-
-
-@pytest.mark.parametrize("basis", ["inputs", "gradients"])
-def test_repeated_vectors_add_no_directions(basis: str) -> None:
-    layer = nfd.StructuredLinear(50, 40, seed=0, basis=basis)
-    stream = torch.Generator().manual_seed(0)
-    x, g = torch.randn(4, 50, generator=stream), torch.randn(4, 40, generator=stream)
-    for scale in (1.0, 1e-20, 3.0):
-        layer(torch.cat([x, x]) * scale).backward(torch.cat([g, g]) * scale)
-    assert layer.rank == 4
-    with torch.no_grad():
-        layer(x.flip(1))
-    layer(x.flip(1))
-    layer.eval()(x.flip(1)).backward(g.flip(1))
-    assert layer.rank == 4
-
-
 @pytest.mark.parametrize("basis", ["inputs", "gradients"])
 @pytest.mark.parametrize("resolution", [1e-10, 0.05])
 def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(basis: str, resolution: float) -> None:
@@ -233,19 +180,6 @@ def test_directions_that_a_pass_adds_are_seen_by_another_that_began_before_it(ba
     assert isinstance(start, Tensor)
     nfd.SGD(layer.parameters(), lr=0.1).step()
     torch.testing.assert_close(layer.dense_weights(), start - 0.1 * g.T @ x)
-
-
-@pytest.mark.parametrize("basis", ["inputs", "gradients"])
-def test_a_row_that_is_not_finite_answers_nan_and_leaves_the_others(basis: str) -> None:
-    layer = nfd.StructuredLinear(20, 20, seed=0, basis=basis)
-    x = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
-    x[1, 4] = math.inf
-    y = layer(x)
-    assert torch.isnan(y[1]).all()
-    assert torch.isfinite(y[[0, 2]]).all()
-    y.backward(torch.ones(3, 20))
-    assert layer.rank == (2 if basis == "inputs" else 1)
-    assert torch.isfinite(layer(x[[0, 2]])).all()
 
 
 def test_an_elementwise_optimizer_and_edited_gradients_are_refused() -> None:
@@ -282,20 +216,6 @@ def test_a_step_is_the_same_whether_or_not_the_gradient_is_read(basis: Any, opti
             optimizer.step()
         answers.append(layer(x[0]))
     assert torch.allclose(*answers, rtol=1e-12)
-
-
-def test_a_network_is_copied_saved_and_has_one_seed() -> None:
-    def net(seed: int) -> nfd.ResNet:
-        return nfd.ResNet(5, 2, 40, 3, weights="structured", seed=seed)
-
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
-    first, other = net(1), net(2)
-    assert torch.equal(first(x), net(1)(x))
-    assert not torch.equal(first(x), other(x))
-    other.load_state_dict(first.state_dict())
-    assert torch.equal(first(x), other(x))
-    torch.manual_seed(0)
-    assert not torch.equal(nfd.StructuredLinear(9, 9).complete(), nfd.StructuredLinear(9, 9).complete())
 
 
 def test_arguments_are_checked() -> None:

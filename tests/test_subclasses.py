@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -155,17 +155,3 @@ def test_parameters_with_a_role_train_at_its_rate(optimizer: Any) -> None:
     for name in expected:
         assert not torch.equal(net.get_parameter(name), before[name]), name
     assert nfd.check(Biased, batches(), [8, 16], [2, 4], lr=0.01, seeds=2, optimizer=optimizer).table
-
-
-def test_roles_of_nothing_and_unknown_roles_are_refused() -> None:
-    class Wrong(Renamed):
-        roles: ClassVar[dict[str, Any]] = {"gone": "vector"}
-
-        def named_roles(self) -> dict[str, Role]:
-            return {**super().named_roles(), **self.roles}
-
-    with pytest.raises(ValueError, match="Wrong has no 'gone'"):
-        Wrong(8, 2).param_groups(0.1)
-    Wrong.roles = {"U": "inputt"}
-    with pytest.raises(ValueError, match=r"named_roles\(\)\['U'\] must be one of"):
-        Wrong(8, 2).param_groups(0.1)

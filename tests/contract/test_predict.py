@@ -114,20 +114,6 @@ def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> N
     assert raw / count < 0.5
 
 
-@pytest.mark.slow
-def test_a_depth_that_is_extrapolated_is_that_of_a_deep_network() -> None:
-    task = batches(3, size=8)
-    p, deep = (
-        nfd.predict(nfd.resnets(64, 10), task, 0.1, depth=depth, width=128, rtol=0.3) for depth in (math.inf, 64)
-    )
-    assert p.depths[:3] == (8, 16, 32)
-    assert (p.extrapolated, deep.extrapolated, p.converged) == (True, False, True)
-    error = p.loss_stderr.hypot(deep.loss_stderr)
-    assert float(((p.loss - deep.loss) / error).abs().max()) < 4
-    assert bool((p.loss_depth_error > 0).all())
-    assert not deep.loss_depth_error.any()
-
-
 def test_a_rule_that_boosts_inner_layers_has_no_limit_in_depth_and_a_prediction_at_a_depth_has() -> None:
     family = nfd.resnets(64, 10, block="two-layer", rule="depth-mup-inner")
     with pytest.raises(ValueError, match=r"depth-mup-inner.*no limit of large depth"):

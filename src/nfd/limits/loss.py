@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.estimates import combined
-from nfd.core.statistics import Magnitude, magnitude, stderr
+from nfd.core.statistics import stderr
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -119,15 +119,6 @@ def replicate_losses(loss: Loss, wide: Tensor, narrow: Tensor | None, ratio: flo
     values = _pseudo_values(loss, wide)
     others = torch.full_like(values, math.nan) if narrow is None else _pseudo_values(loss, narrow)
     return values - (others - values) / (ratio - 1)
-
-
-def output_bias(wide: Tensor, narrow: Tensor | None, ratio: float) -> Magnitude:
-    """RMS of the bias ``a / n`` of mean outputs after noise is subtracted, and that noise."""
-    if narrow is None:
-        return Magnitude(math.nan, math.nan)
-    lever = ratio - 1
-    error = (stderr(narrow).square() + stderr(wide).square()).sqrt()
-    return magnitude((narrow.mean(0) - wide.mean(0)) / lever, error / lever)
 
 
 def _corrected(loss: Loss, samples: Tensor) -> tuple[Tensor, Tensor]:
