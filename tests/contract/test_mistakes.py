@@ -1,4 +1,4 @@
-"""Mistakes on the command line: each is told what arrived, what was expected and what to do, in the user's words."""
+"""Mistakes on the command line and in the user's file: what arrived, what was expected, what to do, in their words."""
 
 from __future__ import annotations
 
@@ -10,95 +10,109 @@ from typing import Any
 
 import pytest
 from tests.contract.common import NFD, ResidualMLP, batches
-from tests.contract.test_shell import MODEL, SETUP
+from tests.contract.test_shell import SETUP
 
 import nfd
 
 INSIDES = ("pydantic", "ValidationError", "FieldInfo", "Annotated", "typing.", "<class", "tyro", "Config", "Traceback")
-
-OWN = """
-from setup_of_mine import ResidualMLP, batches, make_model
-
-def raising(width, depth):
-    raise KeyError("no preset for this width")
-
-def narrow(width):
-    return make_model(width, 1)
-
-def nothing(width, depth):
-    make_model(width, depth)
-
-def loss(outputs):
-    return outputs.mean()
-
-def schedule():
-    return 1.0
-
-none = []
-number = 3
-"""
-SMALL = "--widths 8 16 --depths 1"
-MISTAKES = [  # what is typed, and what the answer must hold
+SMALL = "--widths 8 16 --depths 1 --seeds 2"
+LINES = [  # what is typed, and what the answer must hold
     # values of the wrong kind, for every kind of option
-    (f"transfer {MODEL} --lr abc", "--lr numbers 'abc'"),
-    (f"transfer {MODEL} --lr 0.1,x", "--lr numbers 'x'"),
-    (f"check {MODEL} --lr abc", "--lr number 'abc'"),
-    ("transfer --eta-c fast", "--eta-c numbers 'fast'"),
-    (f"check {MODEL} --widths abc", "--widths whole 'abc' 64"),
-    (f"check {MODEL} --widths 8.5 16", "--widths whole '8.5'"),
-    (f"check {MODEL} --seeds two", "--seeds whole 'two'"),
-    (f"check {MODEL} --seeds 2 3", "--seeds whole 2 3"),
-    (f"check {MODEL} --seeds", "--seeds whole none"),
-    (f"check {MODEL} --at end", "--at whole 'end'"),
-    (f"transfer {MODEL} --workers many", "--workers whole 'many'"),
-    (f"transfer {MODEL} --seeds None", "--seeds whole 'None'"),
-    (f"transfer {MODEL} --adamw-lr fast", "--adamw-lr number 'fast'"),
-    (f"transfer {MODEL} --executor cloud", "--executor processes inline ray 'cloud'"),
-    (f"transfer {MODEL} --rules mup2", "--rules complete-p 'mup2' 'mup'"),
-    (f"check {MODEL} --rule mup/adam", "--rule complete-p 'mup/adam'"),
-    (f"check {MODEL} --noise maybe", "--noise 'maybe' alone"),
-    (f"check {MODEL} --noise=maybe", "--noise 'maybe' alone"),
-    (f"predict {MODEL} --width broad", "width whole auto 'broad'"),
-    (f"predict {MODEL} --memory lots", "memory GiB 'lots'"),
-    (f"plan {MODEL} --batch 3", "--batch 2 numbers 3"),
-    (f"plan {MODEL} --roles inner", "roles =inner 'inner'"),
+    ("transfer setup.py --lr abc", "--lr numbers 'abc'"),
+    ("transfer setup.py --lr 0.1,x", "--lr numbers 'x'"),
+    ("check setup.py --lr abc", "--lr number 'abc'"),
+    ("check setup.py --widths abc", "--widths whole 'abc' 64"),
+    ("check setup.py --widths 8.5 16", "--widths whole '8.5'"),
+    ("check setup.py --seeds 2 3", "--seeds whole 2 3"),
+    ("check setup.py --seeds", "--seeds whole none"),
+    ("check setup.py --at end", "--at whole 'end'"),
+    ("transfer setup.py --workers many", "--workers whole 'many'"),
+    ("transfer setup.py --seeds None", "--seeds whole 'None'"),
+    ("transfer setup.py --executor cloud", "executor processes inline ray 'cloud'"),
+    ("transfer setup.py --rules mup2", "rules complete-p 'mup2' 'mup'"),
+    ("check setup.py --rule mup/adam", "rule complete-p 'mup/adam'"),
+    ("check setup.py --noise maybe", "--noise 'maybe' alone"),
+    ("check setup.py --noise=maybe", "--noise 'maybe' alone"),
+    ("predict setup.py --width broad", "--width whole 'broad'"),
+    ("predict setup.py --weights light", "--weights structured 'light'"),
+    ("predict setup.py --depth 2.5", "depth 2.5 whole inf"),
+    ("plan setup.py --batch 3", "--batch 2 numbers 3"),
+    ("transfer setup.py --axes decay", "--axes name=value decay"),
+    ("transfer setup.py --axes steps=few", "--axes numbers 'few'"),
+    ("scaling-law setup.py --best parameters", "--best name=value parameters"),
+    ("scaling-law setup.py --best watts=3", "'watts' parameters"),
+    ("scaling-law setup.py --at width=big", "--at width 'big' whole"),
     # values beyond their range
-    (f"check {MODEL} --widths 0", "widths 1 0"),
-    (f"check {MODEL} --widths -4", "widths 1 -4"),
-    (f"check {MODEL} --widths", "widths ascending []"),
-    (f"transfer {MODEL} --lr", "lr three []"),
-    (f"transfer {MODEL} --lr -0.1 0.1 0.3", "lr greater -0.1"),
-    (f"check {MODEL} --optimizer adm", "optimizer 'adm' 'adam'"),
-    (f"check {MODEL} {SMALL} --loss l2", "loss cross-entropy 'l2'"),
+    ("check setup.py --widths 0", "widths 1 0"),
+    ("check setup.py --widths -4", "widths 1 -4"),
+    ("check setup.py --widths", "--widths one"),
+    ("check setup.py --steps 0", "steps 1 0"),
+    ("check setup.py --device gpu", "device 'gpu' cuda"),
+    ("transfer setup.py --lr", "lr three []"),
+    ("transfer setup.py --lr -0.1 0.1 0.3", "lr greater -0.1"),
+    ("check setup.py --optimizer adm", "optimizer 'adm' 'adam'"),
     # words that mean nothing here
-    (f"check {MODEL} --widht 8", "--widht --widths"),
-    (f"transfer {MODEL} --eta-c 0.1 0.2 0.3", "--eta-c nfd transfer"),
-    ("transfer --adamw-lr 0.1", "--adamw-lr package.module:make_model"),
-    (f"check {MODEL} more", "'more' --"),
+    ("check setup.py --widht 8", "--widht --widths"),
+    ("transfer setup.py --eta-c 0.1 0.2 0.3", "--eta-c nfd transfer"),
+    ("check setup.py more", "'more' --"),
     ("chekc", "'chekc' 'check'"),
-    # code that is not there, or is something else
-    ("check", "constructor make_model"),
-    ("check nowhere:make_model", "'nowhere' make_model"),
-    ("check setup_of_min:make_model", "'setup_of_min' 'setup_of_mine'"),
-    ("check setup_of_mine.py:make_model", "setup_of_mine:make_model file"),
-    ("check setup_of_mine:make_modle", "'make_modle' 'make_model'"),
-    ("check setup_of_mine", "package.module:name 'setup_of_mine'"),
-    (f"check own:narrow {SMALL}", "(width, depth) (width)"),
-    (f"check own:nothing {SMALL}", "torch.nn.Module NoneType"),
-    (f"check own:number {SMALL}", "(width, depth) int"),
-    (f"check {MODEL} {SMALL} --batches setup_of_mine:batch", "'batch' 'batches'"),
-    (f"check {MODEL} {SMALL} --batches own:none", "batches (inputs, targets) none"),
-    (f"check {MODEL} {SMALL} --batches own:number", "batches (inputs, targets) int"),
-    (f"check {MODEL} {SMALL} --batches runs.csv", "batches package.module:name 'runs.csv'"),
-    (f"check {MODEL} {SMALL} --loss own:loss", "loss (outputs, targets) (outputs)"),
-    (f"check {MODEL} {SMALL} --schedule own:schedule", "schedule step ()"),
+    ("capacity setup.py", "'capacity' scaling-law"),
+    ("paper fgure 1", "'fgure' 'figure'"),
+    # files that are not there, or are something else
+    ("check", "Python setup.py"),
+    ("check nowhere.py", "'nowhere.py' make_model batches"),
+    ("check setpu.py", "'setpu.py' make_model batches"),
+    ("check setup", "'setup' setup.py"),
+    ("check setup:make_model", "'setup:make_model' Python"),
+    ("check notes.txt", "'notes.txt' Python"),
+    ("plan setup.py --fits nowhere.json", "nowhere.json"),
+    ("plan setup.py --fits notes.txt", "notes.txt plan"),
+    ("transfer --from nowhere.csv", "nowhere.csv"),
+    ("report", "report directory"),
+    ("report nowhere", "directory exists"),
+    ("report .", "result '.'"),
 ]
+FILES = {  # what stands at the end of the user's file, and what the answer must hold
+    "del make_model": "neither family make_model",
+    "del batches": "neither task batches",
+    "make_modle = make_model; del make_model": "neither 'make_modle' make_model",
+    "make_model = lambda width: ResidualMLP(width, 1)": "make_model (width, depth) (width)",
+    "def make_model(width, depth): ResidualMLP(width, depth)": "make_model torch.nn.Module NoneType",
+    "make_model = 3": "make_model (width, depth) int",
+    "make_model = ResidualMLP(8, 1)": "make_model (width, depth) ResidualMLP",
+    "family = make_model": "family nfd.Family make_model",
+    "task = batches": "task nfd.Task batches",
+    "batches = []": "batches (inputs, targets) none",
+    "batches = 3": "batches (inputs, targets) int",
+    "batches = batches[0]": "batches list",
+    "eval_batches = [3]": "eval_batches (inputs, targets)",
+    "loss = lambda outputs: outputs.mean()": "loss (outputs, targets) (outputs)",
+    "loss = 'l2'": "loss cross-entropy 'l2'",
+    "schedule = lambda: 1.0": "schedule step ()",
+    "make_optimizer = lambda: None": "make_optimizer groups",
+    "roles = {'haed.*': 'readout'}": "roles 'haed.*'",
+    "blocks = 'layers.*'": "blocks 'layers.*'",
+    "weight_decay = 'no'": "weight_decay 'no'",
+    "wieght_decay = 0.1": "wieght_decay weight_decay",
+}
+RAISING = {  # the same, where the user's own code raises: with its line and words
+    "def make_model(width, depth): raise KeyError('no preset')": "KeyError no preset setup.py in make_model",
+    "def loss(outputs, targets): raise ArithmeticError('not today')": "ArithmeticError not today setup.py in loss",
+    "batches = undefined": "NameError undefined setup.py",
+    "import nothing_of_this_name": "ModuleNotFoundError nothing_of_this_name setup.py",
+    "def broken(:": "SyntaxError setup.py",
+    "import sys; sys.exit(0)": "sys.exit",
+    "make_model = lambda width, depth: nn.Linear(3, width)": "make_model inputs 64",
+}
+RIGHT = ["--version", "--help", "transfer --help", "plan setup.py --width 16 --depth 1 --base 8,1 --seed=3"]
 
 RUNNER = """
-import contextlib, io, json, runpy, shlex, sys
+import contextlib, io, json, os, runpy, shlex, sys
 
-script, said = sys.argv[1], []
-for line in json.load(sys.stdin):
+script, said, seen = sys.argv[1], [], set(sys.modules)
+for line, end in json.load(sys.stdin):
+    with open("setup.py", "w") as file:
+        file.write(open("right.py").read() + end)
     sys.argv, written = [script, *shlex.split(line)], io.StringIO()
     with contextlib.redirect_stderr(written), contextlib.redirect_stdout(written):
         try:
@@ -108,56 +122,54 @@ for line in json.load(sys.stdin):
     said.append((code, written.getvalue()))
 json.dump(said, sys.stdout)
 """
-
-
-def answers(lines: list[str], folder: Path) -> list[tuple[int, str]]:
-    """Exit code and output of each line, by the installed script, which one process runs again and again."""
-    command = [sys.executable, "-c", RUNNER, str(NFD)]
-    told = subprocess.run(command, cwd=folder, input=json.dumps(lines), stdout=subprocess.PIPE, text=True, check=True)
-    return [(code, text) for code, text in json.loads(told.stdout)]
+Answers = dict[str, tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
-    """The answer to every mistake, and to lines that hold none."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """The answer to every mistake, and to lines that hold none, by the installed script in one process."""
     folder = tmp_path_factory.mktemp("mistakes")
-    (folder / "setup_of_mine.py").write_text(SETUP)
-    (folder / "own.py").write_text(OWN)
-    lines = [*(line for line, _ in MISTAKES), *RAISING, *RIGHT]
-    return dict(zip(lines, answers(lines, folder), strict=True))
+    (folder / "right.py").write_text(SETUP)
+    (folder / "notes.txt").write_text("mine")
+    asked = {**{line: (line, "") for line in [*dict(LINES), *RIGHT]}}
+    asked |= {end: (f"check setup.py {SMALL}", f"\n{end}\n") for end in [*FILES, *RAISING]}
+    command = [sys.executable, "-c", RUNNER, str(NFD)]
+    given = json.dumps(list(asked.values()))
+    answers = subprocess.run(command, cwd=folder, input=given, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(zip(asked, map(tuple, json.loads(answers.stdout)), strict=True))
 
 
-RAISING = [f"check own:raising {SMALL}", "plan own:raising --width 16 --base-width 8"]
-RIGHT = ["--version", "transfer --help", f"plan {MODEL} --width 16 --depth 1 --base-width 8 --lr 1e-3 --seed=3"]
+def holds(text: str, words: str) -> bool:
+    return not [word for word in words.split() if word not in text]
 
 
-@pytest.mark.parametrize(("line", "holds"), MISTAKES, ids=[line for line, _ in MISTAKES])
-def test_a_mistake_is_told_in_the_users_words(line: str, holds: str, told: dict[str, tuple[int, str]]) -> None:
-    code, text = told[line]
-    assert code == 2
+@pytest.mark.parametrize(("typed", "words"), [*LINES, *FILES.items()])
+def test_a_mistake_is_told_in_the_users_words(typed: str, words: str, told: Answers) -> None:
+    code, text = told[typed]
+    assert code == 2, text
     assert text.startswith("nfd: ")
-    assert [word for word in holds.split() if word not in text] == []
+    assert holds(text, words), text
     assert [word for word in INSIDES if word in text] == []
     assert len(text.splitlines()) < 4
 
 
-@pytest.mark.parametrize("line", RAISING)
-def test_an_error_of_the_users_constructor_reaches_the_user(line: str, told: dict[str, tuple[int, str]]) -> None:
-    code, text = told[line]
-    assert code == 2
-    assert all(part in text for part in ("own.py", "in raising", "no preset for this width", "your code"))
+@pytest.mark.parametrize(("end", "words"), RAISING.items())
+def test_an_error_of_the_users_code_is_shown_with_its_line(end: str, words: str, told: Answers) -> None:
+    code, text = told[end]
+    assert code == 2, text
+    assert holds(text, words), text
     assert "bug in nfd" not in text
 
 
 @pytest.mark.parametrize("line", RIGHT)
-def test_a_line_without_a_mistake_is_done(line: str, told: dict[str, tuple[int, str]]) -> None:
+def test_a_line_without_a_mistake_is_done(line: str, told: Answers) -> None:
     code, text = told[line]
     assert code == 0, text
 
 
 def test_functions_of_the_wrong_form_are_refused_by_name() -> None:
-    def check(**options: Any) -> nfd.Check:
-        return nfd.check(ResidualMLP, [8, 16], [1], batches(1, 4), **options)
+    def check(**about: Any) -> nfd.Check:
+        return nfd.check(ResidualMLP, nfd.Task(batches(1, 4), **about), [8, 16], [1])
 
     for name, wrong in (("loss", lambda outputs: outputs.mean()), ("schedule", lambda: 1.0)):
         with pytest.raises(TypeError, match=name):

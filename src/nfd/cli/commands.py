@@ -92,6 +92,15 @@ class Command:
 
         return Sweep(directory, self.workers, self.executor, self.device)
 
+    def stored(self, sweep: Sweep) -> list[str]:
+        """What to say of the runs that were stored before: code is not compared, so an edited model must say so."""
+        if sweep.reused:
+            changed = f'If the model has changed, set version = "2" in {self.setup} or choose another --out.'
+            return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again. {changed}"]
+        if sweep.held:
+            return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model, task and version."]
+        return []
+
 
 @dataclass
 class Sized(Command):
@@ -212,7 +221,8 @@ class Transfer(Logged):
         print(answer.levels)
         for rule in answer:
             print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
-        told = [*answer.along_settings, *(f"Warning: {warning}" for warning in answer.warnings)]
+        warned = [f"Warning: {warning}" for warning in answer.warnings]
+        told = [*answer.along_settings, *warned, *self.stored(sweep)]
         print(*(f"{line}\n" for line in told), sep="", end="")
         print(f"Report: {page}", advised, sep="\n")
         return 0
@@ -280,6 +290,7 @@ class ScalingLaw(Logged):
         budgets = pairs("--best", self.best)
         for resource, budget in budgets.items():
             amount(check_resource(resource), budget)  # can be read, before anything is trained
+        stored = list[str]()
         if self.log:
             directory = self.directory(files)
             law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
@@ -291,6 +302,7 @@ class ScalingLaw(Logged):
                     family, setup.task, self.widths, self.depths, self.lr, seeds=self.seeds, lengths=self.lengths,
                     sweep=sweep,
                 )  # fmt: skip
+            stored = self.stored(sweep)
         size = {name: int(value) for name, value in pairs("--at", self.at).items()}
         answers = answers_of(law, size, budgets)
         page = Report(
@@ -302,7 +314,7 @@ class ScalingLaw(Logged):
             closing=[made_by(command)],
             content=answers.result,
         ).write(directory, files)
-        print(*answers.sentences, law.about, *law.notes, f"Report: {page}", sep="\n")
+        print(*answers.sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
         return 0 if law.law.good else VERDICT
 
 
@@ -347,7 +359,7 @@ class Predict(Command):
             write_csv(folder / "predict.csv", answer.table)
             content = {"command": command, "config": self.settings, "rows": answer.table, "note": answer.note}
             write_json(folder / "result.json", content)
-        print(answer, f"Result: {directory / 'result.json'}", sep="\n")
+        print(answer, *self.stored(sweep), f"Result: {directory / 'result.json'}", sep="\n")
         return 0
 
 

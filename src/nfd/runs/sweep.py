@@ -67,6 +67,8 @@ class Sweep:
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = None if progress is None else check_flag("progress", progress)
+        self.held = set[str]()  # keys of the runs that were stored when it was opened
+        self.reused = set[str]()  # those of them that were asked for
         self._open = 0
         self._store: Store | None = None
 
@@ -80,6 +82,7 @@ class Sweep:
                 stack.callback(self._store.close)
                 self.executor.__enter__()
                 self.again = self._store.keys(status="failed")  # what failed before is tried again, once
+                self.held, self.reused = self._trained, set()
                 stack.pop_all()
         self._open += 1
         return self
@@ -106,6 +109,7 @@ class Sweep:
     def run(self, trials: Sequence[Trial], label: str = "sweep") -> list[Record]:
         """Train the trials that are not yet stored, and return the records of all, in order, without curves."""
         keys = {trial.key for trial in trials}
+        self.reused |= keys & self.held
         missing = groups(trials, self._trained)
         if missing:
             with bar(label, enabled=self.progress) as shown:
