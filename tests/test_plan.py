@@ -435,7 +435,7 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'adamw' acts on every entry"):
         plan.param_groups(mixed(8, 1, lambda n, m: nfd.DeferredLinear(n, m, bias=True)), lr=0.1)
     with pytest.raises(ValueError, match="these layers are deferred"):
-        nfd.check(mixed, [8, 16], [1], [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], rule="mup")
+        nfd.check(mixed, [(torch.ones(2, 5), torch.zeros(2, dtype=torch.long))], [8, 16], [1], rule="mup")
 
 
 # ---- using a plan ------------------------------------------------------------------------------------------------

@@ -7,7 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-GRID = "width = 8\ndepth = 1\nsteps = 1\nbatch = 2\nseed = [0, 1]\n"
+from tests.contract.test_shell import SETUP
+
+SMALL = [
+    "transfer",
+    "setup.py",
+    "--widths",
+    "8",
+    "16",
+    "--depths",
+    "1",
+    "--rules",
+    "mup",
+    "--lr",
+    "1e-3",
+    "1e-2",
+    "0.1",
+]
+SMALL += ["--seeds", "2", "--workers", "1"]
 
 # Run by every process when it starts. Each of these is missing on Windows: modules, signal masks, what the system says
 # of itself, directories that open.
@@ -38,17 +55,21 @@ if __name__ == "__main__":
     from torch import device
 
     assert cores() >= 1 and memory_of(device("cpu")) > 2**20
-    sys.exit(main(["sweep", "grid.toml", "--out", "out", "--workers", "1"]))
+    sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_a_sweep_runs_without_what_only_posix_has(tmp_path: Path) -> None:
     """No locks of folders, no signal masks, no sysconf, no directories that open: in the driver and in its workers."""
-    for name, text in (("grid.toml", GRID), ("run.py", SCRIPT), ("sitecustomize.py", CUSTOMIZE)):
+    for name, text in (("setup.py", SETUP), ("run.py", SCRIPT), ("sitecustomize.py", CUSTOMIZE)):
         (tmp_path / name).write_text(text)
     paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     ended = subprocess.run(
-        [sys.executable, "run.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+        [sys.executable, "run.py", *SMALL, "--seeds", "2", "--workers", "1"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "out/runs.csv").read_text().count("\n") == 3
+    assert (tmp_path / "out/transfer/transfer.csv").exists()

@@ -43,8 +43,11 @@ def theirs(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_ignored_labels_count_nowhere() -> None:
     """The same numbers as with PyTorch's loss, and as with the batches that lack these samples."""
     pairs = partly_labelled()
-    check = partial(nfd.check, ResidualMLP, [8, 16], [1, 2], seeds=2)
-    ours, by_torch = check(pairs), check(pairs, loss=theirs)
+
+    def check(task: Any) -> nfd.Check:
+        return nfd.check(ResidualMLP, task, [8, 16], [1, 2], seeds=2)
+
+    ours, by_torch = check(pairs), check(nfd.Task(pairs, theirs))
     short = check([(x[y >= 0], y[y >= 0]) for x, y in pairs])
     for run_of_ours, *others in zip(ours.runs, by_torch.runs, short.runs, strict=True):
         assert run_of_ours["loss"] == pytest.approx(others[0]["loss"], rel=1e-5)
@@ -55,11 +58,13 @@ def test_ignored_labels_count_nowhere() -> None:
 
 def test_predictions_and_sweeps_take_ignored_labels() -> None:
     pairs = partly_labelled(3)
-    answer = nfd.transfer(ResidualMLP, [8, 16], [1], pairs, rules=("mup",), lr=(1e-4, 0.01, 9.0), seeds=2)
+    answer = nfd.transfer(ResidualMLP, pairs, [8, 16], [1], (1e-4, 0.01, 9.0), rules=("mup",), seeds=2)
     assert answer.regret("mup") is not None
-    x, y = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-    few = [(x[:, 2:5], y[:, 2:5]), (x[:, :5], y[:, :5])]  # the first two of five do not count
-    alone, among = (nfd.predict(*both, depth=2, width=32, replicates=2, classes=10) for both in few)
+    few = [
+        [(x[2:5], y[2:5]) for x, y in pairs],
+        [(x[:5], y[:5]) for x, y in pairs],
+    ]  # of five the first two do not count
+    alone, among = (nfd.predict(nfd.resnets(64, 10), own, depth=2, width=32, replicates=2) for own in few)
     assert among.loss.tolist() == pytest.approx(alone.loss.tolist(), rel=1e-4)
     assert 1.5 < float(alone.loss[0]) < 4
 
@@ -67,7 +72,7 @@ def test_predictions_and_sweeps_take_ignored_labels() -> None:
 QUESTIONS: dict[str, Callable[..., Any]] = {
     "check": nfd.check,
     "transfer": partial(nfd.transfer, lr=(0.001, 0.01, 0.1)),
-    "capacity": nfd.capacity,
+    "scaling_law": nfd.scaling_law,
 }
 
 
@@ -76,7 +81,7 @@ def test_a_batch_without_a_label_that_counts_is_named(question: str) -> None:
     pairs = partly_labelled()
     pairs[2] = (pairs[2][0], torch.full((8,), -100))
     with pytest.raises(ValueError, match=r"batches\[2\].*-100"):
-        QUESTIONS[question](ResidualMLP, [8, 16], [1, 2], pairs)
+        QUESTIONS[question](ResidualMLP, pairs, [8, 16], [1, 2])
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -84,24 +89,24 @@ def test_an_empty_batch_is_named(question: str) -> None:
     pairs = batches(3, 8)
     pairs[1] = (pairs[1][0][:0], pairs[1][1][:0])
     with pytest.raises(ValueError, match=r"batches\[1\].*\[0, 64\]"):
-        QUESTIONS[question](ResidualMLP, [8, 16], [1, 2], pairs)
+        QUESTIONS[question](ResidualMLP, pairs, [8, 16], [1, 2])
 
 
 def test_cut_batches_and_labels_of_the_model_are_looked_at_too() -> None:
     with pytest.raises(ValueError, match=r"batches of 2 samples \[0\].*-100"):
-        nfd.transfer(ResidualMLP, [8], [1], partly_labelled(), axes={"batch_size": (2, 4)})
+        nfd.transfer(ResidualMLP, partly_labelled(), [8], [1], axes={"batch_size": (2, 4)})
     dicts = [{"x": x, "labels": torch.full_like(y, -100)} for x, y in batches(2, 8)]
     with pytest.raises(ValueError, match=r"labels of batches\[0\].*-100"):
-        nfd.check(ResidualMLP, [8, 16], [1], dicts)
+        nfd.check(ResidualMLP, dicts, [8, 16], [1])
     with pytest.raises(ValueError, match="-100"):
-        nfd.predict(torch.randn(2, 3, 4), torch.full((2, 3), -100), depth=2, width=32, replicates=2)
+        nfd.predict(nfd.resnets(4, 3), [(torch.randn(3, 4), torch.full((3,), -100))], depth=2, width=32, replicates=2)
 
 
 def test_other_labels_are_told_their_range() -> None:
     for label in (-1, 10):
         pairs = [(x, torch.full_like(y, label)) for x, y in batches(1, 8)]
         with pytest.raises(ValueError, match=rf"0\.\.9, or be -100.*{label}"):
-            nfd.check(ResidualMLP, [8, 16], [1], pairs)
+            nfd.check(ResidualMLP, pairs, [8, 16], [1])
 
 
 def test_an_empty_sample_is_refused() -> None:
@@ -135,7 +140,7 @@ def test_a_check_leaves_the_compiler_on() -> None:
     torch.set_num_threads(2)  # networks are trained two at a time
     torch.compile(nn.Linear(1, 1), backend="eager")  # loads the compiler
     try:
-        nfd.check(ResidualMLP, [8, 16, 32], [2], batches=batches(3, 8), seeds=3)
+        nfd.check(ResidualMLP, batches(3, 8), [8, 16, 32], [2])
     finally:
         torch.set_num_threads(threads)
     compiled = []
@@ -183,7 +188,7 @@ class Spectral(ResidualMLP):
 def test_complex_parameters_are_refused_by_name() -> None:
     asked: tuple[Callable[[], Any], ...] = (
         lambda: nfd.plan(Spectral(16, 1), make_model=Spectral, base_width=8, sample=torch.ones(2, 64)),
-        *(partial(question, Spectral, [8, 16], [1, 2], batches(1, 4)) for question in QUESTIONS.values()),
+        *(partial(question, Spectral, batches(1, 4), [8, 16], [1, 2]) for question in QUESTIONS.values()),
     )
     for ask in asked:
         with pytest.raises(ValueError, match=r"complex: 'spectrum'"):
@@ -194,10 +199,9 @@ def test_complex_parameters_are_refused_by_name() -> None:
 def test_an_unknown_rule_is_told_the_known_ones(rule: str) -> None:
     asked: tuple[Callable[[], Any], ...] = (
         lambda: nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base_width=8, rule=rule, sample=torch.ones(2, 64)),
-        lambda: nfd.check(ResidualMLP, [8, 16], [1], batches(1, 4), rule=rule),
-        lambda: nfd.transfer(ResidualMLP, [8, 16], [1], batches(1, 4), rules=[rule]),
-        lambda: nfd.capacity(ResidualMLP, [8, 16], [1, 2], batches(1, 4), rule=rule),
-        lambda: nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), rule=rule),
+        lambda: nfd.check(ResidualMLP, batches(1, 4), [8, 16], [1], rule=rule),
+        lambda: nfd.transfer(ResidualMLP, batches(1, 4), [8, 16], [1], rules=[rule]),
+        lambda: nfd.Family(ResidualMLP, (8, 1), rule),
     )
     for ask in asked:
         with pytest.raises(ValueError, match=r"rules? must be one of .*'complete-p'") as error:
@@ -221,12 +225,6 @@ def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
     assert len({path.name.lower() for path in out.glob("loss-*.csv")}) == len(rules)
 
 
-def test_a_prediction_of_your_model_has_a_default_depth() -> None:
-    options: dict[str, Any] = {"optimizer": "sgd", "weights": "dense", "base_width": 8, "width": 16, "replicates": 2}
-    answer = nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), **options)
-    assert answer.table == nfd.predict(make_model=ResidualMLP, batches=batches(1, 4), depth=4, **options).table
-
-
 # ---- progress ----------------------------------------------------------------------------------------------------
 
 ASKED = """
@@ -234,16 +232,17 @@ import sys
 import nfd
 from tests.contract.common import ResidualMLP, batches
 
-pairs, sizes = batches(2, 4), ([8, 16], [1])
+pairs, family = batches(2, 4), nfd.Family(ResidualMLP, (8, 1), "mup")
 for shown in {shown}:
-    nfd.check(ResidualMLP, *sizes, pairs, seeds=2, **shown)
-    print("checked", file=sys.stderr, flush=True)
-    nfd.transfer(ResidualMLP, *sizes, pairs, rules=("mup",), lr=(1e-4, 0.01, 9.0), seeds=2, **shown)
-    print("transferred", file=sys.stderr, flush=True)
-    nfd.capacity(ResidualMLP, [8, 12, 16], [1, 2], pairs, seeds=2, **shown)
-    print("fitted", file=sys.stderr, flush=True)
-    nfd.predict(make_model=ResidualMLP, batches=pairs, base_width=8, width=16, weights="dense", replicates=2, **shown)
-    print("predicted", file=sys.stderr, flush=True)
+    with nfd.Sweep(**shown) as sweep:
+        nfd.check(family, pairs, [8, 16], [1], seeds=2, sweep=sweep)
+        print("checked", file=sys.stderr, flush=True)
+        nfd.transfer(family, pairs, [8, 16], [1], (1e-4, 0.01, 9.0), seeds=2, sweep=sweep)
+        print("transferred", file=sys.stderr, flush=True)
+        nfd.scaling_law(family, pairs, [8, 12, 16], [1, 2], seeds=2, sweep=sweep)
+        print("fitted", file=sys.stderr, flush=True)
+        nfd.predict(family, pairs, depth=1, width=16, weights="dense", replicates=2, sweep=sweep)
+        print("predicted", file=sys.stderr, flush=True)
 """
 SAID = ["checked", "transferred", "fitted", "predicted"]
 
@@ -277,8 +276,7 @@ def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
     checked, rest = shown.split("checked")
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")
-    assert "checking" in checked
-    assert all(" runs" in screen and "left" in screen for screen in (transferred, fitted, rest))
+    assert all(" runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest))
 
 
 def test_a_log_gets_nothing_by_default() -> None:

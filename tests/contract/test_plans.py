@@ -116,7 +116,7 @@ def test_a_parametrized_matrix_is_refused_by_name(name: str, rule: str) -> None:
         with pytest.raises(ValueError, match=rf"head\.weight by {kind}"):
             planned(residual(head=WRAPS[name]), rule=rule)
     with pytest.raises(ValueError, match=rf"down\.weight by {kind}"):
-        nfd.check(residual(branch=WRAPS[name]), [(X, torch.zeros(4, 3))], [8, 16], [2], lr=0.1, rule=rule)
+        nfd.check(residual(branch=WRAPS[name]), [(X, torch.zeros(4, 3))], [8, 16], [2], 0.1, rule=rule)
 
 
 def test_what_stands_beside_or_is_only_masked_is_planned_as_before() -> None:

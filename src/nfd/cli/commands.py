@@ -19,7 +19,7 @@ from tyro.conf import Positional, arg
 
 from nfd.cli.setup import Setup, pairs
 from nfd.cli.words import read
-from nfd.core.errors import UsageError, nearest
+from nfd.core.errors import UsageError, check_count, nearest
 from nfd.core.exits import VERDICT
 from nfd.core.files import prepare_directory
 
@@ -49,7 +49,7 @@ def charts(*names: str) -> list[str]:
 class Command:
     """What the commands that train share."""
 
-    setup: Positional[str] = ""
+    setup: Annotated[Positional[str], arg(metavar="SETUP.py")] = ""
     """Python file with make_model(width, depth) and batches, or with family and task"""
     rule: str | None = None
     """scaling rule: complete-p by default; standard, mup, depth-mup or depth-mup-inner"""
@@ -118,7 +118,7 @@ class Sized(Command):
         """The smallest size."""
         if not self.widths or not self.depths:
             raise UsageError("--widths and --depths need one number or more each.")
-        return min(self.widths), min(self.depths)
+        return check_count("widths", min(self.widths)), check_count("depths", min(self.depths))
 
 
 @dataclass
@@ -149,7 +149,8 @@ class Check(Sized):
         files = [*PAGE, "runs.csv", "meters.csv", "noise.csv", *charts(*kinds)]
         setup, directory = self.read(), self.directory(files)
         task = setup.task
-        task = task.first(self.steps or (max(self.at) if self.at else min(10, task.steps)))
+        steps = max(self.at) if self.at else min(10, task.steps)
+        task = task.first(steps if self.steps is None else check_count("steps", self.steps))
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(None) as sweep:
             result = check(
@@ -288,6 +289,7 @@ class ScalingLaw(Logged):
 
         files = [*PAGE, *charts("ceiling", "map")]
         budgets = pairs("--best", self.best)
+        size = {name: _whole(name, number) for name, number in pairs("--at", self.at).items()}
         for resource, budget in budgets.items():
             amount(check_resource(resource), budget)  # can be read, before anything is trained
         stored = list[str]()
@@ -303,7 +305,6 @@ class ScalingLaw(Logged):
                     sweep=sweep,
                 )  # fmt: skip
             stored = self.stored(sweep)
-        size = {name: int(value) for name, value in pairs("--at", self.at).items()}
         answers = answers_of(law, size, budgets)
         page = Report(
             "How big should it be?",
@@ -349,7 +350,7 @@ class Predict(Command):
         files = ["predict.csv", "result.json"]
         setup, directory = self.read(), self.directory(files)
         family = setup.family(self.base, self.rule, self.optimizer)
-        depth = self.depth if self.depth == math.inf else int(self.depth)
+        depth = int(self.depth) if self.depth.is_integer() else self.depth  # predict refuses others
         with self.sweep(directory) as sweep:
             answer = predict(
                 family, setup.task, self.lr, depth=depth, width=self.width, replicates=self.replicates,
@@ -426,7 +427,7 @@ class ReportOf:
     Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is trained.
     """
 
-    directory: Positional[str] = ""
+    directory: Annotated[Positional[str], arg(metavar="DIR")] = ""
     """directory with results, such as out"""
     out: str = "out/report"
     """directory for the page"""
@@ -467,6 +468,7 @@ COMMANDS: dict[str, Any] = {
     "plan": Plan,
     "report": ReportOf,
 }
+RENAMED = {"capacity": "scaling-law", **{name: f"paper {name}" for name in ("study", "figure", "claims")}}
 PAPER = {"study": "StudyCommand", "figure": "FigureCommand", "claims": "ClaimsCommand"}
 
 
@@ -476,7 +478,8 @@ def parsed(given: Sequence[str]) -> Any:
     if name == "paper":
         return _of_the_paper(rest)
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}.{nearest(name, [*COMMANDS, 'paper'])} See nfd --help.")
+        near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
+        raise UsageError(f"there is no command {name!r}.{near} See nfd --help.")
     return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=read(COMMANDS[name], f"nfd {name}", rest))
 
 
@@ -496,6 +499,12 @@ def overview() -> str:
         lines.append(fill(summary, 84, initial_indent=f"  {name:12}", subsequent_indent=" " * 14))
     lines.append("  paper       The paper's study, figures and claims: nfd paper study | figure | claims.")
     return "\n".join([*lines, _CODES])
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"--at takes whole numbers, such as width=512; got {name}={text!r}.")
+    return int(text)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import sys
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from nfd.core.errors import InputError, UsageError
+from nfd.core.errors import InputError, UsageError, nearest
 from nfd.core.origin import users_file
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
     from nfd.training.task import Task
 
+_NOUNS = ("family", "make_model", "task", "batches")
 _FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
 _TASK = ("loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr")  # and beside batches
 
@@ -39,6 +41,9 @@ class Setup:
         self.path = path
         with global_streams(seed):  # a loader that shuffles gives the same batches every time
             self.names: dict[str, Any] = vars(_imported(path))
+        for name in self.names:
+            if near := _misspelt(name):
+                print(f"nfd: {path} defines {name}, which is not read. Did you mean {near}?", file=sys.stderr)
 
     def family(self, base: tuple[int, int], rule: str | None = None, optimizer: str | None = None) -> Family:
         """The family that the file defines."""
@@ -47,7 +52,8 @@ class Setup:
         given = self._either("family", "make_model")
         if not isinstance(given, Family):
             more = {name: self.names[name] for name in _FAMILY if name in self.names}
-            given = Family(given, base, name=f"{Path(self.path).name}:{given.__name__}", **more)
+            called = getattr(given, "__name__", "make_model")
+            given = Family(given, base, name=f"{Path(self.path).name}:{called}", **more)
         return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None)
 
     @property
@@ -75,14 +81,22 @@ class Setup:
         raise UsageError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
 
 
-_WANTED = "It is a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+_WANTED = "Give a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
+
+
+def _misspelt(name: str) -> str:
+    """The name that was meant, where one is off by a letter or two; a longer or shorter one is another."""
+    known = (*_NOUNS, *_FAMILY, *_TASK)
+    close = () if name in known else difflib.get_close_matches(name, known, 1, cutoff=0.85)
+    return next((near for near in close if not (near.startswith(name) or name.startswith(near))), "")
 
 
 def _imported(path: str) -> Any:
     """The module that a file is. Its functions and classes travel to other processes as they are."""
     file = Path(path).expanduser()
     if file.suffix != ".py" or not file.is_file():
-        raise UsageError(f"there is no Python file {path!r}. {_WANTED}")
+        near = nearest(file.name, [own.name for own in file.parent.glob("*.py")])
+        raise UsageError(f"there is no Python file {path!r}.{near} {_WANTED}")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -94,7 +108,10 @@ def _imported(path: str) -> Any:
     sys.modules[spec.name] = module
     cloudpickle.register_pickle_by_value(module)
     users_file(str(file.resolve()))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InputError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
     return module
 
 

@@ -132,7 +132,7 @@ def bytes_of(family: Family, task: Task, width: int, depth: int, weights: Networ
     shapes = [small.module.get_parameter(name).shape for name in small.hidden]
     area = sum(math.prod(shape) for shape in shapes) / n**2 / blocks * width**2 * depth
     sides = sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
-    rows = task.targets
+    rows = task.rows
     states = family.law.states
     held = {"dense": (2 + states) * area, "structured": sides * rows, "deferred": 2 * sides * rows}[weights]
     return 4 * (held + 2 * sides * rows / task.steps)

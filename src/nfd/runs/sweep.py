@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
+from nfd.core.errors import InputError, InputTypeError, ModelError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
 from nfd.runs.executors import executor_named
 from nfd.runs.executors.executor import Executor, Inline, Outcome
@@ -27,7 +27,7 @@ from nfd.store.rows import Record
 from nfd.store.store import Store
 
 K = TypeVar("K")
-_OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError)}
+_OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError, ModelError)}
 
 
 class Sweep:

@@ -179,7 +179,7 @@ class Trial:
         with streams(self, place), warnings.catch_warnings():
             warnings.filterwarnings("ignore", FULL)  # all networks of a prediction have one kind of weights
             member = self.build(place)
-            member.reserve(task.targets)
+            member.reserve(task.rows)
             seen = [observer.begin(member, task) for observer in self.observe]
             evaluation = Evaluation(task, self.every, self.steps)
             losses = list[Tensor]()

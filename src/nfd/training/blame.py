@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nfd.core.errors import LESS_MEMORY, ModelError, UsageError, first_line, out_of_memory
+from nfd.core.errors import LESS_MEMORY, ModelError, UsageError, described, first_line, out_of_memory
 from nfd.core.origin import is_a_models
 from nfd.scaling.calls import shape_of
 
@@ -31,5 +31,5 @@ def blaming_the_model(width: int, depth: int, batch: tuple[Any, Any]) -> Iterato
         x, y = batch
         raise ModelError(
             f"make_model({width}, {depth}) could not be trained on batches[0], inputs {shape_of(x)} and "
-            f"targets {shape_of(y)}: {first_line(error)}"
+            f"targets {shape_of(y)}: {first_line(error) if marked else described(error).splitlines()[0]}"
         ) from error

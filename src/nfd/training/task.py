@@ -118,6 +118,11 @@ class Task:
         return _targets(self.batches)
 
     @cached_property
+    def rows(self) -> int:
+        """Rows that pass through a matrix in training: class ids that do not count are rows as well."""
+        return sum(batch_size(x) if (ids := _ids(x, y)) is None else ids.numel() for x, y in self.batches)
+
+    @cached_property
     def eval_targets(self) -> int:
         """The same of the batches that a trained network is judged by."""
         return _targets(self.eval_batches)

@@ -1,0 +1,209 @@
+"""The commands: what they print and write, how they end, and that they harm nobody's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.common import NFD, run
+from tests.contract.test_shell import COMMANDS, SETUP
+
+import nfd
+
+SMALL = ("check", "setup.py", "--widths", "8", "16", "--depths", "1", "--seeds", "2")
+PLAN = ("plan", "setup.py", "--base", "8", "1", "--width", "16")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "setup.py").write_text(SETUP)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A folder after a check in it, and what the check said."""
+    folder = tmp_path_factory.mktemp("checked")
+    (folder / "setup.py").write_text(SETUP)
+    return folder, run(*SMALL, folder=folder)
+
+
+def result(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "out" / name / "result.json").read_text())
+    return content
+
+
+def test_help_and_version_come_without_pytorch() -> None:
+    code = "import sys; from nfd.cli.main import main; assert main(['--help']) == main(['--version']) == 0\n"
+    code += "assert not {'torch', 'altair', 'pydantic'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(f"\n  {name} " in done.stdout for name in [*COMMANDS, "report", "paper"])
+    assert done.stdout.endswith(f"nfd {nfd.__version__}\n")
+
+
+def test_a_check_prints_and_writes_its_answer_and_a_pipe_gets_no_bar(checked: Any) -> None:
+    folder, done = checked
+    assert done.stderr == ""
+    out = folder / "out" / "check"
+    assert {"report.html", "result.json", "runs.csv", "meters.csv", "width.png"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert (out / "width.pdf").read_bytes().startswith(b"%PDF")
+    with (out / "meters.csv").open() as file:
+        assert "stream_update" in next(csv.reader(file))
+    assert "stream_update " in done.stdout
+    assert result(folder, "check")["command"] == "nfd " + " ".join(SMALL)
+    assert str(Path("out/check/report.html")) in done.stdout
+
+
+def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -> None:
+    assert run(*PLAN, "--depth", "2", "--rule", "complete-p", folder=folder).returncode == 0
+    namespace: dict[str, Any] = {}
+    exec(SETUP, namespace)
+    family = nfd.Family(namespace["make_model"], (8, 1), "complete-p", sample=namespace["batches"][0][0])
+    stored, plan = nfd.Plan.load(folder / "out/plan/plan.json"), family.plan(16, 2)
+    assert {name: (stored.roles[name], stored.rate(name)) for name in stored.roles} == {
+        name: (plan.roles[name], plan.rate(name)) for name in plan.roles
+    }
+    fits = (*PLAN, "--fits", "out/plan/plan.json", "--depth")
+    same, deeper = run(*fits, "2", folder=folder), run(*fits, "3", folder=folder)
+    assert (same.returncode, deeper.returncode) == (0, 1)
+    assert "does not fit" in deeper.stdout
+    assert "blocks.2." in deeper.stdout
+
+
+def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
+    assert run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
+    planned = nfd.Plan.load(folder / "out/plan/plan.json").run
+    assert planned is not None
+    assert planned.steps == round(1e5 / 256)
+
+
+def test_any_results_make_one_page(folder: Path) -> None:
+    assert run(*PLAN, folder=folder).returncode == 0
+    (folder / "out" / "torn").mkdir()
+    (folder / "out" / "torn" / "result.json").write_text('{"a": ')
+    for _ in range(2):  # the second replaces the first one's page
+        done = run("report", "out", folder=folder)
+        assert done.returncode == 0
+        assert "1 result, " in done.stdout
+        assert "torn/result.json: is damaged" in done.stderr
+    assert [one["folder"] for one in result(folder, "report")["results"]] == ["plan"]
+    assert "would replace a result" in run("report", "out", "--out", "out/plan", folder=folder).stderr
+
+
+# ---- the ends of a command ---------------------------------------------------------------------------------------
+
+ENDS: list[tuple[str, int, str]] = [  # in the user's constructor; the exit code; what is said
+    ("raise MemoryError", 2, "out of memory"),
+    ("raise KeyboardInterrupt", 130, "interrupted"),
+    ("import signal; signal.raise_signal(signal.SIGTERM)", 130, "interrupted"),
+    ("import sys; sys.exit(1)", 2, "sys.exit(1)"),
+    ("raise OSError(28, 'No space left on device', 'there')", 2, "No space left on device"),
+    ("import nfd.core.names as ours; ours.nothing", 2, "AttributeError"),
+]
+
+
+@pytest.mark.parametrize(("code", "exit_code", "said"), ENDS)
+def test_how_a_command_ends(code: str, exit_code: int, said: str, folder: Path) -> None:
+    (folder / "setup.py").write_text(f"{SETUP}\ndef make_model(width, depth):\n    {code}\n")
+    done = run(*PLAN, folder=folder)
+    assert done.returncode == exit_code
+    assert said in done.stderr
+    assert "bug in nfd" not in done.stderr
+
+
+def test_a_mistake_of_ours_is_told_as_one_and_its_traceback_is_kept(folder: Path) -> None:
+    """As if a function of ours divided by zero."""
+    breaking = "import sys, nfd.core.files as ours, nfd.cli.main as m; ours.write_json = lambda *_: 1 // 0"
+    code = f"{breaking}\nsys.exit(m.main(sys.argv[1:]))"
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code, *PLAN, *more], cwd=folder, capture_output=True, text=True,
+            env=os.environ | {"TMPDIR": str(folder)},
+        )
+        for more in ([], ["--traceback"])
+    ]  # fmt: skip
+    assert [one.returncode for one in done] == [70, 70]
+    (kept,) = folder.glob("nfd-traceback-*.txt")
+    assert "bug in nfd, not an error in your input: ZeroDivisionError" in done[0].stderr
+    assert str(kept) in done[0].stderr
+    assert "Traceback" not in done[0].stderr
+    assert "Traceback" in done[1].stderr
+    assert "ZeroDivisionError" in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"),
+    [
+        ("--version >&-", 0, ""),
+        ("--version <&- >&- 2>&-", 0, ""),
+        ("chekc 2>&-", 2, ""),
+        ("--help | true", 0, ""),
+        ("--help >/dev/full", 2, "nfd: the output could not be written (No space left on device)."),
+        ("chekc 2>/dev/full", 2, ""),
+    ],
+)
+def test_closed_and_full_streams_are_survived(redirected: str, code: int, said: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{NFD} {redirected}"], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Exception" not in done.stderr + done.stdout
+
+
+# ---- files of others and full disks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "name"), [(PLAN, "plan.json"), (SMALL, "runs.csv"), (SMALL, "report.html")])
+def test_files_of_others_are_refused_before_any_work(arguments: tuple[str, ...], name: str, folder: Path) -> None:
+    theirs = folder / "out" / arguments[0] / name
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
+    done = run(*arguments, folder=folder)
+    assert done.returncode == 2
+    assert f"{theirs.relative_to(folder)} would be replaced, and was not made by nfd." in done.stderr
+    assert {path.name: path.read_text() for path in theirs.parent.iterdir()} == {name: "theirs"}
+
+
+def limited(size: int) -> Callable[[], None]:
+    """A limit on file sizes, which stands for a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_full_disk_leaves_the_earlier_result_whole_and_what_was_found_is_printed(checked: Any) -> None:
+    folder, _ = checked
+    out = folder / "out" / "check"
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    code = "import sys; from nfd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *SMALL], cwd=folder, capture_output=True, text=True, preexec_fn=limited(100_000)
+    )
+    assert done.returncode == 2
+    assert "nothing was changed" in done.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_an_interrupted_command_says_so(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + "\nprint('begun', flush=True)\nimport time\ntime.sleep(600)\n")
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", NFD, *SMALL],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "begun\n"
+        driver.send_signal(signal.SIGINT)
+        _, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert said == "nfd: interrupted; nothing was written.\n"
