@@ -315,7 +315,7 @@ def test_blocks_that_add_nothing_to_their_input_are_refused_with_what_to_pass() 
 
 def test_a_check_of_one_sequential_sees_its_blocks() -> None:
     batches = [(X, torch.tensor([0, 1, 2, 0]))]
-    found = nfd.check(sequential, batches, [8, 16], [2, 4], rule="complete-p", optimizer="adamw", lr=0.01, seeds=2)
+    found = nfd.check(sequential, batches, [8, 16], [2, 4], 0.01, seeds=2)
     assert not found.failures
     assert {"inner_update", "stream_update"} <= {row["meter"] for row in found.table}  # of what blocks do
 

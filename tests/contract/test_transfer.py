@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.contract.common import NFD, ResidualMLP, batches, run
+from tests.contract.common import ResidualMLP, batches, run
 from torch import Tensor, nn
 
 import nfd
@@ -220,38 +217,3 @@ def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> N
     assert ended.stderr.count("a mistake of the user's") == 1
     assert "setup.py, line 10" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def stored(out: Path) -> int:
-    """How many trainings a store holds."""
-    if not (out / "runs.sqlite").exists():
-        return 0
-    with nfd.Sweep(out, progress=False, executor="inline") as sweep:
-        return len(sweep.store.keys())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("after", [0, 3])
-def test_a_command_that_is_stopped_goes_on_and_gives_the_same_bits(
-    how: signal.Signals, after: int, tmp_path: Path
-) -> None:
-    """Stopped when at least so many trainings are stored; against one that was not stopped."""
-    (tmp_path / "setup.py").write_text(SETUP.format(model="ResidualMLP", steps=400))
-    command = [str(NFD), "transfer", "setup.py", *WORDS, "--out", "out"]
-    ended = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while ended.poll() is None and not (tmp_path / "out" / "runs.sqlite").exists():
-        time.sleep(0.05)
-    while ended.poll() is None and after and stored(tmp_path / "out") < after:
-        time.sleep(0.2)
-    ended.send_signal(how)
-    _, said = ended.communicate(timeout=60)
-    assert ended.returncode == (-how if how == signal.SIGKILL else 130), said
-    assert "Traceback" not in said
-    before = stored(tmp_path / "out")
-    assert before >= after
-    for out in ("out", "whole"):
-        answer = run("transfer", "setup.py", *WORDS, "--out", out, folder=tmp_path)
-        assert answer.returncode == 0, answer.stderr
-    tables = [(tmp_path / out / "transfer.csv").read_text() for out in ("out", "whole")]
-    assert tables[0] == tables[1]

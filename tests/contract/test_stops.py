@@ -1,0 +1,187 @@
+"""Sweeps that are stopped: by signals, kills and full memory; the same call goes on and gives the same numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.contract.common import NFD, ResidualMLP, batches, run
+
+import nfd
+
+# Networks that wait in a worker until the file `go` is there, after they have said who they are.
+SETUP = """
+import multiprocessing, os, time
+from pathlib import Path
+from tests.contract.common import ResidualMLP, batches as drawn
+
+HERE = Path(__file__).parent
+
+class Waiting(ResidualMLP):
+    def forward(self, x):
+        if multiprocessing.parent_process() and not (HERE / "go").exists():
+            (HERE / "pid").write_text(str(os.getpid()))
+            while not (HERE / "go").exists():
+                time.sleep(0.01)
+            {then}
+        return super().forward(x)
+
+make_model, version, batches = Waiting, "1", drawn(3, 8)
+"""
+WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2 --workers 1".split()  # noqa: SIM905
+ONCE = """
+            if not (HERE / "lost").exists():
+                (HERE / "lost").touch()
+                raise MemoryError
+"""
+
+
+def wait_for(path: Path) -> str:
+    """The text of a file, once it is there."""
+    for _ in range(6000):
+        if path.exists() and (text := path.read_text()):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"there is no {path.name}")
+
+
+def begun(folder: Path, then: str = "pass") -> subprocess.Popen[str]:
+    """A command whose worker has begun to train, and waits."""
+    (folder / "setup.py").write_text(SETUP.format(then=then))
+    command = ["env", "--default-signal=INT", str(NFD), "transfer", "setup.py", *WORDS]
+    driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(folder / "pid")
+    return driver
+
+
+def table(folder: Path) -> str:
+    """What the command answers when it is run to its end."""
+    (folder / "go").touch()
+    done = run("transfer", "setup.py", *WORDS, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return (folder / "out/transfer/transfer.csv").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The answer of a command that was not stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "setup.py").write_text(SETUP.format(then="pass"))
+    return table(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_command_goes_on_and_its_workers_end(how: signal.Signals, tmp_path: Path, whole: str) -> None:
+    with begun(tmp_path) as driver:
+        worker = int(wait_for(tmp_path / "pid"))
+        driver.send_signal(how)
+        _, said = driver.communicate(timeout=60)
+    assert driver.returncode == (-how if how == signal.SIGKILL else 130), said
+    assert "Traceback" not in said
+    for _ in range(3000):
+        if not Path(f"/proc/{worker}").exists() or " Z " in Path(f"/proc/{worker}/stat").read_text():
+            break
+        time.sleep(0.02)
+    else:
+        raise AssertionError("its worker lives")
+    assert table(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_nothing(tmp_path: Path, whole: str) -> None:
+    with begun(tmp_path) as driver:
+        os.kill(int(wait_for(tmp_path / "pid")), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        _, said = driver.communicate(timeout=300)
+    assert driver.returncode == 0, said
+    assert (tmp_path / "out/transfer/transfer.csv").read_text() == whole
+
+
+@pytest.mark.slow
+def test_a_worker_without_memory_ends_the_command_in_words_and_the_next_goes_on(tmp_path: Path, whole: str) -> None:
+    with begun(tmp_path, ONCE.strip()) as driver:
+        (tmp_path / "go").touch()
+        _, said = driver.communicate(timeout=300)
+    if driver.returncode:  # where it was trained with others, they are trained one by one instead
+        assert driver.returncode == 2
+        assert "memory" in said.lower()
+        assert "bug in nfd" not in said
+    assert table(tmp_path) == whole
+
+
+FAMILY, TASK = nfd.Family(ResidualMLP, (8, 2), sample=batches(1, 4)[0][0]), nfd.Task(batches(2, 4))
+
+
+def trials(seeds: int) -> list[nfd.Trial]:
+    return [nfd.Trial(FAMILY, TASK, 8, 2, seed, 0.01) for seed in range(seeds)]
+
+
+def test_a_write_that_was_cut_off_leaves_what_was_committed(tmp_path: Path) -> None:
+    """Every place at which a log of commits can end, as after a power cut: whole commits, and none of them halved."""
+    with nfd.Sweep(tmp_path / "a", progress=False) as sweep:
+        for count in (1, 3):
+            sweep.run(trials(count))
+        database = (tmp_path / "a" / "runs.sqlite").read_bytes()
+        log = (tmp_path / "a" / "runs.sqlite-wal").read_bytes()
+        expected = sweep.curves(trials(1)[0])["loss"].tolist()
+    counts = set()
+    for end in [*range(0, len(log), 997), len(log)]:
+        folder = tmp_path / str(end)
+        folder.mkdir()
+        (folder / "runs.sqlite").write_bytes(database)
+        (folder / "runs.sqlite-wal").write_bytes(log[:end])
+        with nfd.Sweep(folder, progress=False) as sweep:
+            missing = sweep.missing(trials(3))
+            assert missing == 3 or sweep.curves(trials(1)[0])["loss"].tolist() == expected
+            counts.add(missing)
+    assert counts == {3, 2, 0}
+
+
+@pytest.mark.slow
+def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
+    with begun(tmp_path) as driver:
+        try:
+            done = run("transfer", "setup.py", *WORDS, folder=tmp_path)
+        finally:
+            driver.kill()
+            driver.communicate()
+    assert done.returncode == 2
+    assert f"process {driver.pid}" in done.stderr
+    assert "choose another directory" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> None:
+    """A changed model is another one where its file says so; code is not compared."""
+    (tmp_path / "setup.py").write_text(SETUP.format(then="pass"))
+    assert table(tmp_path) == whole
+    again = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
+    assert "runs were stored in out/transfer and not trained again" in again
+    assert 'version = "2"' in again
+    (tmp_path / "setup.py").write_text(SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
+    other = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
+    assert "is of this model, task and version" in other
+
+
+@pytest.mark.parametrize("damage", [b"theirs", b"SQLite format 3\0" + bytes(200)])
+def test_what_is_no_store_is_refused_and_stays(damage: bytes, tmp_path: Path) -> None:
+    (tmp_path / "runs.sqlite").write_bytes(damage)
+    with pytest.raises(ValueError, match=r"runs\.sqlite"), nfd.Sweep(tmp_path):
+        pass
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"runs.sqlite": damage}
+
+
+def test_a_damaged_record_is_refused_and_not_used(tmp_path: Path) -> None:
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        sweep.run(trials(2))
+    with sqlite3.connect(tmp_path / "runs.sqlite") as raw:
+        raw.execute("""UPDATE runs SET metrics = replace(metrics, '"train_loss": ', '"train_loss": 1')""")
+    raw.close()
+    with nfd.Sweep(tmp_path, progress=False) as sweep, pytest.raises(ValueError, match="damaged"):
+        sweep.run(trials(2))
