@@ -15,9 +15,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from nfd.cli.main import main
+from nfd.data.digits import _shipped, digits
 from nfd.paper.data import cifar10 as reader
 from nfd.paper.data import images as folders
-from nfd.data.digits import _shipped, digits
 from nfd.paper.data.cifar10 import cifar10
 from nfd.paper.data.images import image_folders
 from nfd.paper.data.load import load

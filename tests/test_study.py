@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nfd.core.statistics import rms
 from nfd import Sweep
 from nfd.cli.main import main
+from nfd.core.statistics import rms
 from nfd.paper.findings import NAMES, Finding, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, LIMITS, Study
