@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import against, jobs
-from benchmarks.against import COMPARISONS, MEMORY, SECONDS, Comparison, Standing, compared, standing
-from benchmarks.page import SECTIONS
+from benchmarks.against import MEMORY, SECONDS, Comparison, Standing, compared, standing
 from benchmarks.ratio import Ratio
 
 JOB = """
@@ -59,16 +57,6 @@ def test_a_commit_is_timed_beside_the_working_tree_and_leaves_nothing(repository
     assert len(listed.stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("commit", "names", "told"), [("no-such", [], "git log"), ("HEAD", ["slow"], "fast, new-only")]
-)
-def test_a_commit_or_job_that_is_not_there_is_refused(
-    repository: Path, commit: str, names: Sequence[str], told: str
-) -> None:
-    with pytest.raises(ValueError, match=told):
-        against.against(commit, names, 1, lambda text: None)
-
-
 def test_sides_alternate_and_an_opponent_runs_once_a_round() -> None:
     order: list[tuple[str, str]] = []
 
@@ -104,9 +92,3 @@ def test_a_goal_is_judged_by_the_whole_interval(
     ratios: tuple[float, ...], less_is_better: bool, expected: Standing
 ) -> None:
     assert standing(Ratio(ratios, less_is_better), 0.5) is expected
-
-
-def test_every_comparison_has_its_jobs_and_the_page_a_place() -> None:
-    named = {name for c in COMPARISONS for name in (c.job, c.opponent) if name}
-    assert named == set(jobs.JOBS)
-    assert any("against" in section.parts for section in SECTIONS)

@@ -117,31 +117,6 @@ def test_new_networks_fall_where_they_are_predicted() -> None:
     assert 0.92 <= hits / trials <= 0.99
 
 
-def test_seeds_that_are_shared_are_seen() -> None:
-    shared, ignored = (fit_law(drawn(6, 1, shared=0.36), paired=paired) for paired in (True, False))
-    assert shared.correlation > 0.2
-    assert (shared.paired, ignored.paired) == (True, False)
-    assert shared.loss(256, 16).stderr > 1.3 * ignored.loss(256, 16).stderr
-    assert fit_law(drawn(6, 1)) == fit_law(drawn(6, 1), paired=False)  # independent, whatever the seeds are called
-
-
-GRID = drawn(3, 0)
-BAD: list[tuple[Any, str]] = [
-    ({k: v for k, v in GRID.items() if k[0] == 64}, r"2 widths.*got widths \[64\]"),
-    ({k: GRID[k] for k in ((64, 2), (64, 4), (96, 2))}, "3 sizes"),
-    ({k: v[:1] for k, v in GRID.items()}, "2 seeds or more"),
-    ({k: [1.0, 1.0] for k in GRID}, "seeds must differ"),
-    ({k: [*v[:2], math.inf] for k, v in GRID.items()}, r"got widths \[\].*diverged"),
-    ({(32 * k, k): [1.0, 1.1] for k in (1, 2, 3, 4, 5)}, "independently of each other"),
-]
-
-
-@pytest.mark.parametrize(("losses", "message"), BAD)
-def test_bad_grids_are_named(losses: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fit_law(losses)
-
-
 # ---- budgets ----------------------------------------------------------------------------------------------------
 
 
@@ -175,19 +150,6 @@ def test_the_best_size_is_that_of_brute_force(resource: Any, terms: dict[str, fl
         found = best_size(law, COSTS, resource, budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert law.a.value / found.width + law.b.value / found.depth == pytest.approx(best, rel=1e-12)
-
-
-def test_an_axis_that_does_not_pay_stays_small() -> None:
-    parameters = COSTS.cost("parameters").at
-    worse = best_size(exact(a=-1.0), COSTS, "parameters", "1M")
-    assert worse.width == 64
-    assert parameters(64, worse.depth) <= 10**6 < parameters(64, worse.depth + 1)
-    harmful = best_size(exact(a=-1.0, b=-0.1), COSTS, "parameters", "1M")
-    assert (harmful.width, harmful.depth, harmful.inside) == (64, 2, True)
-    with pytest.raises(ValueError, match="budget must pay for width 64 and depth 2"):
-        best_size(exact(a=-1.0, b=-0.1), COSTS, "parameters", "1K")
-    with pytest.raises(ValueError, match="do not tell which size is best"):
-        best_size(exact(a=0.0, b=0.0), COSTS, "parameters", "1M")
 
 
 def test_returns_of_growth() -> None:

@@ -7,17 +7,16 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from benchmarks import coverage, coverage_claims, coverage_means, coverage_slopes, coverage_study
-from benchmarks.coverage_case import Outcome, Row, repeated, row, verdict
-from benchmarks.coverage_page import PAGE, WHY, page
+from benchmarks.coverage_case import Outcome, repeated, row, verdict
+from benchmarks.coverage_page import PAGE, page
 from scipy import stats
 
 from nfd.core import statistics
-from nfd.core.statistics import interval, pooled_slope
+from nfd.core.statistics import pooled_slope
 
 REPETITIONS = 200
 CHEAP = (
@@ -87,24 +86,6 @@ def test_the_harness_counts() -> None:
     assert verdict(row("made up", "few", 9, 10)) == "undecided"
 
 
-def result_of(*rows: Row) -> dict[str, Any]:
-    shown = [found | {"verdict": verdict(found)} for found in rows]
-    return {"machine": {"date": "2026-01-01"}, "repetitions": 1000, "seed": 0, "seconds": {}, "parts": {"means": shown}}
-
-
-def test_the_page_says_why_an_interval_falls_short() -> None:
-    known = next(iter(WHY))
-    explained, strange = row(known, "hard", 800, 1000), row("strange", "hard", 800, 1000)
-    result = result_of(explained, strange, row("good", "easy", 950, 1000))
-    assert [found["kind"] for found in coverage.short(result)] == ["strange"]
-    text = " ".join(page(result).split())
-    assert WHY[known] in text
-    assert "not known why" in text
-    assert "0.800 ± 0.013" in text
-    assert "**Good.**" not in text
-    assert not coverage.short(result_of(strange | {"why": "a reason of its own"}))
-
-
 def test_the_page_is_that_of_its_result() -> None:
     assert PAGE.read_text() == page(json.loads(coverage.RESULT.read_text()))
 
@@ -117,14 +98,6 @@ def drawn(sizes: int, seeds: int, groups: int) -> tuple[torch.Tensor, torch.Tens
     x = torch.arange(sizes, dtype=torch.float64).repeat(groups).repeat_interleave(seeds)
     group = torch.arange(groups).repeat_interleave(sizes * seeds)
     return x, torch.randn(len(x), generator=g, dtype=torch.float64), group
-
-
-def test_the_slope_between_two_sizes_is_welchs_difference() -> None:
-    x, y, group = drawn(2, 4, 1)
-    found, welch = pooled_slope(x, y, group), interval(lambda a, b: b.mean(0) - a.mean(0), y[:4], y[4:])
-    assert (found.value, found.stderr, found.low, found.high) == pytest.approx(
-        (welch.value, welch.stderr, welch.low, welch.high)
-    )
 
 
 def test_the_error_of_a_slope_is_that_of_the_definition() -> None:
@@ -140,13 +113,3 @@ def test_the_error_of_a_slope_is_that_of_the_definition() -> None:
     parts = [(float(squares[x == place].sum()), float((1 - hat.diagonal())[x == place].sum())) for place in (0, 2)]
     half = statistics.standard_errors(statistics.satterthwaite(parts)[1]) * found.stderr
     assert found.high - found.value == pytest.approx(half)
-
-
-def test_a_slope_whose_noise_cannot_be_told_is_unknown() -> None:
-    unknown = [
-        ([0.0, 1.0], [0.0, 1.0], [0, 0]),  # two points
-        ([0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, 3.0], [0, 0, 0, 0]),  # hangs on the first
-        ([1.0, 1.0, 1.0], [0.0, 1.0, 2.0], [0, 0, 0]),  # one size
-    ]
-    for x, y, group in unknown:
-        assert math.isnan(pooled_slope(torch.tensor(x), torch.tensor(y), torch.tensor(group)).low)

@@ -113,20 +113,6 @@ def test_the_page_of_open_statements_is_made_of_the_claims() -> None:
     )
 
 
-def test_two_limits_over_settings(tmp_path: Path) -> None:
-    """The page has the kernels that the formula has for relu, and the section takes the place of what stands there."""
-    of = runpy.run_path(str(EXAMPLES / "two_limits_settings.py"))
-    page = (EXAMPLES.parent / "docs/two-limits.md").read_text()
-    assert of["kernels"]() in page
-    for T in of["HORIZONS"]:
-        cells = [f"{1 + (T / 4) / (1 + T / (2 * L)):.3f}" for L in of["DEPTHS"]]
-        assert f"| relu | {T:g} | {' | '.join(cells)} | {1 + T / 4:.3f} |" in page
-    assert all(name in page for name in of["LOSSES"])
-    text = of["gaps"]([of["Setting"](depth=2)], 8, 3)
-    assert text.count("\n") == 2
-    assert len(text.splitlines()[-1].split(" | ")) == len(of["LOOKS"]) + 1
-
-
 @pytest.mark.slow
 def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -209,8 +195,6 @@ def test_transfer_of_a_gpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert "Not run" not in page
     assert "{" not in page
     assert (tmp_path / "transformers-width-adamw.png").stat().st_size > 5000
-    results = example.transfer_gpt_page.Results(known, {}, ["muon-width-mup"])
-    assert "Not run: `muon-width-mup`" in example.transfer_gpt_page.limits(results)
 
 
 @pytest.mark.filterwarnings("ignore:A StructuredLinear of size")  # it is small here
@@ -279,13 +263,3 @@ def test_how_far_equation_8_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     rows = {row["rule"]: row["exponent"] for row in example.measured(runs) if row["meter"] == "inner_update"}
     assert rows["depth-mup"]["high"] < -0.3
     assert abs(rows["depth-mup-inner"]["value"]) < 0.15 > abs(rows["complete-p"]["value"])
-
-
-@pytest.mark.slow
-def test_inner_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example = importlib.import_module("inner_layers_gpt")
-    example.main(example.Setting(depths=(2, 4), deeper=(2, 4), steps=3, seeds=2), tmp_path, ("sgd",))
-    uniform, eq8, complete = json.loads((tmp_path / example.NUMBERS).read_text())["answers"]
-    assert [answer["rule"] for answer in (uniform, eq8, complete)] == list(example.RULES)
-    assert uniform["inner"][1]["value"] < 0.85 * complete["inner"][1]["value"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.contract.common import ResidualMLP, batches, run
+from tests.contract.common import ResidualMLP, batches
 
 import nfd
 
@@ -88,14 +86,3 @@ def test_without_a_guess_the_answer_asks_for_it() -> None:
     assert "?" not in said
     assert "seeds" not in said
     assert "guess=" not in str(nfd.fit_transfer(rows, guess=GUESS))
-
-
-@pytest.mark.slow
-def test_the_command_asks_for_the_guess_by_its_option(tmp_path: Path) -> None:
-    rows, _ = asked(-2.0)
-    with (tmp_path / "runs.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
-    assert "--guess" in run("transfer", "--from", "runs.csv", folder=tmp_path).stdout
-    assert "--guess" not in run("transfer", "--from", "runs.csv", "--guess", "2.3", folder=tmp_path).stdout
