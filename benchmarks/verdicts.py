@@ -177,10 +177,9 @@ class Case:
         widths, depths = (own, [_DEPTH]) if self.axis == "width" else ([_WIDTH], own)
         data = {"gpt": text, "noise": noise}.get(self.model) or partial(images, 64 if self.of_paper else 32)
         task = nfd.Task(data(), make_optimizer=make_optimizer, adamw_lr=3e-3 if self.optimizer == "muon" else None)
-        found = nfd.check(
-            MODELS[self.model], task, widths, depths, self.lr, rule=self.rule, optimizer=self.optimizer, seeds=seeds,
-            at=at,
-        )  # fmt: skip
+        family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
+        settings: dict[str, Any] = {"rule": self.rule, "optimizer": self.optimizer, "seeds": seeds, "at": at}
+        found = nfd.check(family, task, widths, depths, self.lr, **settings)
         begun = [{name: run[name] for name in ("start", "unread")} for run in found.runs]
         looks = zip(begun, (run["rows"] for run in found.runs), strict=True)
         return [known | look for known, own in looks for look in own if not look["matrix"]]

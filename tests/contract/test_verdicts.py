@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,7 @@ import nfd
 Groups = list[dict[str, Any]]
 
 
-def resnet(width: int, depth: int, **form: Any) -> nfd.ResNet:
-    return nfd.ResNet(64, 10, width, depth, activation="relu", **form)
-
-
-two_layer = partial(resnet, block="two-layer")
+resnet, two_layer = nfd.resnets(64, 10), nfd.resnets(64, 10, block="two-layer")
 
 
 def rows(found: nfd.Check) -> dict[tuple[str, str], dict[str, Any]]:
