@@ -83,7 +83,6 @@ def test_sides_alternate_and_an_opponent_runs_once_a_round() -> None:
         ((0.40, 0.41, 0.42), True, Standing.MET),
         ((0.60, 0.61, 0.62), True, Standing.MISSED),
         ((0.40, 0.50, 0.62), True, Standing.OPEN),
-        ((0.40, 0.41, 0.42), False, Standing.MISSED),
         ((0.60, 0.61, 0.62), False, Standing.MET),
         ((0.40,), True, Standing.OPEN),
     ],

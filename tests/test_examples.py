@@ -113,6 +113,14 @@ def test_the_page_of_open_statements_is_made_of_the_claims() -> None:
     )
 
 
+def test_the_first_step_by_hand_has_the_ratio_of_its_formula() -> None:
+    change = runpy.run_path(str(EXAMPLES / "first_step_by_hand.py"))["change"]
+    own, other = (torch.tensor([change(128, 4, 1.0, is_own, seed) for seed in range(12)]) for is_own in (True, False))
+    ratio = float(own.mean() / other.mean())
+    error = float((own - ratio * other).std() / 12**0.5 / other.mean().abs())
+    assert abs(ratio - 1.2222) < 4 * error < 0.2  # 1 + (T/4) / (1 + T/(2L)); 1 by Theorem 1
+
+
 @pytest.mark.slow
 def test_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
