@@ -12,7 +12,7 @@ from tests.models import Residual, Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.conventions import update_norms
+from nfd.scaling.laws import update_norms
 from nfd.scaling.laws import law_of
 
 BASE, RATIOS = 4, (1, 4, 16)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.linalg import matrix_norm
 
 import nfd
-from nfd.scaling.laws import WHOLE_MATRIX, laws
+from nfd.scaling.laws import WHOLE_MATRIX, LAWS
 
 DECLARED: list[Any] = [
     partial(rules.Polynomial, lr=0.2, coefficients=(1.0, 0.0, 0.7)),
@@ -156,7 +156,7 @@ def test_a_plan_for_shampoo_steps_deferred_models_and_refuses_structured_weights
 
 def test_plans_of_a_declared_rule_step_structured_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a law of one's own; a law does not make a rule equivariant."""
-    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(laws()))
+    monkeypatch.setattr("nfd.scaling.laws._TABLE", dict(LAWS))
     for rule, is_exact in ((rules.Polynomial, True), (rules.Adam, False)):
         law = nfd.OptimizerLaw(rule.__name__, rule, unit=WHOLE_MATRIX, rest="adamw", equivariant=True)
         plan = planned(law)

@@ -29,7 +29,7 @@ from nfd.nets.network import Network
 from nfd.questions.budget import Cost, Costs, best_size, returns
 from nfd.questions.law import fit_law
 from nfd.questions.rule_transfer import TOLERANCE
-from nfd.scaling.laws import laws
+from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -143,8 +143,8 @@ def test_folded_rows_are_unfolded_ones_times_multipliers(rule: str) -> None:
             return power.at(fan_in, out, L)  # type: ignore[attr-defined, no-any-return]
 
         assert math.isclose(at(chosen.std(role)), s)  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, laws()["sgd"])), s**2 * sgd[role])  # type: ignore[arg-type]
-        assert math.isclose(at(chosen.rate(role, laws()["adam"])), s * adam[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, LAWS["sgd"])), s**2 * sgd[role])  # type: ignore[arg-type]
+        assert math.isclose(at(chosen.rate(role, LAWS["adam"])), s * adam[role])  # type: ignore[arg-type]
         assert math.isclose(at(chosen.epsilon(role)), epsilon[role] / s)  # type: ignore[arg-type]
 
 

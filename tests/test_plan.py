@@ -17,7 +17,7 @@ from tests.waiting import calls
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.laws import laws
+from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import RULES, Power, Role, is_spectral
 from nfd.scaling.self_describing import head_sizes
 
@@ -68,7 +68,7 @@ def expected_rate(role: str, rule: str, optimizer: str, *, vector: bool) -> floa
 def test_rates_are_those_of_the_table(role: Role, rule: str, optimizer: Any) -> None:
     chosen, ell = RULES[rule], ELL if rule != "mup" else 1.0  # type: ignore[index]
     fans = {"input": (1, M), "embedding": (1, M), "tied": (1, M), "readout": (M, 1)}.get(role, (M, M))
-    law = laws()[optimizer] if optimizer != "muon" or is_spectral(role) else laws()["adamw"]
+    law = LAWS[optimizer] if optimizer != "muon" or is_spectral(role) else LAWS["adamw"]
     assert chosen.rate(role, law).at(*fans, ELL) == pytest.approx(
         expected_rate(role, rule, optimizer, vector=False), rel=1e-12
     )
@@ -101,8 +101,8 @@ def test_width_rules_are_the_published_table_of_mup() -> None:
         for m in (2.0, 8.0):
             fans = {"input": (1, m, 1), "readout": (m, 1, 1)}.get(role, (m, m, 1))
             assert own.std(role).at(*fans) ** 2 == pytest.approx(variance.at(*fans))
-            assert own.rate(role, laws()["sgd"]).at(*fans) == pytest.approx(sgd.at(*fans))
-            assert own.rate(role, laws()["adam"]).at(*fans) == pytest.approx(adam.at(*fans))
+            assert own.rate(role, LAWS["sgd"]).at(*fans) == pytest.approx(sgd.at(*fans))
+            assert own.rate(role, LAWS["adam"]).at(*fans) == pytest.approx(adam.at(*fans))
 
 
 @pytest.mark.parametrize("rule", ["mup", "depth-mup", "depth-mup-inner", "complete-p", "standard"])

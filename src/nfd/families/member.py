@@ -19,8 +19,7 @@ from nfd.nets.module_stack import ModuleStack
 from nfd.nets.stacked_optimizers import by_name, stacked_group
 from nfd.scaling.blocks import block_of, stacks_of
 from nfd.scaling.calls import as_written, batch_size, call_with, evaluating, outputs_of
-from nfd.scaling.grouping import Groups
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Groups, Plan
 from nfd.scaling.rules import Role, rule_named
 from nfd.scaling.tensors import modules
 

@@ -20,8 +20,7 @@ from nfd.nets.recorded import record_updates_
 from nfd.nets.stack import Stack
 from nfd.nets.stacked_optimizers import by_name
 from nfd.scaling.forward_multipliers import roles_of, told_by
-from nfd.scaling.grouping import Groups
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Groups, Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
 

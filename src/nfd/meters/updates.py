@@ -38,8 +38,8 @@ from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_no
 from nfd.meters.passes import Pass, pass_of, quiet
 from nfd.scaling.blocks import block_of
 from nfd.scaling.calls import outputs_of
+from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
-from nfd.scaling.shards import fill_
 from nfd.scaling.tensors import TensorInfo, tensors, whole
 
 UPDATES = (

@@ -11,11 +11,10 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import check_count, check_real
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.factored import FactoredLinear
+from nfd.nets.factored import FactoredLinear, Kept
 from nfd.nets.frame import roomy
 from nfd.nets.matrix import source_of
 from nfd.nets.orthogonal import TOLERANCE
-from nfd.nets.query import Kept
 from nfd.nets.revealed import RevealedMatrix
 
 _OLD = {  # what saved layers of version 0.1 lack, as it was in them

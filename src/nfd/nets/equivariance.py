@@ -19,7 +19,7 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import InputError
 from nfd.core.random import generator
 from nfd.nets.guarded import Guarded
-from nfd.scaling.conventions import step_others
+from nfd.scaling.laws import step_others
 
 if TYPE_CHECKING:
     from nfd.nets.factored_optimizer import FactoredOptimizer

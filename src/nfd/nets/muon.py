@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
 from nfd.nets.equivariant import EquivariantOptimizer
-from nfd.nets.factored_optimizer import SIDES
+from nfd.nets.factored_optimizer import SIDES, is_factored
 
 Shape = Literal["original", "match_rms_adamw"]
 _MOST_STEPS = 100
@@ -137,3 +137,13 @@ def shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
     if adjust == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1.0, rows / columns))
+
+
+def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """PyTorch's Muon, and ours where layers have no stored weights."""
+    return Muon(groups, **options) if is_factored(groups) else torch.optim.Muon(groups, **options)
+
+
+def make_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """The same, with updates as large as those of AdamW."""
+    return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)

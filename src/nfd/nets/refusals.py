@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, StateError, check_dense
 
-if TYPE_CHECKING:
-    from nfd.nets.factored import FactoredLinear
+
+class Layer(Protocol):
+    """What these need of a layer."""
+
+    in_features: int
+    update: Any
+
+    @property
+    def kind(self) -> str: ...
+
 
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 WHOLE_GRAPH = (  # what PyTorch's compiler says of fullgraph=True
@@ -19,7 +27,7 @@ WHOLE_GRAPH = (  # what PyTorch's compiler says of fullgraph=True
 )
 
 
-def check_query(layer: FactoredLinear, x: Tensor) -> Tensor:
+def check_query(layer: Layer, x: Tensor) -> Tensor:
     """Return ``x`` if it is ``[..., in_features]`` in the precision of the layer; otherwise raise."""
     if check_dense("x", x).dim() == 0 or x.shape[-1] != layer.in_features:
         raise InputError(f"x must have {layer.in_features} features in its last axis; got shape {list(x.shape)}.")
@@ -33,7 +41,7 @@ def check_query(layer: FactoredLinear, x: Tensor) -> Tensor:
     return x
 
 
-def refuse_tracing(layer: FactoredLinear) -> None:
+def refuse_tracing(layer: Layer) -> None:
     """Raise where PyTorch transforms or records a program instead of running it once."""
     if torch._C._are_functorch_transforms_active():
         raise StateError(
@@ -47,7 +55,7 @@ def refuse_tracing(layer: FactoredLinear) -> None:
         )
 
 
-def refuse_export(layer: FactoredLinear) -> None:
+def refuse_export(layer: Layer) -> None:
     """Raise where the layer is inside of a graph that torch.export makes."""
     if torch.compiler.is_compiling():
         raise StateError(
@@ -56,7 +64,7 @@ def refuse_export(layer: FactoredLinear) -> None:
         )
 
 
-def refuse_checkpointing(layer: FactoredLinear) -> None:
+def refuse_checkpointing(layer: Layer) -> None:
     """Raise where a forward pass is repeated inside of a backward pass."""
     if torch._C._current_graph_task_id() != -1:
         raise StateError(
@@ -65,7 +73,7 @@ def refuse_checkpointing(layer: FactoredLinear) -> None:
         )
 
 
-def refuse_second_derivatives(layer: FactoredLinear) -> None:
+def refuse_second_derivatives(layer: Layer) -> None:
     """Raise inside of a backward pass that is to be differentiated itself."""
     if torch.is_grad_enabled():
         raise StateError(

@@ -160,3 +160,8 @@ def by_name(module: nn.Module, groups: Sequence[Group]) -> dict[str, Group]:
 def _column(settings: Tensor, p: Tensor) -> Tensor:
     """A number for every network, ``[R, 1, ...]``, to multiply a parameter by."""
     return settings.to(p).view(-1, *[1] * (p.dim() - 1))
+
+
+def stacked_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> StackedMuon:
+    """Muon with updates as large as those of AdamW."""
+    return StackedMuon(groups, adjust_lr_fn="match_rms_adamw", **options)

@@ -11,10 +11,9 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import check_choice, check_count
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
-from nfd.nets.factored import FactoredLinear
+from nfd.nets.factored import FactoredLinear, Kept
 from nfd.nets.learned import LearnedMatrix, room_for
 from nfd.nets.matrix import source_of
-from nfd.nets.query import Kept
 
 
 class StructuredLinear(FactoredLinear):

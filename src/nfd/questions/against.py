@@ -18,8 +18,7 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
 from nfd.questions.assumed import Assumed
-from nfd.questions.optimum import Scores, chosen, fitted_exponent, rate_of
-from nfd.questions.rule_transfer import Size, in_words, rate_in_words, signed
+from nfd.questions.optimum import Scores, Size, chosen, fitted_exponent, in_words, rate_in_words, rate_of, signed
 
 Agreement = Literal["AGREES", "DIFFERS", "UNDECIDED"]
 

@@ -9,8 +9,7 @@ from nfd.core.estimates import mean
 from nfd.core.tables import Row
 from nfd.questions.against import RateAgainst
 from nfd.questions.finding import Axes, Finding, columns, numbers
-from nfd.questions.optimum import rate_of
-from nfd.questions.rule_transfer import in_words, rate_in_words
+from nfd.questions.optimum import in_words, rate_in_words, rate_of
 from nfd.questions.transfer import Transfer
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from nfd.core.names import RuleName
 from nfd.questions.against import RateAgainst, SettingAxis, Variation
 from nfd.questions.halving import halved, wider
-from nfd.questions.optimum import Array, Scores, rounded
-from nfd.questions.rule_transfer import TOLERANCE, Regret, RuleTransfer, Size
+from nfd.questions.optimum import Array, Scores, Size, rounded
+from nfd.questions.rule_transfer import TOLERANCE, Regret, RuleTransfer
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.trial import Trial

@@ -32,6 +32,7 @@ from nfd.core.estimates import Interval, combined
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Size = tuple[int, int]  # width and depth
 
 _NEAR = 0.2  # the cubic is fitted where this share of the best network's progress is not yet lost
 _LEAST_WEIGHT = 1e-3  # of a rate of the fit
@@ -298,3 +299,24 @@ def _changes(seeds: int) -> Array:
 def rounded(log2_eta: float) -> float:
     """The rate itself, to three digits, so that runs can be asked for again."""
     return float(f"{math.pow(2, log2_eta):.3g}")
+
+
+# ---- in words ------------------------------------------------------------------------------------------------------
+
+
+def in_words(size: Size) -> str:
+    """``width 8 and depth 4``."""
+    return f"width {size[0]} and depth {size[1]}"
+
+
+def rate_in_words(rate: Interval) -> str:
+    """``0.003 [0.002, 0.004]``, as far as it is known."""
+    if math.isnan(rate.value):
+        return "unknown"
+    return f"{rate.value:.2g}" if math.isnan(rate.low) else f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
+
+
+def signed(number: Interval) -> str:
+    """``+0.50 [+0.40, +0.60]``."""
+    value, low, high = (round(v, 2) + 0.0 for v in (number.value, number.low, number.high))  # no -0.00
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean, standard_errors
 from nfd.core.names import AXES, Axis
-from nfd.questions.optimum import Array, Bools, Scores, fitted_exponent, rate_of
+from nfd.questions.optimum import Array, Bools, Scores, Size, fitted_exponent, in_words, rate_of, signed
 
 if TYPE_CHECKING:
     from nfd.questions.against import RateAgainst
@@ -30,8 +30,6 @@ TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
 FEWEST_SEEDS = 3  # for a verdict
 GUESS = "guess= (in the shell --guess), the loss of a network that knows nothing, such as log C of C classes"
-
-Size = tuple[int, int]
 
 
 _END = {-1: "lower rates may be better", 1: "higher rates may be better"}
@@ -177,24 +175,6 @@ def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
     if len({size[k] for size in cells}) < 2:
         return None
     return fitted_exponent(list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k)
-
-
-def in_words(size: Size) -> str:
-    """``width 8 and depth 4``."""
-    return f"width {size[0]} and depth {size[1]}"
-
-
-def rate_in_words(rate: Interval) -> str:
-    """``0.003 [0.002, 0.004]``, as far as it is known."""
-    if math.isnan(rate.value):
-        return "unknown"
-    return f"{rate.value:.2g}" if math.isnan(rate.low) else f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"
-
-
-def signed(number: Interval) -> str:
-    """``+0.50 [+0.40, +0.60]``."""
-    value, low, high = (round(v, 2) + 0.0 for v in (number.value, number.low, number.high))  # no -0.00
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 # ---- What the largest network loses at the smallest one's best rate, with an interval that knows of rare divergence.

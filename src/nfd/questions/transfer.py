@@ -15,8 +15,8 @@ from nfd.core.errors import InputError, check_choice
 from nfd.core.estimates import UNKNOWN, Interval, combined, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import rows_as_text
-from nfd.questions.optimum import Array, rate_of
-from nfd.questions.rule_transfer import GUESS, RuleTransfer, Size, TransferVerdict, in_words, rate_in_words
+from nfd.questions.optimum import Array, Size, in_words, rate_in_words, rate_of
+from nfd.questions.rule_transfer import GUESS, RuleTransfer, TransferVerdict
 
 _FAR = 3.0  # times fan-in scaling, or one over it; PyTorch's layers begin at 0.58, those for relu at 1.4
 _TRIED = 4  # scales to try, at most

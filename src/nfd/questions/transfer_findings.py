@@ -10,8 +10,8 @@ from nfd.core.estimates import mean
 from nfd.core.names import AXES, Axis
 from nfd.questions.against_findings import against_findings, against_result
 from nfd.questions.finding import Axes, Finding, Row, columns, numbers
-from nfd.questions.optimum import rate_of
-from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict, in_words, rate_in_words, signed
+from nfd.questions.optimum import in_words, rate_in_words, rate_of, signed
+from nfd.questions.rule_transfer import RuleTransfer, TransferVerdict
 from nfd.questions.transfer import Recommendation, Transfer
 
 _MEANINGS: dict[TransferVerdict, str] = {

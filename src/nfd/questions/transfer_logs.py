@@ -20,8 +20,8 @@ import numpy as np
 
 from nfd.core.errors import InputError, check_real
 from nfd.questions.logs import Field, Log, LoggedRun, read_log
-from nfd.questions.optimum import Array, Scores
-from nfd.questions.rule_transfer import Regret, RuleTransfer, Size, in_words
+from nfd.questions.optimum import Array, Scores, Size, in_words
+from nfd.questions.rule_transfer import Regret, RuleTransfer
 from nfd.questions.transfer import Transfer
 
 _NEAREST = (5, 4, 3)  # rates of a fit: the most that lie

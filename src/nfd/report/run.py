@@ -18,8 +18,7 @@ from nfd.report.templates import templates
 from nfd.watch.ladder import Series, stack_at
 from nfd.watch.rows import WatchRow
 from nfd.watch.series import at_steps, in_series, steps_of
-from nfd.watch.summary import name_of, not_judged, outside, remarks_of
-from nfd.watch.watch import Watch
+from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'
 _HEAD = 1024  # bytes of a file within which its mark stands

@@ -11,17 +11,23 @@ Muon, Shampoo, SGD over a norm      0       (in out)^-1/2
 ==================================  ======  =====================
 
 The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
-other rate is that one over ``unit |gradient|^degree``. The laws of the library stand in ``nfd.training.optimizers``;
-``register_optimizer`` adds another. Nothing here needs PyTorch.
+other rate is that one over ``unit |gradient|^degree``. ``register_optimizer``
+adds another law.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+import math
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
 
 from nfd.core.errors import (
     InputError,
@@ -31,6 +37,7 @@ from nfd.core.errors import (
     check_count,
     check_flag,
     check_real,
+    first_line,
 )
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
@@ -56,7 +63,8 @@ class OptimizerLaw:
 
     Args:
         name: the value of ``optimizer=`` that selects it.
-        make: a function of parameter groups and options that returns the optimizer; None if PyTorch has none.
+        make: a function of parameter groups and options that returns the optimizer, or where it is, as
+            ``"torch.optim:AdamW"``; None if there is none.
         degree: a gradient c times as large gives an update ``c**degree`` times as large: 1 for SGD, 0 for normalised
             updates.
         unit: how the entries of a normalised update scale with the fans of a tensor; ``WHOLE_MATRIX`` if the matrix is
@@ -85,7 +93,7 @@ class OptimizerLaw:
     """
 
     name: str
-    make: Callable[..., torch.optim.Optimizer] | None = None
+    make: Callable[..., torch.optim.Optimizer] | str | None = None
     degree: float = 0.0
     unit: Power = EACH_ENTRY
     shape_norm: Callable[[float, float], float] = any_shape
@@ -98,14 +106,14 @@ class OptimizerLaw:
     two_sided: bool = False
     options: frozenset[str] = frozenset()
     check_rate: float = 1e-3
-    make_stacked: Callable[..., Any] | None = None
+    make_stacked: Callable[..., Any] | str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputTypeError(f"name of an OptimizerLaw must be a text; got {self.name!r}.")
         check_callable("shape_norm", self.shape_norm, "a function of rows and columns")
         for name in ("make", "make_stacked"):
-            if getattr(self, name) is not None:
+            if not isinstance(getattr(self, name), str | None):
                 check_callable(name, getattr(self, name), "a function of parameter groups")
         for name in ("epsilon", "decoupled", "equivariant", "two_sided"):
             check_flag(name, getattr(self, name))
@@ -137,7 +145,13 @@ class OptimizerLaw:
                 f"optimizer={self.name!r} is not built here. Pass a function that makes it from parameter groups: "
                 "make_optimizer= of nfd.Task, or make= of plan.make_optimizer."
             )
-        return self.make
+        return _loaded(self.make)
+
+    def check_stacked(self) -> Callable[..., Any]:
+        """``make_stacked``; ValueError if there is none."""
+        if self.make_stacked is None:
+            raise InputError(f"optimizer={self.name!r} has no form for a stack of networks. Train them one by one.")
+        return _loaded(self.make_stacked)
 
     def check_decay(self, weight_decay: float) -> None:
         """ValueError if the decay goes through a normalised update, since no rate keeps its strength at every size."""
@@ -178,17 +192,85 @@ class OptimizerLaw:
             )
 
 
-_TABLE: dict[str, OptimizerLaw] = {}
+def _loaded(make: Callable[..., Any] | str) -> Callable[..., Any]:
+    """What a text names; it is imported when an optimizer is made, as layers stand above their laws."""
+    if not isinstance(make, str):
+        return make
+    module, _, name = make.partition(":")
+    return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
 
 
-def laws() -> Mapping[str, OptimizerLaw]:
-    """The registered laws by name.
-
-    Those of the library stand in ``nfd.training.optimizers``, above this module, beside what makes them. They register
-    when a law is first asked for, so that the analysis of tables, which asks for none, loads none.
-    """
-    importlib.import_module("nfd.training.optimizers")
-    return MappingProxyType(_TABLE)
+_OF_ADAM = frozenset({"betas", "amsgrad", "maximize", "foreach", "capturable", "fused"})
+_OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach", "fused"})
+_STACKED = "nfd.nets.stacked_optimizers"
+_MUON = OptimizerLaw(
+    "muon",
+    "nfd.nets.muon:make_muon",
+    unit=WHOLE_MATRIX,
+    shape_norm=lambda rows, columns: math.sqrt(max(1.0, rows / columns)),  # PyTorch's "original", and Keller Jordan's
+    classes=("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"),
+    states=1,
+    rest="adamw",
+    equivariant=True,
+    options=frozenset({"momentum", "nesterov", "ns_coefficients", "ns_steps"}),
+    make_stacked=f"{_STACKED}:StackedMuon",
+)
+_NOT_MADE = dataclasses.replace(_MUON, make=None, make_stacked=None)
+_OF_THE_LIBRARY = (
+    OptimizerLaw(
+        "sgd",
+        "nfd.nets.sgd:SGD",
+        degree=1.0,
+        classes=("SGD",),
+        decoupled=False,
+        equivariant=True,
+        options=_OF_SGD,
+        check_rate=0.1,
+        make_stacked=f"{_STACKED}:StackedSGD",
+    ),
+    OptimizerLaw(
+        "adam",
+        "torch.optim:Adam",
+        classes=("Adam",),
+        epsilon=True,
+        decoupled=False,
+        states=2,
+        options=_OF_ADAM,
+        make_stacked=f"{_STACKED}:StackedAdam",
+    ),
+    OptimizerLaw(
+        "adamw",
+        "torch.optim:AdamW",
+        classes=("AdamW",),
+        epsilon=True,
+        states=2,
+        options=_OF_ADAM,
+        make_stacked=f"{_STACKED}:StackedAdamW",
+    ),
+    OptimizerLaw("lion", classes=("Lion",), states=1, options=frozenset({"betas"})),
+    _MUON,
+    dataclasses.replace(
+        _MUON,
+        name="muon-match-rms-adamw",
+        make="nfd.nets.muon:make_muon_of_adamws_size",
+        make_stacked=f"{_STACKED}:stacked_muon_of_adamws_size",
+        shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # PyTorch's, and Moonlight's
+    ),
+    dataclasses.replace(_NOT_MADE, name="muon-spectral", shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
+    dataclasses.replace(_NOT_MADE, name="muon-unit", shape_norm=any_shape),
+    OptimizerLaw(
+        "shampoo",
+        "nfd.nets.shampoo:Shampoo",
+        unit=WHOLE_MATRIX,
+        states=3,
+        rest="adamw",
+        equivariant=True,
+        two_sided=True,
+        options=frozenset({"momentum"}),
+    ),
+)
+_TABLE = {law.name: law for law in _OF_THE_LIBRARY}
+LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name
 
 
 def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> OptimizerLaw:
@@ -214,7 +296,7 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
-    known = laws()
+    known = LAWS
     if law.rest is not None:
         check_choice("rest", law.rest, known)
     if not check_flag("replace", replace) and known.get(law.name, law) != law:
@@ -228,10 +310,10 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
     if hasattr(optimizer, "param_groups"):
-        from nfd.scaling.conventions import law_of_object
+        from nfd.scaling.laws import law_of_object
 
-        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(laws().values()))
-    return laws()[check_choice("optimizer", optimizer, laws())]
+        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(LAWS.values()))
+    return LAWS[check_choice("optimizer", optimizer, LAWS)]
 
 
 def rate_for(optimizer: str, rate: float | None) -> float:
@@ -271,9 +353,108 @@ def check_optimizer(
 
 def laws_where(fits: Callable[[OptimizerLaw], bool]) -> list[str]:
     """The names of the registered laws that fit."""
-    return [law.name for law in laws().values() if fits(law)]
+    return [law.name for law in LAWS.values() if fits(law)]
 
 
 def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
     """The same in a message."""
     return " or ".join(map(repr, laws_where(fits)))
+
+
+# ---- the law of an optimizer object ------------------------------------------------------------------------------
+#
+# It is found by its class, and by measurement where classes of one name scale shapes differently. Muon's updates have
+# one spectral norm for matrices of every shape, times a factor of the shape that each implementation chooses. One step
+# on four small matrices with gradients of rank one tells which.
+
+
+SHAPES = ((8, 8), (32, 8), (8, 32), (32, 32))
+_ALIKE = 0.1  # of a norm; bfloat16 leaves 1 %, and conventions differ by factors of 2
+
+
+def law_of_object(optimizer: torch.optim.Optimizer, laws: Sequence[OptimizerLaw]) -> OptimizerLaw:
+    """The law that names the class of an optimizer, or the nearest class that it derives from.
+
+    Raises:
+        ValueError: where no law does, or its updates follow none of those that do.
+    """
+    kind = type(optimizer).__name__
+    for name in (parent.__name__ for parent in type(optimizer).__mro__):
+        fitting = [law for law in laws if name in law.classes]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            norms = update_norms(optimizer)
+            return _nearest(fitting, norms, kind)
+    raise InputError(
+        f"optimizer is a {kind}, of which no law is registered. Pass a name, or nfd.OptimizerLaw(..., "
+        f"classes=({kind!r},)) to nfd.register_optimizer."
+    )
+
+
+def update_norms(optimizer: torch.optim.Optimizer) -> list[float]:
+    """Largest singular values of the updates of matrices of ``SHAPES``, over that of the first, without decay.
+
+    The optimizer itself, its parameters and its state stay as they are.
+
+    Raises:
+        ValueError: where it cannot step a single matrix.
+    """
+    try:
+        norms = [_update_norm(optimizer, rows, columns) for rows, columns in SHAPES]
+    except Exception as error:  # whatever the user's optimizer raises: one that needs processes, or other groups
+        raise InputError(
+            f"optimizer is a {type(optimizer).__name__} that could not step a small matrix, to see how its updates "
+            f"follow the shape: {type(error).__name__}: {first_line(error)}. Pass the name of its law instead."
+        ) from error
+    return [norm / norms[0] for norm in norms]
+
+
+def step_others(
+    optimizer: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    params: Sequence[Tensor],
+    state: Mapping[Tensor, Mapping[str, Any]],
+) -> None:
+    """One step of other parameters with the settings of a group; the optimizer, its parameters and states stay.
+
+    Args:
+        optimizer: whose rule is applied, without its hooks.
+        group: settings; what it has as ``params`` does not count.
+        params: with gradients, to be stepped.
+        state: of these parameters, to be moved.
+    """
+    twin = object.__new__(type(optimizer))
+    twin.__dict__ = optimizer.__dict__ | {
+        "param_groups": [{**group, "params": list(params)}],
+        "state": state,
+        "_optimizer_step_pre_hooks": OrderedDict(),
+        "_optimizer_step_post_hooks": OrderedDict(),
+    }
+    type(optimizer).step(twin)  # not what a scheduler put in its place
+
+
+def _update_norm(optimizer: torch.optim.Optimizer, rows: int, columns: int) -> float:
+    group = next(g for g in optimizer.param_groups if g.get("use_muon", True))
+    matrix = nn.Parameter(torch.zeros(rows, columns))  # zero, so that decay does nothing
+    matrix.grad = torch.ones(rows, columns)
+    flags = {k: v for k, v in optimizer.state.get(group["params"][0], {}).items() if isinstance(v, bool)}
+    step_others(optimizer, {**group, "lr": 1.0}, [matrix], defaultdict(dict, {matrix: flags}))
+    update: Tensor = torch.linalg.matrix_norm(matrix.detach(), 2)
+    return float(update)
+
+
+def _nearest(laws: Sequence[OptimizerLaw], norms: Sequence[float], kind: str) -> OptimizerLaw:
+    def distance(law: OptimizerLaw) -> float:
+        first = law.shape_norm(*SHAPES[0])
+        expected = [law.shape_norm(rows, columns) / first for rows, columns in SHAPES]
+        return max(abs(math.log(norm / e)) if norm > 0 else math.inf for norm, e in zip(norms, expected, strict=True))
+
+    law = min(laws, key=distance)
+    if not distance(law) < _ALIKE:
+        shapes = ", ".join(f"{r}x{c}: {norm:.3g}" for (r, c), norm in zip(SHAPES, norms, strict=True))
+        raise InputError(
+            f"optimizer is a {kind} whose updates follow none of {', '.join(law.name for law in laws)}; their norms "
+            f"over the first are {shapes}. Register an nfd.OptimizerLaw with its shape_norm."
+        )
+    return law

@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
-from torch import nn
+from pydantic import TypeAdapter, ValidationError
+from rich.table import Column
+from torch import Tensor, nn
 
-from nfd.core.errors import InputError, check_callable, check_device, check_patterns, check_real, check_seed, nearest
+from nfd.core.errors import (
+    FileError,
+    InputError,
+    InputTypeError,
+    check_callable,
+    check_device,
+    check_patterns,
+    check_real,
+    check_seed,
+    nearest,
+)
+from nfd.core.files import expanded
 from nfd.core.names import Decay, RuleName
-from nfd.scaling import stored_plan
+from nfd.core.random import generator
+from nfd.core.statistics import rms
+from nfd.core.tables import as_text, table_of
+from nfd.scaling.blocks import block_of, in_any_block, stacks_of
 from nfd.scaling.combined import optimizer_of
 from nfd.scaling.entry import Entry
-from nfd.scaling.explain import explained
-from nfd.scaling.grouping import Tuned, groups_of
+from nfd.scaling.explain_run import explained_run
 from nfd.scaling.held import held_as_planned
-from nfd.scaling.initialising import initialise, insert_multiplier
-from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
+from nfd.scaling.kept_rates import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import acts_inside
+from nfd.scaling.names import listed, matches
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
+from nfd.scaling.run_laws import Quantity
 from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule
-from nfd.scaling.shards import materialise
+from nfd.scaling.scaled import Scaled
+from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.sizes import Positive
-from nfd.scaling.tensors import tensors, unwrapped
+from nfd.scaling.tensors import TensorInfo, tensors, unwrapped, whole
+
+if TYPE_CHECKING:
+    from nfd.scaling.held import Held
+
 
 DECAYS: tuple[Decay, ...] = get_args(Decay)
 
@@ -319,18 +343,384 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON or a checkpoint."""
-        return stored_plan.plain(self)
+        return _plain(self)
 
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` returned; ValueError if it is not one."""
-        return stored_plan.restored(stored)
+        return _restored(stored)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON. It replaces an earlier plan; FileError if ``path`` is another file."""
-        stored_plan.save(self, path)
+        _save(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Plan:
         """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
-        return stored_plan.load(path)
+        return _load(path)
+
+
+# ---- Parameter groups of a plan: the settings of every tensor, and tensors with equal settings together.
+
+
+Groups = list[dict[str, Any]]
+
+VECTORS = "vectors"  # a word of no_decay
+
+
+class Tuned(NamedTuple):
+    """What was tuned at the base; ``adamw_lr`` is the rate of tensors that Muon leaves to AdamW.
+
+    ``betas`` are Adam's; None where the optimizer's own stay.
+    """
+
+    lr: float
+    weight_decay: float
+    eps: float
+    adamw_lr: float
+    betas: tuple[float, float] | None
+
+
+def groups_of(plan: Plan, named: Mapping[str, Held], tuned: Tuned, no_decay: Sequence[str]) -> Groups:
+    """Groups of the parameters that train; ValueError when a pattern of ``no_decay`` fits no tensor."""
+    spare_vectors, no_decay = VECTORS in no_decay, [pattern for pattern in no_decay if pattern != VECTORS]
+    if unfit := [pattern for pattern in no_decay if not any(matches(name, pattern) for name in named)]:
+        raise InputError(f"no_decay must name tensors of the model; no match for {', '.join(map(repr, unfit))}.")
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, held in named.items():
+        if not held.is_trained:
+            continue
+        if not held.is_stored:
+            plan.law_for(name).check_deferred(name)
+        is_spared_vector = spare_vectors and plan.entries[name].is_vector
+        spared = is_spared_vector or any(matches(name, pattern) for pattern in no_decay)
+        settings = _settings(plan, name, tuned._replace(weight_decay=0.0) if spared else tuned)
+        group = groups.setdefault(tuple(settings.items()), {"params": [], **settings, "roles": []})
+        group["params"].extend(held.parameters)
+        if plan.entries[name].role not in group["roles"]:
+            group["roles"].append(plan.entries[name].role)
+    return list(groups.values())
+
+
+def _settings(plan: Plan, name: str, tuned: Tuned) -> dict[str, Any]:
+    law, own = law_of(plan.optimizer), plan.law_for(name)
+    lr = tuned.lr if own is law else tuned.adamw_lr
+    decay = tuned.weight_decay * plan.weight_decay(name)
+    if plan.decay == "independent" and tuned.weight_decay:
+        if not lr:
+            raise InputError("decay='independent' divides by the rate; got lr=0. Pass lr > 0.")
+        decay = decay / lr
+    scale, eps, betas = plan.rate(name), tuned.eps * plan.epsilon(name), tuned.betas
+    if plan.run is not None:
+        scale *= plan.run.factor(Quantity.RATE, own.name)
+        decay *= plan.run.factor(Quantity.DECAY, own.name)
+        eps *= plan.run.factor(Quantity.EPSILON, own.name)
+        betas = betas and plan.run.betas(betas, own.name)
+    settings: dict[str, Any] = {"lr": lr * scale, "weight_decay": decay, SCALE: scale}
+    if own.epsilon:
+        settings["eps"] = eps
+        settings |= {} if betas is None else {"betas": betas}
+    if law.rest is not None:
+        settings["use_muon"] = own is law
+    return settings
+
+
+# ---- How a plan begins a model: every tensor drawn or set, and forward multipliers inserted.
+
+
+def initialise(plan: Plan, named: Mapping[str, Held], infos: Mapping[str, TensorInfo], seed: int) -> None:
+    """Draw every random tensor N(0, std^2), from a stream of its name, and set every constant one, in place.
+
+    What is kept has its numbers, but for a factor where the rule scales it.
+
+    Raises:
+        ValueError: where a layer that is not stored began otherwise.
+    """
+    for name, held in named.items():
+        if held.std is not None:
+            _check_begun(name, held.std, plan.std(name))
+            continue
+        (p,) = held.parameters
+        if not p.requires_grad:
+            continue
+        if (start := start_of(plan, infos[name], seed)) is not None:
+            fill_(p, start)
+        elif plan.std(name) and plan.start_factor(name) != 1:
+            with torch.no_grad():
+                p.mul_(plan.std(name) / rms(whole(p).double()))  # a second call changes nothing
+
+
+def start_of(plan: Plan, t: TensorInfo, seed: int) -> Tensor | None:
+    """What a plan begins a tensor with, on the CPU, the same at every call; None where it leaves it as it is."""
+    if plan.entries[t.name].start.kept:
+        return None
+    if (constant := plan.constant(t.name)) is not None:
+        return torch.full(t.shape, constant, dtype=t.parameter.dtype, device="cpu")
+    stream = generator(seed, "init", t.name)
+    start = torch.randn(t.shape, generator=stream, dtype=torch.float32, device="cpu").mul_(plan.std(t.name))
+    if t.padding is not None:
+        start[t.padding] = 0
+    return start
+
+
+def _check_begun(name: str, std: float, planned: float) -> None:
+    """ValueError unless a layer without stored weights began as the plan says."""
+    if not math.isclose(std, planned, rel_tol=1e-6):
+        raise InputError(
+            f"{name!r} is not stored and began with standard deviation {std:.4g}; the plan begins it with "
+            f"{planned:.4g}. Let nfd.defer(model, plan) make its layer."
+        )
+
+
+def insert_multiplier(model: nn.Module, name: str, factor: float) -> None:
+    """Put ``nfd.Scaled`` around a module; one that stands there gets the factor.
+
+    Raises:
+        ValueError: when the name is that of a whole attention, whose queries have no module of their own.
+    """
+    module = model.get_submodule(name)
+    if isinstance(module, Scaled):
+        module.factor = factor
+        return
+    if "" in head_sizes(module):  # it is a whole attention
+        raise InputError(
+            f"The size of a head grows with width, and {name!r} makes queries, keys and values together, so that the "
+            "factor of the logits cannot be inserted. Let make_model keep the size of a head and grow their number: "
+            "heads = width // 16."
+        )
+    model.set_submodule(name, Scaled(module, factor))
+
+
+# ---- Tensors without numbers and tensors in parts: made and filled one after the other, each process its own part.
+#
+# A stream of PyTorch's generator can only be drawn from its beginning. So every process draws the whole of one tensor
+# on the CPU and keeps its part: the numbers are those of the unsharded model, bit for bit, no process waits for
+# another, and what is needed at a time beside the parts is the memory of one tensor.
+
+
+def is_sharded(p: Tensor) -> bool:
+    """Whether a parameter is a DTensor, of which a process holds a part."""
+    return hasattr(p, "placements")
+
+
+def fill_(p: Tensor, whole: Tensor) -> None:
+    """Write a whole tensor, of which a sharded parameter takes the part of this process; nothing is sent."""
+    if is_sharded(p):
+        from torch.distributed.tensor import distribute_tensor
+
+        sharded: Any = p
+        whole = distribute_tensor(whole.to(p.dtype), sharded.device_mesh, sharded.placements, src_data_rank=None)
+    with torch.no_grad():
+        p.copy_(whole)
+
+
+def materialise(plan: Plan, model: nn.Module, infos: Mapping[str, TensorInfo], device: torch.device) -> None:
+    """Give every parameter that is on the meta device memory, of a sharded one its part alone; tied ones stay tied.
+
+    Args:
+        device: of parameters that are not sharded. Parts go where the mesh of the sharding is.
+
+    Raises:
+        ValueError: naming tensors whose numbers no plan knows: buffers, and parameters that it leaves as they are.
+    """
+    empty = {id(t.parameter): name for name, t in infos.items() if t.parameter.is_meta}
+    unknown = [name for name in empty.values() if not _begins(plan, infos[name])]
+    unknown += [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    if unknown:
+        raise InputError(
+            f"{listed(unknown)} are on the meta device, and the plan does not know their numbers. Build the model "
+            "under nfd.meta_matrices(), where buffers and vectors have numbers, or under no such context."
+        )
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules() if empty else ():
+        for key, p in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(p) in empty:
+                if id(p) not in made:
+                    made[id(p)] = nn.Parameter(torch.empty_like(p, device=_place(p, device)))
+                setattr(module, key, made[id(p)])
+
+
+def _place(p: Any, device: torch.device) -> torch.device | str:
+    return str(p.device_mesh.device_type) if is_sharded(p) else device
+
+
+def _begins(plan: Plan, t: TensorInfo) -> bool:
+    return t.parameter.requires_grad and not plan.entries[t.name].start.kept
+
+
+# ---- A plan as plain numbers and strings, and as a file.
+
+
+FORMAT = 2
+
+
+def _plain(plan: Plan) -> dict[str, Any]:
+    """Numbers and strings, for JSON or a checkpoint."""
+    return {"format": FORMAT, **asdict(plan)}
+
+
+def _restored(stored: Any) -> Plan:
+    """The plan that ``plain`` made; ValueError when it is not one."""
+    if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
+        got = stored.get("format") if isinstance(stored, Mapping) else type(stored).__name__
+        raise InputError(f"This is not a plan of format {FORMAT}; got {got!r}. Plan the model again.")
+    try:
+        plan = _adapter().validate_json(json.dumps(dict(stored), allow_nan=False), strict=True)
+        json.dumps(_plain(plan), allow_nan=False)  # a whole number of 400 digits was read as infinity
+        law_of(plan.optimizer)
+        for name in plan.entries:
+            _check_numbers(plan, name)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"The stored plan is damaged ({_reason(error)}). Plan the model again.") from None
+    return plan
+
+
+def _save(plan: Plan, path: str | Path) -> None:
+    """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
+    there = expanded(path)
+    if there.is_file() and there.stat().st_size and not _is_plan(there):
+        raise FileError(f"{path} is not a plan and would be replaced. Nothing was changed. Choose another path.")
+    there.write_text(json.dumps(_plain(plan), indent=1), encoding="utf-8")
+
+
+def _load(path: str | Path) -> Plan:
+    """Read what ``save`` wrote; ValueError when it is not a plan."""
+    if not isinstance(path, str | Path):
+        raise InputTypeError(f"path must be a text or a Path; got {path!r}.")
+    try:
+        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} is not a plan: {error}.") from None
+    return _restored(stored)
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    from nfd.scaling.plan import Plan
+
+    return TypeAdapter(Plan)
+
+
+def _check_numbers(plan: Plan, name: str) -> None:
+    """ValueError unless the numbers of a tensor can be used: ratios may be so far from 1 that powers are not."""
+    try:
+        numbers = [of(name) for of in (plan.std, plan.rate, plan.epsilon, plan.weight_decay)]
+    except ArithmeticError:
+        numbers = [math.inf]
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(f"{name!r} has ratios or powers beyond all numbers: {plan.entries[name]}")
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether a file holds a plan, of any version."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(stored, dict) and {"format", "rule", "entries"} <= stored.keys()
+
+
+# ---- A plan as a table that a person reads.
+
+
+_COLUMNS = ("tensor", "shape", "role", "why", "fan-in", "std", "rate", "decay", "epsilon")
+
+
+def explained(plan: Plan) -> str:
+    """One line per tensor, those of several blocks that agree taken together, and what the reader should know."""
+    table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in _COLUMNS))
+    for name, count, row in _rows(plan):
+        table.add_row(name if count == 1 else f"{name} x{count}", *row)
+    run = [] if plan.run is None else explained_run(plan.run)
+    return "\n".join([_title(plan), _legend(plan), as_text(table, 200), *_ends(plan), *run])
+
+
+def _title(plan: Plan) -> str:
+    return f"Plan {plan.rule!r} for {plan.optimizer}: width x{plan.width:g}, depth x{plan.depth:g} of the base"
+
+
+def _legend(plan: Plan) -> str:
+    blocks = f"{len(plan.blocks)} blocks" if plan.blocks else "no blocks"
+    return (
+        f"{blocks}; in, out: a tensor's fan-in and fan-out over the base's; {_depths(plan)}; std is absolute, rate, "
+        f"decay ({plan.decay}) and epsilon are over the base's"
+    )
+
+
+def _depths(plan: Plan) -> str:
+    """``l = 4``, or what it is in every stack where they differ."""
+    own = {
+        stack: plan.entries[n].depth
+        for stack, blocks in stacks_of(plan.blocks).items()
+        for n in plan.entries
+        if block_of(n, blocks) is not None
+    }
+    parts = [f"l = {depth:g} in {stack}" for stack, depth in own.items() if depth is not None]
+    return ", ".join(parts) or f"l = {plan.depth:g}"
+
+
+def _rows(plan: Plan) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Tensors of different blocks with the same row become one."""
+    merged: dict[tuple[str, tuple[str, ...]], int] = {}
+    for name in plan.entries:
+        key = (_generic(name, plan.blocks), _row(plan, name))
+        merged[key] = merged.get(key, 0) + 1
+    return [(name, count, row) for (name, row), count in merged.items()]
+
+
+def _row(plan: Plan, name: str) -> tuple[str, ...]:
+    entry = plan.entries[name]
+    std, rate, epsilon = plan.powers(name)
+    start = entry.start
+    own = plan.own_factor(name)
+    begins = _formula(start.std, std, plan.std(name), 1 / own)
+    if start.kept:
+        begins = "kept" if plan.start_factor(name) == 1 or not start.std else f"kept, RMS {plan.std(name):.4g}"
+    if (constant := plan.constant(name)) is not None:
+        begins = f"{constant:g} (kept)"
+        if constant != start.constant:
+            begins = _formula(start.constant, std, constant, 1 / own)
+    decay, more = "1", plan.shape_factor(name) / own ** (1 + plan.law_for(name).degree)
+    if plan.decay != "raw":
+        per_rate = " /lr" if plan.decay == "independent" else ""
+        decay = _formula(None, rate**-1, plan.weight_decay(name), 1 / more) + per_rate
+    return (
+        "x".join(map(str, entry.shape)) or "scalar",
+        entry.role,
+        entry.why,
+        "-" if entry.fan_in is None or entry.is_vector else str(entry.fan_in),
+        begins,
+        _formula(None, rate, plan.rate(name), more),
+        decay,
+        _formula(None, epsilon, plan.epsilon(name), own) if plan.law_for(name).epsilon else "-",
+    )
+
+
+def _formula(base: float | None, power: Power, value: float, more: float = 1.0) -> str:
+    """The base's number times a power, and times what makes up for factors of the optimizer and of the model."""
+    start = [] if base is None else [f"{base:.4g}"]
+    powers = [] if str(power) == "1" and (start or more == 1) else [str(power)]
+    terms = [" ".join([*start, *powers]), *([f"{more:.3g}"] if more != 1 else [])]
+    formula = " x ".join(term for term in terms if term)
+    return f"{formula} = {value:.4g}" if powers or more != 1 else formula or "1"
+
+
+def _ends(plan: Plan) -> list[str]:
+    alike: dict[tuple[str, float], int] = {}
+    for name, factor in plan.multipliers.items():
+        key = (_generic(f"{name}.", plan.blocks).rstrip("."), factor)
+        alike[key] = alike.get(key, 0) + 1
+    times = {count: f" x{count}" if count > 1 else "" for count in alike.values()}
+    lines = [f"multiplier  {name}{times[count]}: {factor:.6g}" for (name, factor), count in alike.items()]
+    return ["", *lines, *(f"note  {note}" for note in plan.notes)] if lines or plan.notes else []
+
+
+def _generic(name: str, blocks: tuple[str, ...]) -> str:
+    return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, blocks))

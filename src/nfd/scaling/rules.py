@@ -36,13 +36,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import Regime, RuleName
-
-if TYPE_CHECKING:
-    from nfd.scaling.laws import OptimizerLaw
 
 MAX_RATE = 1e37  # of one tensor, that float32 holds
 ADAM_EPSILON = 1e-8  # of the base
@@ -51,6 +48,16 @@ MAX_ETA_C = 1e20  # rates must stay representable in float32 after the factors o
 Role = Literal["input", "embedding", "tied", "vector", "hidden", "outer", "inner", "readout"]
 ROLES: tuple[Role, ...] = get_args(Role)
 INPUT_LIKE: tuple[Role, ...] = ("input", "embedding", "tied", "vector")
+
+
+class Follows(Protocol):
+    """What rates need of the law of an optimizer (``nfd.OptimizerLaw``)."""
+
+    @property
+    def degree(self) -> float: ...
+
+    @property
+    def unit(self) -> Power: ...
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class Rule:
         width = 0.0 if role in INPUT_LIKE else -1.0 if role == "readout" else -0.5
         return self._kept(Power(width, 0.0, -self._a if role == "outer" else 0.0))
 
-    def rate(self, role: Role, law: OptimizerLaw) -> Power:
+    def rate(self, role: Role, law: Follows) -> Power:
         """Of the learning rate: that of updates with entries of order one, over those of this optimizer's updates."""
         depth = {"outer": -1.0, "inner": 0.0 if self.boosts_inner else self._a - 1}.get(role, 0.0)  # 0: Eq. 8
         width = Power(0.0 if role in INPUT_LIKE else -1.0)
@@ -129,7 +136,7 @@ class Rule:
         width = 0.0 if role == "readout" else -1.0
         return self._kept(Power(0.0, width, -self._a if role == "inner" else 0.0))
 
-    def powers(self, role: Role, law: OptimizerLaw, multiplier: Power = _ONE, *, vector: bool = False) -> Powers:
+    def powers(self, role: Role, law: Follows, multiplier: Power = _ONE, *, vector: bool = False) -> Powers:
         """Of a tensor behind a forward multiplier; ``vector``: whether its fan-in is 1 at every size."""
         s = multiplier if self.scales_width else _ONE
         std = self.std(role) * s**-1

@@ -14,7 +14,7 @@ from nfd.core.errors import InputError, InputTypeError, first_line
 from nfd.families.member import Member, StackedMembers
 from nfd.nets.module_stack import over_tensors
 from nfd.scaling.calls import evaluating, outputs_of, shape_of
-from nfd.scaling.grouping import Groups
+from nfd.scaling.plan import Groups
 from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.optimizers import optimizer_named, stacked_optimizer_named, stacked_options
 from nfd.training.task import FROM_GROUPS, Task

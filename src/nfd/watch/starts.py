@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from nfd.scaling.initialising import start_of
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Plan, start_of
 from nfd.scaling.tensors import TensorInfo, whole
 
 
