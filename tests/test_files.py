@@ -8,9 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,9 +15,6 @@ import pytest
 import nfd
 from nfd.core.files import prepare_directory, staged, write_bytes, write_csv, write_json, write_text
 from nfd.core.ownership import MARKER, made_here
-from nfd.questions.finding import Axes
-from nfd.report.charts import Series, curves
-from nfd.report.page import Section, page
 
 
 def names_in(directory: Path) -> set[str]:
@@ -72,49 +66,6 @@ def test_a_fault_leaves_everything_as_it_was(
     assert names_in(tmp_path) == {"a.json", "old.csv"}
 
 
-def test_a_directory_in_the_way_is_noticed_before_the_first_move(tmp_path: Path) -> None:
-    (tmp_path / "b.bin").mkdir()
-    with pytest.raises(OSError, match=r"b.bin is a directory where a file should go; nothing was changed"):
-        rewritten(tmp_path)
-    assert names_in(tmp_path) == {"b.bin"}
-
-
-def test_the_files_of_two_writers_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace = os.replace
-
-    def slowly(*names: Path) -> None:
-        time.sleep(0.005)
-        replace(*names)
-
-    def write(name: str) -> None:
-        with staged(tmp_path) as folder:
-            for k in range(8):
-                (folder / f"{k}.txt").write_text(name)
-            both.wait()
-
-    monkeypatch.setattr("nfd.core.staging.os.replace", slowly)
-    monkeypatch.setattr("nfd.core.staging._PATIENCE", 600.0)  # on a busy machine the moves of one writer may take long
-    both = threading.Barrier(2)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(write, "ab"))
-    assert len({(tmp_path / f"{k}.txt").read_text() for k in range(8)}) == 1
-
-
-def test_a_directory_that_another_program_has_locked_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr("nfd.core.staging._PATIENCE", 0.05)
-    held = os.open(tmp_path, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with staged(tmp_path) as folder:
-            write_text(folder / "a.txt", "written")
-    finally:
-        os.close(held)
-    assert names_in(tmp_path) == {"a.txt"}
-
-
 def test_an_interruption_waits_for_the_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = os.replace
 
@@ -152,36 +103,6 @@ def test_csv_and_directories(tmp_path: Path) -> None:
     assert uneven.read_bytes() == b"x,y\r\n1,\r\n2,3\r\n"
 
 
-def test_hostile_names_stay_text() -> None:
-    evil = "</script><script>alert(1)</script>"
-    rows = [{"series": evil, "step": 0, "loss": 1.0, "low": 0.9, "high": 1.1}]
-    chart = curves(rows, [Series(evil, "#000000")], Axes("step", "loss", evil, evil, "curves"))
-    text = page(evil, [Section(evil, [evil], chart, [{evil: evil}], evil)])
-    assert "<script>alert" not in text
-    assert text.count("</script>") == 2
-
-
-def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    """The folder of a writer at work stays: its lock is held."""
-    killed = """
-import os, sys
-from pathlib import Path
-from nfd.core.files import staged
-with staged(Path(sys.argv[1])) as folder:
-    (folder / "half").write_text("x")
-    os._exit(9)
-"""
-    assert subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False).returncode == 9
-    (left,) = tmp_path.iterdir()
-    with staged(tmp_path) as first:
-        assert not left.exists()
-        with staged(tmp_path) as second:
-            assert first.exists()
-            write_text(second / "b", "2")
-        write_text(first / "a", "1")
-    assert names_in(tmp_path) == {"a", "b"}
-
-
 KILLED_AT = """
 import os, sys
 from pathlib import Path
@@ -215,46 +136,6 @@ def test_a_writer_killed_at_any_move_leaves_no_mix_to_the_next_one(tmp_path: Pat
     assert made_here(tmp_path) == {*files, MARKER}
 
 
-def test_a_complete_folder_that_we_did_not_make_replaces_nothing(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("theirs")
-    (tmp_path / ".complete-x").mkdir()
-    (tmp_path / ".complete-x" / "notes.txt").write_text("another's")
-    with pytest.raises(OSError, match=r"notes.txt would be replaced, and was not made by nfd"):
-        prepare_directory(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "theirs"
-
-
-def test_a_disk_that_fails_in_the_middle_of_the_moves_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace, calls = os.replace, iter(range(2))
-
-    def fails(*names: Path) -> None:
-        if next(calls, None) is None:
-            raise OSError(5, "Input/output error")
-        replace(*names)
-
-    with staged(tmp_path) as folder:
-        write_json(folder / "a.json", {"value": 1})
-        write_text(folder / "old.csv", "old")
-    with monkeypatch.context() as patch:
-        patch.setattr("nfd.core.staging.os.replace", fails)
-        with pytest.raises(OSError, match=r"old and new files are mixed in it; the next command .* moves the rest"):
-            rewritten(tmp_path)
-    prepare_directory(tmp_path)
-    assert names_in(tmp_path) == {"a.json", "b.bin"}
-    assert json.loads((tmp_path / "a.json").read_text()) == {"value": 2}
-
-
-def test_a_link_of_the_name_of_an_unfinished_folder_is_not_followed(tmp_path: Path) -> None:
-    outside, out = tmp_path / "outside", tmp_path / "out"
-    outside.mkdir()
-    out.mkdir()
-    write_text(outside / "kept", "1")
-    (out / ".unfinished-x").symlink_to(outside)
-    with staged(out):
-        pass
-    assert (outside / "kept").exists()
-
-
 # ---- files that others made ----------------------------------------------------------------------------------
 
 
@@ -281,32 +162,6 @@ def test_a_file_that_we_did_not_make_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "config.toml").read_text() == "theirs"
     assert names_in(tmp_path) == {"config.toml", "notes.txt", "b.csv"}
     assert made_here(tmp_path) == {"b.csv", MARKER}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "ours"),
-    [
-        ("result.json", b'{"command": "nfd study --steps 3"}', True),
-        ("result.json", b'{"command": "make nfd"}', False),
-        ("result.json", b'{"value": 1}', False),
-        ("result.json", b"no JSON", False),
-        ("runs.sqlite", b"SQLite format 3".ljust(68, b"\0") + b"nfds", True),
-        ("runs.sqlite", b"SQLite format 3".ljust(100, b"\0"), False),
-        (MARKER, b'{"made_by": "another", "files": ["config.toml"]}', False),
-        (MARKER, b'{"made_by": "nfd", "files": ["config.toml"]}', True),
-    ],
-)
-def test_directories_of_the_first_version_are_ours(tmp_path: Path, name: str, content: bytes, ours: bool) -> None:
-    (tmp_path / "config.toml").write_text("old")
-    (tmp_path / name).write_bytes(content)
-    if ours:
-        written(tmp_path, "config.toml")
-        assert (tmp_path / "config.toml").read_text() == "ours"
-        assert "config.toml" in made_here(tmp_path)
-    else:
-        with pytest.raises(OSError, match="was not made by nfd"):
-            written(tmp_path, "config.toml")
-        assert (tmp_path / "config.toml").read_text() == "old"
 
 
 def test_a_plan_replaces_a_plan_alone(tmp_path: Path) -> None:
