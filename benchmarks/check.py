@@ -18,8 +18,8 @@ from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from benchmarks.show import cell
 from nfd.core.errors import check_real
-from nfd.core.files import write_json
 from nfd.core.estimates import Interval
+from nfd.core.files import write_json
 
 BASELINE = Path(__file__).with_name("baseline.json")
 _FALSE_ALARMS = 0.05

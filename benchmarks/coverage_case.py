@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nfd.core.random import derive
 from nfd.core.estimates import Interval, share
+from nfd.core.random import derive
 
 Row = dict[str, Any]
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from nfd.core.estimates import Interval
 from nfd.questions.law import fit_law
 from nfd.questions.optimum import Scores, rounded
-from nfd.questions.rule_transfer import Regret
-from nfd.questions.rule_transfer import drift
+from nfd.questions.rule_transfer import Regret, drift
 
 Row = dict[str, str | int | float]
 Array = NDArray[np.float64]

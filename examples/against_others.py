@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory, write_json
 from nfd.core.estimates import Interval, mean
+from nfd.core.files import prepare_directory, write_json
 from nfd.data.digits import digits
 
 Row = dict[str, Any]

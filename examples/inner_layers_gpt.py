@@ -20,8 +20,8 @@ import wide_gpt
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory, write_json
 from nfd.core.estimates import mean
+from nfd.core.files import prepare_directory, write_json
 
 OUT = "out/inner-layers"
 NUMBERS = "inner-layers-gpt.json"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from page_parts import bracketed, table
 
-from nfd.core.files import write_bytes, write_text
 from nfd.core.estimates import Interval, mean
+from nfd.core.files import write_bytes, write_text
 from nfd.questions.finding import Axes
 from nfd.report.charts import points
 from nfd.report.series import styled

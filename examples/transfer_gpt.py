@@ -23,8 +23,8 @@ from kept_jobs import Found, done, results
 from torch import Tensor, nn
 
 import nfd
-from nfd.core.files import prepare_directory
 from nfd.core.estimates import mean
+from nfd.core.files import prepare_directory
 
 OUT = "out/transformers"
 ADAMW = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)

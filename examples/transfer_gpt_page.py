@@ -14,8 +14,8 @@ from page_parts import LIMITS, bracketed, table
 from transfer_gpt_charts import chart
 from transfer_gpt_words import CHECKS, LADDER, LARGER, LIMITS_OF_IT, PAGE, SAVED, SETTING
 
-from nfd.core.files import write_text
 from nfd.core.estimates import Interval, mean
+from nfd.core.files import write_text
 from nfd.meters.outcome import is_fault
 from nfd.meters.verdict import verdict
 

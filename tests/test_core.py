@@ -11,9 +11,9 @@ from scipy import integrate, stats
 
 from nfd.core.activations import ACTIVATIONS, activation
 from nfd.core.errors import check_choice, check_count, check_depth, check_finite, check_flag, check_real
+from nfd.core.estimates import Interval, combined, mean, satterthwaite, student
 from nfd.core.quadrature import gaussian_mean
 from nfd.core.random import Increment, derive, generator
-from nfd.core.estimates import Interval, combined, mean, satterthwaite, student
 from nfd.core.tables import as_text, table_of
 
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]

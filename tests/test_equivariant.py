@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.linalg import matrix_norm
 
 import nfd
-from nfd.scaling.laws import WHOLE_MATRIX, LAWS
+from nfd.scaling.laws import LAWS, WHOLE_MATRIX
 
 DECLARED: list[Any] = [
     partial(rules.Polynomial, lr=0.2, coefficients=(1.0, 0.0, 0.7)),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.contract.test_shell import SETUP
 
 import nfd

@@ -190,7 +190,7 @@ class Transfer(Logged):
     lr: tuple[float, ...] | None = None
     """rates of the base to begin with, in any order; extended where the best one lies at an end"""
     rules: tuple[str, ...] | None = None
-    """rules to compare; by default that of the family"""
+    """rules to compare; by default standard beside that of the family"""
     axes: tuple[str, ...] = ()
     """settings against which to find the best rate too, such as batch_size=16,32,64; steps, warmup, weight_decay,
     init_scale"""

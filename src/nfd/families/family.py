@@ -28,7 +28,7 @@ from nfd.nets.defer import defer
 from nfd.nets.meta import meta_matrices
 from nfd.scaling.blocks import blocks_named
 from nfd.scaling.calls import on_device
-from nfd.scaling.forward_multipliers import defaults_of
+from nfd.scaling.forward_multipliers import defaults_of, told_by
 from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
@@ -44,7 +44,8 @@ class Family:
     """A model at every width and depth, and the rule that scales its training from a base.
 
     ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a plain function
-    ``make_model(width, depth)``, for which they make one whose base is the smallest network they train.
+    ``make_model(width, depth)``, for which they make one whose base is the smallest network they train (for networks of
+    ``nfd.nets`` that of width 1 and depth 1, so that the rate is the paper's).
 
     Args:
         make_model: ``make_model(width, depth)``; it returns a new module.
@@ -251,5 +252,6 @@ def as_family(
     """
     if not isinstance(family, Family):
         check_callable("family", family, "a function of (width, depth), or an nfd.Family")
-        family = Family(family, base)
+        told = told_by(instance(family, *base)) is not None  # the rate of such networks is that of width and depth 1
+        family = Family(family, (1, 1) if told else base)
     return family.under(rule, optimizer, sample)

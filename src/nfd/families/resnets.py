@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import torch
 from torch import nn
 
-from nfd.core.errors import InputError, InputTypeError
+from nfd.core.errors import InputTypeError
 from nfd.core.names import NetworkWeights, RuleName
 from nfd.families.family import Family
 from nfd.families.paper import PaperMember
@@ -81,7 +81,8 @@ class NetworkFamily(Family):
         return PaperMember(net, net, self.rule, self.optimizer, records=resolution is None)
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        raise InputError(f"{self.name} makes its own layers without stored weights; it has no outline to defer.")
+        member = self.member(width, depth, seed)
+        return member.module, member.plan
 
     def check_sizes(self, *sizes: Any) -> None:
         """All sizes differ in width and depth alone."""

@@ -169,7 +169,7 @@ def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
     )
     if not first.low > 0:
         return undecided(f"{reading} There is no first gain to compare with.")
-    return below(mean_of(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd capacity")
+    return below(mean_of(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd scaling-law")
 
 
 def _at_the_rate_of(smallest: Runs, runs: Runs) -> Runs:
