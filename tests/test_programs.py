@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 import nfd
 
-
 # ---- any equivariant rule, in any program of training ------------------------------------------------------------
 
 F64 = torch.float64
