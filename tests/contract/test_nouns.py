@@ -226,5 +226,5 @@ def test_a_model_that_raises_is_named(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise ArithmeticError("not today")
 
-    with nfd.Sweep(progress=False) as sweep, pytest.raises(RuntimeError, match="not today"):
+    with nfd.Sweep(progress=False) as sweep, pytest.raises(ValueError, match="ArithmeticError: not today"):
         sweep.run([trial(family=nfd.Family(Broken, base=(16, 2), rule="standard"))])
