@@ -296,10 +296,9 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
     """
     if not isinstance(law, OptimizerLaw):
         raise InputTypeError(f"law must be an nfd.OptimizerLaw; got {type(law).__name__}.")
-    known = LAWS
     if law.rest is not None:
-        check_choice("rest", law.rest, known)
-    if not check_flag("replace", replace) and known.get(law.name, law) != law:
+        check_choice("rest", law.rest, _TABLE)
+    if not check_flag("replace", replace) and _TABLE.get(law.name, law) != law:
         raise InputError(f"An optimizer called {law.name!r} is registered already. Pass replace=True or rename yours.")
     _TABLE[law.name] = law
     return law
@@ -312,8 +311,8 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if hasattr(optimizer, "param_groups"):
         from nfd.scaling.laws import law_of_object
 
-        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(LAWS.values()))
-    return LAWS[check_choice("optimizer", optimizer, LAWS)]
+        return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(_TABLE.values()))
+    return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
 
 
 def rate_for(optimizer: str, rate: float | None) -> float:
@@ -353,7 +352,7 @@ def check_optimizer(
 
 def laws_where(fits: Callable[[OptimizerLaw], bool]) -> list[str]:
     """The names of the registered laws that fit."""
-    return [law.name for law in LAWS.values() if fits(law)]
+    return [law.name for law in _TABLE.values() if fits(law)]
 
 
 def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
