@@ -412,6 +412,7 @@ def test_limits_of_anyones_networks_are_found_where_the_batches_lie_or_as_asked(
     there = [(x.to(device), y.to(device)) for x, y in here] if where == "batches" else here
     place = {} if where == "batches" else {"device": device}
     options: dict[str, Any] = {"make_model": make_model, "depth": 2, "base_width": 8, "width": 16, "replicates": 2}
+    options |= {"optimizer": "sgd"}  # which acts on whole matrices
     moved, near = (
         nfd.predict(batches=batches, weights=weights, **options | on) for batches, on in ((there, place), (here, {}))
     )
