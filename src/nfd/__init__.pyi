@@ -14,13 +14,11 @@ from .nets.defer import store_weights as store_weights
 from .nets.deferral import Deferral as Deferral
 from .nets.deferral import deferral as deferral
 from .nets.deferred import DeferredLinear as DeferredLinear
-from .nets.equivariant import EquivariantOptimizer as EquivariantOptimizer
 from .nets.meta import meta_matrices as meta_matrices
 from .nets.mlp import MLP as MLP
 from .nets.muon import Muon as Muon
 from .nets.resnet import ResNet as ResNet
 from .nets.sgd import SGD as SGD
-from .nets.shampoo import Shampoo as Shampoo
 from .nets.structured import StructuredLinear as StructuredLinear
 from .questions.capacity_model import scaling_law as scaling_law
 from .questions.scaling_law import Capacity as Capacity

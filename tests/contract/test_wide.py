@@ -58,16 +58,8 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 12)
     return losses
 
 
-class UnitLength(nfd.EquivariantOptimizer):
-    """Gradients of length one."""
-
-    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Any) -> Tensor:
-        return gradient / gradient.norm().clamp_min(1e-30)
-
-
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Muon": lambda params: nfd.Muon(params, lr=0.05, weight_decay=0.0),
-    "unit length": lambda params: UnitLength(params, lr=0.3),
     "SGD with momentum": lambda params: nfd.SGD(params, lr=0.1, momentum=0.9),
 }
 
@@ -86,10 +78,9 @@ def test_structured_weights_learn_what_dense_ones_do_beside_an_offset(rule: str)
 def test_rules_that_normalise_warn_of_a_resolution_and_linear_ones_do_not() -> None:
     for kind in (nfd.StructuredLinear, nfd.DeferredLinear):
         layer, exact = kind(20, 20, resolution=0.1), kind(20, 20)  # type: ignore[operator]
-        for rule in (nfd.Muon, UnitLength):
-            with pytest.warns(UserWarning, match=r"resolution=0\.1 .*narrower network"):
-                rule(layer.parameters(), lr=0.1)
-            rule(exact.parameters(), lr=0.1)
+        with pytest.warns(UserWarning, match=r"resolution=0\.1 .*narrower network"):
+            nfd.Muon(layer.parameters(), lr=0.1)
+        nfd.Muon(exact.parameters(), lr=0.1)
         nfd.SGD(layer.parameters(), lr=0.1)
 
 

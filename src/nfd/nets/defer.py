@@ -45,14 +45,12 @@ def defer(
     projections of ``nn.MultiheadAttention``. With a plan these are the matrices that it calls hidden, inner or outer;
     otherwise those in residual blocks. A new layer starts with the standard deviation of the plan, or with that of the
     weights that it replaces. Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``.
-    Train the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or an ``nfd.EquivariantOptimizer`` such as
-    ``nfd.Muon``.
+    Train the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or ``nfd.Muon``.
 
     Args:
         model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
             plan; tensors that stay are then made on the CPU. ``nfd.meta_matrices`` makes one with its buffers.
-        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"``, a kind of ``"muon"`` or, with
-            deferred weights, ``"shampoo"``.
+        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"`` or a kind of ``"muon"``.
         weights: ``"structured"`` for the limit of large width at O(n log n) a product, or ``"deferred"`` for the exact
             law of Gaussian weights.
         where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
@@ -85,7 +83,7 @@ def defer(
         optimizer = plan.make_optimizer(wide, lr=0.1)
     """
     layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
-    check_model_and_plan(model, plan, weights)
+    check_model_and_plan(model, plan)
     shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
     patterns, seed = patterns_of(where), check_seed(seed)
     _check_buffers(model)

@@ -20,7 +20,6 @@ from nfd.nets.linear_map import LinearMap
 from nfd.nets.matrix_cost import MatrixCost, MatrixUse, deferred_cost, stored_cost, structured_cost
 from nfd.nets.wide import Candidate, Reason, candidates
 from nfd.scaling.calls import call_with, check_input, evaluating, on_device
-from nfd.scaling.laws import law_of
 from nfd.scaling.names import numberless
 from nfd.scaling.plan import Plan
 
@@ -151,7 +150,7 @@ def deferral(
         print(nfd.deferral(make_model(64, 2), sample=x, steps=100))
     """
     check_choice("weights", weights, get_args(UnstoredWeights))
-    check_model_and_plan(model, plan, weights)
+    check_model_and_plan(model, plan)
     patterns = patterns_of(where)
     if sample is not None:
         check_input(sample)
@@ -185,14 +184,12 @@ def forecast(
     return Deferral(weights, tuple(made))
 
 
-def check_model_and_plan(model: object, plan: object, weights: UnstoredWeights = "deferred") -> None:
-    """TypeError where these are none, ValueError where the optimizer of the plan has no form for these weights."""
+def check_model_and_plan(model: object, plan: object) -> None:
+    """TypeError where these are none."""
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     if plan is not None and not isinstance(plan, Plan):
         raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
-    if isinstance(plan, Plan) and weights == "structured":
-        law_of(plan.optimizer).check_structured()
 
 
 def patterns_of(where: str | Sequence[str]) -> list[str]:

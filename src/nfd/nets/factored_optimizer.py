@@ -26,7 +26,7 @@ _NAMES = {"params", "param_names", "name", "role", "roles", "lr_scale"}
 
 
 class FactoredOptimizer(torch.optim.Optimizer):
-    """An equivariant optimizer that steps ordinary parameters and those of layers without stored weights alike."""
+    """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
 
     kind: ClassVar[str]  # its public name
     states: ClassVar[Mapping[str, tuple[Side, ...]]] = {}

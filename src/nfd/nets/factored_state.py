@@ -68,7 +68,7 @@ class FactoredState(nn.Module):
                 raise StateError(
                     f"{name} of this {self.kind} was replaced by a {type(parameter).__name__}. It is a coordinate "
                     "of a matrix that is not stored: it cannot be pruned, parametrised, swapped or moved to the meta "
-                    f"device. Leave it to nfd.SGD, nfd.Muon, nfd.Shampoo and load_state_dict, or use {STORED}."
+                    f"device. Leave it to nfd.SGD, nfd.Muon and load_state_dict, or use {STORED}."
                 )
             parameter.check()
 

@@ -17,7 +17,7 @@ from nfd.nets.refusals import STORED
 
 
 class Guarded(Watched, InFactors):
-    """A parameter of a ``FactoredLinear`` that only an equivariant optimizer of the library may step.
+    """A parameter of a ``FactoredLinear`` that only an optimizer of the library may step.
 
     It is D or U (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of
     its last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the
@@ -105,10 +105,10 @@ class Guarded(Watched, InFactors):
         if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
             return
         raise StateError(
-            f"The weights of a {self.owner} were changed by something other than nfd.SGD, nfd.Muon and their kin. Its "
+            f"The weights of a {self.owner} were changed by something other than nfd.SGD and nfd.Muon. Its "
             "matrix is known only through its products so far, so only rules that act on the matrix as a whole "
             "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
-            "nfd.SGD, nfd.Muon, nfd.Shampoo or a rule of your own (nfd.EquivariantOptimizer), which know how the layer "
+            "nfd.SGD or nfd.Muon, which know how the layer "
             f"grows, and load_state_dict to set a state; or {STORED}."
         )
 

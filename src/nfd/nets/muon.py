@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
-from nfd.nets.equivariant import EquivariantOptimizer
-from nfd.nets.factored_optimizer import SIDES, is_factored
+from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer, is_factored
+from nfd.nets.fingerprint import Watched
+from nfd.nets.guarded import Guarded
+from nfd.nets.orthogonal import TOLERANCE
 
 Shape = Literal["original", "match_rms_adamw"]
 _MOST_STEPS = 100
@@ -21,7 +24,7 @@ MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
-class Muon(EquivariantOptimizer):
+class Muon(FactoredOptimizer):
     """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
 
     With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M = B``,
@@ -52,7 +55,6 @@ class Muon(EquivariantOptimizer):
     """
 
     kind = "nfd.Muon"
-    is_proved = True
     states: ClassVar = {"momentum_buffer": SIDES}
     numbers = ("lr", "weight_decay", "momentum", "eps")
 
@@ -68,17 +70,42 @@ class Muon(EquivariantOptimizer):
         ns_steps: int = STEPS,
         adjust_lr_fn: Shape | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr=lr,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            nesterov=nesterov,
-            ns_coefficients=ns_coefficients,
-            eps=eps,
-            ns_steps=ns_steps,
-            adjust_lr_fn=adjust_lr_fn,
-        )
+        settings = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        self.check_settings(settings, "the options")
+        super().__init__(self.check_params(params), settings)
+
+    @property
+    def options(self) -> frozenset[str]:
+        return frozenset({*self.defaults, "use_muon"})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of matrices; settings that it does not have are the defaults."""
+        super().add_param_group(param_group)
+        params = self.param_groups[-1]["params"]
+        vectors = [list(p.shape) for p in params if not isinstance(p, Guarded) and p.dim() != 2]
+        if vectors:
+            del self.param_groups[-1]
+            raise InputError(
+                f"{self.kind} steps matrices; params hold one of shape {vectors[0]}. Give vectors, embeddings and "
+                "readouts to torch.optim.AdamW, or plan with optimizer='muon', which does."
+            )
+        coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
+        if coarsest > max(TOLERANCE.values()):
+            warnings.warn(
+                f"Layers with resolution={coarsest:g} leave out short directions, but {self.kind} steps these as far "
+                "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
+                "short directions alone. Leave resolution out, or compare with a narrower network without one.",
+                stacklevel=5,
+            )
 
     def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
         super().check_settings(settings, where)
@@ -94,14 +121,26 @@ class Muon(EquivariantOptimizer):
         if settings.get("adjust_lr_fn") is not None:
             check_choice(f"adjust_lr_fn of {where}", settings["adjust_lr_fn"], ("original", "match_rms_adamw"))
 
-    def direction(self, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]) -> Tensor:
-        momentum = group["momentum"]
-        average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
-        M = gradient.lerp(average, momentum) if group["nesterov"] else average
-        return orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
+    def apply_rule(self) -> None:
+        """Update all parameters that have a gradient; ``step`` calls it."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.mul_(1 - float(group["lr"]) * group["weight_decay"])
+                    if p.dim() == 2 and p.numel():
+                        self._move(p, p.grad, group)
 
-    def shape_factor(self, group: Mapping[str, Any], rows: int, columns: int) -> float:
-        return shape_factor(group["adjust_lr_fn"], rows, columns)
+    def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
+        """Add the part of a step that comes from the gradient."""
+        state, momentum = self.state[p], group["momentum"]
+        grad = grad.numbers if isinstance(grad, Watched) else grad
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(grad)
+        average = state["momentum_buffer"].lerp_(grad, 1 - momentum)
+        M = grad.lerp(average, momentum) if group["nesterov"] else average
+        update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        shape = p.stands_for if isinstance(p, Guarded) else p.shape
+        p.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]))
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:

@@ -7,7 +7,7 @@ optimizer                           degree  unit
 ==================================  ======  =====================
 SGD                                 1       1
 Adam, Lion, the sign of a momentum  0       1, entry by entry
-Muon, Shampoo, SGD over a norm      0       (in out)^-1/2
+Muon, SGD over a norm               0       (in out)^-1/2
 ==================================  ======  =====================
 
 The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
@@ -78,7 +78,6 @@ class OptimizerLaw:
         states: numbers stored per parameter.
         rest: if the optimizer trains only the matrices in blocks, the name of the law for all other tensors.
         equivariant: whether ``U(P G Q') = P U(G) Q'`` for orthonormal P and Q; then it is exact for deferred layers.
-        two_sided: whether it stores a square matrix for each side of a matrix, as Shampoo; structured layers refuse it.
         options: names of the options that ``make`` accepts beside the settings of groups.
         check_rate: the default rate of ``nfd.check``.
         make_stacked: as ``make``, for a stack of R networks, with rates ``[R, 1, 1]``; None if there is none.
@@ -103,7 +102,6 @@ class OptimizerLaw:
     states: int = 0
     rest: str | None = None
     equivariant: bool = False
-    two_sided: bool = False
     options: frozenset[str] = frozenset()
     check_rate: float = 1e-3
     make_stacked: Callable[..., Any] | str | None = None
@@ -115,7 +113,7 @@ class OptimizerLaw:
         for name in ("make", "make_stacked"):
             if not isinstance(getattr(self, name), str | None):
                 check_callable(name, getattr(self, name), "a function of parameter groups")
-        for name in ("epsilon", "decoupled", "equivariant", "two_sided"):
+        for name in ("epsilon", "decoupled", "equivariant"):
             check_flag(name, getattr(self, name))
         check_real("degree", self.degree)
         check_real("check_rate", self.check_rate, above=0.0)
@@ -180,15 +178,6 @@ class OptimizerLaw:
                 f"{name!r} is to have no stored weights, and optimizer={self.name!r} acts on every entry of a matrix "
                 f"by itself. Plan with optimizer={names_where(lambda other: other.equivariant)}, or keep this tensor "
                 "dense."
-            )
-
-    def check_structured(self) -> None:
-        """ValueError if this optimizer would store a matrix as large as the weights that a structured layer avoids."""
-        if self.two_sided:
-            raise InputError(
-                f"optimizer={self.name!r} keeps a square matrix for each side of a matrix. Structured weights have a "
-                "basis on one side alone, so that the other of them would be as large as the weights. Use "
-                "weights='deferred', dense weights, or optimizer='muon'."
             )
 
 
@@ -258,16 +247,6 @@ _OF_THE_LIBRARY = (
     ),
     dataclasses.replace(_NOT_MADE, name="muon-spectral", shape_norm=lambda rows, columns: math.sqrt(rows / columns)),
     dataclasses.replace(_NOT_MADE, name="muon-unit", shape_norm=any_shape),
-    OptimizerLaw(
-        "shampoo",
-        "nfd.nets.shampoo:Shampoo",
-        unit=WHOLE_MATRIX,
-        states=3,
-        rest="adamw",
-        equivariant=True,
-        two_sided=True,
-        options=frozenset({"momentum"}),
-    ),
 )
 _TABLE = {law.name: law for law in _OF_THE_LIBRARY}
 LAWS: Mapping[str, OptimizerLaw] = MappingProxyType(_TABLE)  # by name

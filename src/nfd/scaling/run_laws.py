@@ -81,7 +81,7 @@ def is_adam(law: OptimizerLaw) -> bool:
 
 
 def is_other(law: OptimizerLaw) -> bool:
-    """Muon, Lion, Shampoo: normalised in another way."""
+    """Muon, Lion: normalised in another way."""
     return not law.is_linear and not law.epsilon
 
 
