@@ -156,7 +156,7 @@ class DeferredLinear(FactoredLinear):
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
         answer = self.matrix.ask(
-            self.matrix.forward, x, scale=self.scale.numbers, update=self.update.numbers, record=record
+            self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record
         )
         self._make_room()
         return answer.value, (answer.products, None)
@@ -167,8 +167,8 @@ class DeferredLinear(FactoredLinear):
         answer = self.matrix.ask(
             self.matrix.backward,
             g,
-            scale=self.std if static else self.scale.numbers,
-            update=None if static else self.update.numbers.T,
+            scale=self.std if static else self.scale.data,
+            update=None if static else self.update.data.T,
             record=record,
         )
         self._make_room()

@@ -109,7 +109,6 @@ class FactoredLinear(FactoredState):
     """
 
     is_deferred: ClassVar[bool] = True  # by which plans know it
-    has_two_bases: ClassVar[bool] = True  # whether both sides of the update are coordinates in a basis
     original: nn.Module | None = None  # the module that it replaced, without its numbers
     suffix = ".weight"  # of the name of the tensor that it stands for
     bias: nn.Parameter | None
@@ -142,7 +141,6 @@ class FactoredLinear(FactoredState):
             self.update.resolution = check_real("resolution", resolution, least=0.0, below=1.0)
         for parameter in (self.update, self.scale):
             parameter.owner, parameter.stands_for = self.kind, (self.out_features, self.in_features)
-            parameter.has_two_bases = self.has_two_bases
             parameter.accept()
         self._warned = False
 
@@ -170,7 +168,7 @@ class FactoredLinear(FactoredState):
     def dense_weights(self, seed: int = 0) -> Tensor | tuple[Tensor, Tensor]:
         """The dense weights W [out_features, in_features] that the layer has now; otherwise as ``complete``."""
         forward, backward = self.matrix.complete(seed)
-        update, scale = self.matrix.dense_update(self.update.numbers), self.scale.numbers
+        update, scale = self.matrix.dense_update(self.update.data), self.scale.data
         now = forward * scale + update
         if self.feedback == "shared":
             return now

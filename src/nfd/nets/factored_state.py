@@ -84,8 +84,8 @@ class FactoredState(nn.Module):
         state = {
             "identity": torch.tensor(self._identity(), device="cpu"),
             "std": torch.tensor(self.std, dtype=torch.float64, device="cpu"),
-            "scale": self.scale.numbers.clone(),
-            "update": self.update.numbers.clone(),
+            "scale": self.scale.data.clone(),
+            "update": self.update.data.clone(),
             **self.matrix.state(),
         }
         destination.update({prefix + key: tensor for key, tensor in state.items()})

@@ -1,4 +1,9 @@
-"""A parameter that refuses what cannot be exact for the matrix that it stands for."""
+"""A parameter that stands for a matrix that is not stored: its gradient may be scaled, and only our optimizers step it.
+
+PyTorch counts writes to a tensor (``_version``), and so sees what Adam, signs and averages of weights do in place. A
+gradient that was written to is compared with what the layer had added up: a multiple of that is exact for the dense
+matrix too. Writes through ``.data`` go around the count; they are the user's own.
+"""
 
 from __future__ import annotations
 
@@ -10,76 +15,82 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import StateError
-from nfd.nets.fingerprint import KEPT, Ledger, Note, Watched
 from nfd.nets.frame import padded
 from nfd.nets.in_factors import InFactors, block
 from nfd.nets.refusals import STORED
 
+_ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
 
-class Guarded(Watched, InFactors):
-    """A parameter of a ``FactoredLinear`` that only an optimizer of the library may step.
 
-    It is D or U (two dimensions) or the scale s (none), whose gradient is always zero. ``accepted`` is the version of
-    its last allowed state and ``noted`` what that state was, once the memory was handed out; ``ledger`` is what the
-    layer added to the gradient, and ``scale`` the other parameter of the same layer, both None before there is one.
+class Guarded(InFactors):
+    """A parameter of a ``FactoredLinear``: D or U (two dimensions), or the scale s (none), whose gradient is zero.
+
+    ``factors`` are what backward passes added to the gradient; the tensor that others read and scale is made of them
+    when it is asked for. ``accepted`` is the version of the last allowed state, ``scale`` the other parameter of the
+    same layer, None before there is a gradient.
     """
 
     owner: str = "DeferredLinear"  # the kind of layer, for messages
     stands_for: tuple[int, int] = (0, 0)  # sizes of W
-    has_two_bases: bool = True  # whether both sides of D are coordinates; one side of U is the whole space
     resolution: float = 0.0  # below which the layer leaves out directions; rules that normalise warn of it
     accepted: int = 0
     generation: int = 0  # moves when the state is replaced, and with it the meaning of every coordinate
-    noted: Note | float | None = None
-    ledger: Ledger | None = None
+    made: tuple[Tensor, int] | None = None  # the gradient as it was made of its factors, and its version then
     scale: Guarded | None = None
 
     @property
+    def grad(self) -> Tensor | None:
+        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
+        stored = self._stored
+        if stored is None and self.factors is not None:
+            stored = self._product(self.factors)
+            self._put(stored)
+            self.made = stored, stored._version
+        return stored
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is None:
+            self.factors = self.made = None
+        self._put(value)
+
+    @property
+    def in_factors(self) -> bool:
+        """Whether the gradient is that of its factors, and nobody scaled it."""
+        stored, made = self._stored, self.made
+        if stored is None:
+            return self.factors is not None
+        return made is not None and stored is made[0] and stored._version == made[1]
+
+    @property
     def held(self) -> list[Tensor]:
-        """The tensors that it holds: its numbers, and its gradient or the factors of that."""
-        grad = self._stored
+        """The tensors that it holds: its numbers, its gradient and the factors of that."""
         factors = [factor for pair in self.factors or [] for factor in pair]
-        return [self.numbers, *factors] if grad is None else [self.numbers, *factors, grad]
+        return [self.data, *factors] if self._stored is None else [self.data, *factors, self._stored]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.numbers.clone(), *self._facts())
+        memo[id(self)] = copied = _rebuilt(self.data.clone(), *self._facts())
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.numbers, *self._facts())
-
-    def expose(self) -> None:
-        """Note the value before its memory is handed out."""
-        if not self.exposed:
-            self.exposed = True
-            self.noted = self._note()
-
-    def hold(self, values: Tensor) -> None:
-        """Hold these numbers, as the layer itself may tell it to."""
-        torch.Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+        return _rebuilt, (self.data, *self._facts())
 
     def replace(self, values: Tensor) -> None:
         """Hold a saved state; gradient and momentum, in coordinates of the state before, do not outlive it."""
         self.grad = None
-        self.hold(values.to(self.numbers, copy=True))
+        self.data = values.to(self.data, copy=True)
         self.generation += 1
         self.accept()
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Hold the same value and the same gradient elsewhere, or in another precision."""
-        grad = self.grad
-        values, converted = fn(self.numbers), None if grad is None else fn(grad)
-        if grad is None or converted is grad:
-            self.hold(values)
-        else:
-            intact = self.ledger is not None and self.ledger.is_signed(grad)
-            if self.ledger is not None:
-                self.ledger.rounded(values.dtype)
-            self.grad = None
-            self.hold(values)
-            self._put(cast(Tensor, converted), intact)
+        self.settle()
+        factors = self.factors
+        self.grad = None
+        self.data = fn(self.data)
+        self.factors = None if factors is None else [(fn(left), fn(right)) for left, right in factors]
         self.accept()
 
     def register_hook(self, hook: Any) -> NoReturn:
@@ -97,24 +108,20 @@ class Guarded(Watched, InFactors):
     def accept(self) -> None:
         """Declare the present value legitimate."""
         self.accepted = self._version
-        if self.exposed:
-            self.noted = self._note()
 
     def check(self) -> None:
         """Raise if something else changed the value."""
-        if self._version == self.accepted and (not self.exposed or self._is_as_noted()):
-            return
-        raise StateError(
-            f"The weights of a {self.owner} were changed by something other than nfd.SGD and nfd.Muon. Its "
-            "matrix is known only through its products so far, so only rules that act on the matrix as a whole "
-            "are exact; elementwise ones (Adam, sign), averages of weights and writes through .data are not. Use "
-            "nfd.SGD or nfd.Muon, which know how the layer "
-            f"grows, and load_state_dict to set a state; or {STORED}."
-        )
+        if self._version != self.accepted:
+            raise StateError(
+                f"The weights of a {self.owner} were changed by something other than nfd.SGD and nfd.Muon. Its matrix "
+                "is known only through its products so far, so only rules that act on the matrix as a whole are exact; "
+                "elementwise ones (Adam, sign) and averages of weights are not. Use nfd.SGD or nfd.Muon, which know "
+                f"how the layer grows, and load_state_dict to set a state; or {STORED}."
+            )
 
     def check_gradient(self) -> float:
         """The number c with ``grad = c`` times what the layer added up; raise where there is none."""
-        factor = 1.0 if self.in_factors or self.grad is None else self._factor(self.grad)
+        factor = 1.0 if self.in_factors else self._factor()
         if factor is not None:
             return factor
         name, expected = ("scale", "zero") if self.dim() == 0 else ("update", "a multiple of what backward() left")
@@ -126,98 +133,66 @@ class Guarded(Watched, InFactors):
             f"zero_grad, several calls of backward(). Use these, or {STORED}."
         )
 
+    def settle(self) -> None:
+        """Have the gradient in factors alone, scaled as others scaled it."""
+        if self._stored is not None:
+            factor = self.check_gradient()
+            if factor != 1.0:
+                self.factors = [(left * factor, right) for left, right in self.factors or []]
+            self._put(None)
+            self.made, self.factors = None, self.factors or []
+
     def begin_gradient(self) -> None:
         """Have a gradient: zero, if there is none."""
         if not self.has_gradient:
             self.factors = []
 
     def add_gradient(self, left: Tensor, right: Tensor) -> None:
-        """Add ``left' right``, of factors that nobody writes to, to the gradient of D, and note it."""
-        self.begin_gradient()
-        if self.factors is not None:
-            self.factors.append((left, right))
-            if len(self.factors) > KEPT:
-                self._multiply()
-            return
-        grad, ledger = cast(Watched, self.grad), self.ledger or Ledger()
-        if not ledger.is_signed(grad):
-            factor, handed_out = self.check_gradient(), getattr(grad, "exposed", True)
-            grad, self.ledger = Watched.of(grad), ledger
-            grad.exposed = handed_out  # whoever holds the memory can still write to it
-            ledger.scale(factor)
-            self.grad = grad
-        grad.numbers[block(left, right)].addmm_(left.T, right)
-        ledger.add(left, right)
-        ledger.sign(grad)
+        """Add ``left' right``, of factors that nobody writes to, to the gradient of D."""
+        self.settle()
+        super().add_gradient(left, right)
 
     def pad(self, rows: int, columns: int) -> None:
-        """Give D and its gradient these sizes, which are no smaller than theirs, by zeros."""
-        values = self.numbers
-        if values.shape == (rows, columns):
-            return
-        if self.exposed:
-            self.check()
-        grad = None if self.in_factors else self.grad
-        if grad is not None:
-            self.grad = None
-        self.hold(padded(values, rows, columns))
-        self.exposed = False  # what was handed out is memory of the past
-        if grad is not None:
-            intact = self.ledger is not None and self.ledger.is_signed(grad)
-            self._put(padded(grad, rows, columns), intact)
+        """Give D these sizes, which are no smaller than its own, by zeros."""
+        if self.shape != (rows, columns):
+            self.settle()
+            self.data = padded(self.data, rows, columns)
 
-    def _multiply(self) -> None:
-        """Have the gradient that is in factors as a tensor."""
-        factors, beside = self.factors or [], self._stored
-        grad, self.ledger = _padded_product(factors[:1], self.numbers), Ledger()
-        for left, right in factors[1:]:
-            grad[block(left, right)].addmm_(left.T, right)
+    def _put(self, grad: Tensor | None) -> None:
+        """Have this gradient where PyTorch keeps one."""
+        torch.Tensor.grad.__set__(self, grad)  # type: ignore[attr-defined]
+
+    def _product(self, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The sum of ``left' right``, among zeros of the size of D."""
+        product = torch.zeros_like(self.data)
         for left, right in factors:
-            self.ledger.add(left, right)
-        self._put(grad, True)
-        if beside is not None:
-            cast(Tensor, self.grad).add_(beside)  # which a check will see
+            product[block(left, right)].addmm_(left.T, right)
+        return product
 
-    def _put(self, grad: Tensor, intact: bool) -> None:
-        """Have this gradient, in memory that nobody else has; intact if it holds what the layer added up."""
-        self.grad = Watched.of(grad)
-        if intact and self.ledger is not None:
-            self.ledger.sign(self.grad)
-
-    def _factor(self, grad: Tensor) -> float | None:
-        if self.ledger is not None and self.ledger.is_signed(grad):
+    def _factor(self) -> float | None:
+        """The number that a stored gradient is what was added up times; None where there is none."""
+        stored = self._stored
+        if stored is None:
             return 1.0
         if self.dim() == 0:
-            value = grad.item()
+            value = stored.item()
             return None if value and math.isfinite(value) else 1.0
-        if self.ledger is None:
-            return None if bool(grad.any()) else 1.0
-        return self.ledger.factor(grad)
+        now, then = stored.double(), self._product(self.factors or []).double()
+        if not bool(now.any()):
+            return 0.0
+        if not bool(then.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
+            return None if bool(now.isfinite().all()) else math.nan
+        if not bool(now.isfinite().all()):
+            return math.nan
+        peak = then.abs().max().clamp_min(torch.finfo(then.dtype).tiny)
+        then = then / peak
+        factor = (now * then).sum() / then.square().sum().clamp_min(0.5)
+        limits = torch.finfo(stored.dtype)
+        allowed = _ROUNDINGS * (limits.eps * now.norm() + limits.tiny * math.sqrt(now.numel()))
+        return float(factor / peak) if bool((now - factor * then).norm() <= allowed) else None
 
-    def _facts(self) -> tuple[bool, int, str, tuple[int, int], bool, float]:
-        return self.requires_grad, self.generation, self.owner, self.stands_for, self.has_two_bases, self.resolution
-
-    def _note(self) -> Note | float:
-        return float(self.numbers.item()) if self.dim() == 0 else Note.of(self.numbers)
-
-    def _is_as_noted(self) -> bool:
-        if isinstance(self.noted, Note):
-            return self.noted.fits(self.numbers)
-        now, then = self._note(), self.noted
-        return now == then or (now != now and then != then)  # not-a-number both
-
-
-def _padded_product(factors: list[tuple[Tensor, Tensor]], like: Tensor) -> Tensor:
-    """``left' right`` among zeros, of the shape of another matrix; zeros of no factors."""
-    if not factors:
-        return torch.zeros_like(like)
-    left, right = factors[0]
-    rows, columns = left.shape[1], right.shape[1]
-    product = torch.empty_like(like)
-    torch.mm(left.T, right, out=product[:rows, :columns])
-    product[rows:].zero_()
-    product[:rows, columns:].zero_()
-    return product
+    def _facts(self) -> tuple[bool, int, str, tuple[int, int], float]:
+        return self.requires_grad, self.generation, self.owner, self.stands_for, self.resolution
 
 
 def _rebuilt(
@@ -226,12 +201,10 @@ def _rebuilt(
     generation: int = 0,
     owner: str = "DeferredLinear",
     stands_for: tuple[int, int] = (0, 0),
-    has_two_bases: bool = True,
     resolution: float = 0.0,
 ) -> Guarded:
-    parameter = Guarded(data, requires_grad)
+    parameter = cast(Guarded, Guarded(data, requires_grad))
     parameter.generation = generation  # a copied optimizer knows it
-    parameter.owner, parameter.stands_for, parameter.has_two_bases = owner, stands_for, has_two_bases
-    parameter.resolution = resolution
+    parameter.owner, parameter.stands_for, parameter.resolution = owner, stands_for, resolution
     parameter.accept()
     return parameter

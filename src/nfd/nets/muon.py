@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
 from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer, is_factored
-from nfd.nets.fingerprint import Watched
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
 
@@ -133,7 +132,6 @@ class Muon(FactoredOptimizer):
     def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
         """Add the part of a step that comes from the gradient."""
         state, momentum = self.state[p], group["momentum"]
-        grad = grad.numbers if isinstance(grad, Watched) else grad
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(grad)
         average = state["momentum_buffer"].lerp_(grad, 1 - momentum)

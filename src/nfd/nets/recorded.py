@@ -33,7 +33,7 @@ class RecordedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.matrix, self.std, self.feedback = layer.matrix, layer.std, layer.feedback
-        like = layer.scale.numbers
+        like = layer.scale.data
         self.inputs = Frame(layer.in_features, dtype=like.dtype, device=like.device)
         self.gradients = Frame(layer.out_features, dtype=like.dtype, device=like.device)
         for frame in (self.inputs, self.gradients):

@@ -65,7 +65,6 @@ class StructuredLinear(FactoredLinear):
         layer(torch.randn(2, 2**16))
     """
 
-    has_two_bases = False
     matrix: LearnedMatrix
 
     @gradients()
@@ -131,17 +130,17 @@ class StructuredLinear(FactoredLinear):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'``, x itself, and its products with B where that is a basis of inputs."""
-        value = self.matrix.forward.product(x, self.scale.numbers)
-        products = self.matrix.add_learned(value, x, "inputs", self.update.numbers) if self.rank else None
+        value = self.matrix.forward.product(x, self.scale.data)
+        products = self.matrix.add_learned(value, x, "inputs", self.update.data) if self.rank else None
         return value, (x, products)
 
     def ask_backward(self, g: Tensor, kept: Kept, record: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``g W`` and the factors of the gradient of U."""
         static = self.feedback == "static"
-        value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.numbers)
+        value = self.matrix.backward.transposed_product(g, self.std if static else self.scale.data)
         x, products = kept
         if self.rank and not static:
-            of_gradients = self.matrix.add_learned(value, g, "gradients", self.update.numbers)
+            of_gradients = self.matrix.add_learned(value, g, "gradients", self.update.data)
             products = products if of_gradients is None else of_gradients
         left, right = self.matrix.factors(x, g, products, record)
         rows, columns = self.matrix.shape
