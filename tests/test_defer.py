@@ -399,7 +399,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
     line = next(line for line in str(told).splitlines() if "blocks.*.down.weight" in line and "yes" in line)
     assert "2 x" in line
     assert "at most 20" in line
-    assert {"name", "kind", "shape", "reason", "rows", "rank", "bytes", "stored_bytes", "cost"} == told.table[0].keys()
+    assert {"name", "kind", "shape", "reason", "rows", "rank", "bytes", "stored_bytes"} == told.table[0].keys()
 
 
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:

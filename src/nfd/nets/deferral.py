@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -16,15 +16,15 @@ from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, InputTypeError, UsageError, check_choice, check_count, check_patterns
 from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.nets.asked import rows_asked
+from nfd.nets.frame import LEAST_ROOM, predicted_bytes
+from nfd.nets.hadamard import padded_size
 from nfd.nets.linear_map import LinearMap
-from nfd.nets.matrix_cost import MatrixCost, MatrixUse, deferred_cost, stored_cost, structured_cost
 from nfd.nets.wide import Candidate, Reason, candidates
 from nfd.scaling.calls import call_with, check_input, evaluating, on_device
 from nfd.scaling.names import numberless
 from nfd.scaling.plan import Plan
 
 UnstoredWeights = Literal["structured", "deferred"]
-_COSTS: dict[str, Callable[[MatrixUse], MatrixCost]] = {"structured": structured_cost, "deferred": deferred_cost}
 _WIDTH = 150  # of the printed table, at most
 _MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
 
@@ -39,7 +39,6 @@ class Replacement:
         rows: rows of a batch that pass through it; None without a ``sample``, and if it stays.
         rank: the largest possible number of directions of its update after the training.
         bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
-        cost: predicted time of a step relative to stored weights; None if the rows are not known.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Replacement:
     rank: int | None
     bytes: int
     stored_bytes: int
-    cost: float | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +95,7 @@ class Deferral:
         ]
 
     def __str__(self) -> str:
-        names = ("module", "shape", "replaced", "rows", "rank", "memory", "stored", "cost")
+        names = ("module", "shape", "replaced", "rows", "rank", "memory", "stored")
         table = table_of(Column("matrix", no_wrap=True, overflow="fold"), *names)
         alike = Counter(map(_generic, self.replacements))
         for own, count in alike.items():
@@ -105,10 +103,9 @@ class Deferral:
             size = " x ".join(map(str, own.shape))
             done = "yes" if own.reason is None else own.reason.value
             rank = "" if own.rank is None else f"at most {own.rank:,}"
-            cost = "" if own.cost is None else f"{own.cost:.2g}"
             rows = "" if own.rows is None else f"{own.rows:,}"
             held = [in_bytes(count * size) for size in (own.bytes, own.stored_bytes)]
-            table.add_row(f"{times}{own.name}", own.kind, size, done, rows, rank, *held, cost)
+            table.add_row(f"{times}{own.name}", own.kind, size, done, rows, rank, *held)
         total = (
             f"{len(self.replaced)} of {len(self.replacements)} matrices replaced by {self.weights} weights: "
             f"{in_bytes(self.bytes)} for {in_bytes(self.stored_bytes)} with stored ones, gradients and states of the "
@@ -130,7 +127,7 @@ def deferral(
     steps: int = 1,
     samples: int | None = None,
 ) -> Deferral:
-    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with memory and time.
+    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with their memory.
 
     The model does not change, and no large memory is used: only shapes are followed through a forward pass.
 
@@ -206,23 +203,24 @@ def _replacement(
     states = _MOMENTUM if law is None else law.states
     n_in, n_out = (1, torch.Size(own.shape).numel()) if own.linear is None else own.linear.features
     itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
-    use = MatrixUse(n_in, n_out, asked or 0, seen or 0, states, law is not None and law.rest is not None, itemsize)
-    stored = stored_cost(use)
+    stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
     if own.reason is not None:
-        size = round(stored.bytes)
-        return Replacement(own.name, kind, own.shape, own.reason, None, None, size, size, None)
-    cost = _COSTS[weights](use)
-    return Replacement(
-        own.name,
-        kind,
-        own.shape,
-        None,
-        asked,
-        None if seen is None else use.rank,
-        round(cost.bytes),
-        round(stored.bytes),
-        None if not asked else cost.seconds / stored.seconds,
-    )
+        return Replacement(own.name, kind, own.shape, own.reason, None, None, stored, stored)
+    rank = None if seen is None else min(seen, n_in, n_out)
+    held = _structured_bytes if weights == "structured" else predicted_bytes
+    taken = held(n_in, n_out, seen or 0, itemsize)
+    return Replacement(own.name, kind, own.shape, None, asked, rank, taken, stored)
+
+
+def _structured_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
+    """What a structured layer holds after so many samples, with momentum, where each adds a direction; at most.
+
+    Vectors of the basis, of the update, of its gradient and of its momentum, with an eighth of room; a Gram matrix; and
+    signs, orders and singular values of a transform.
+    """
+    rank, longest = min(samples, n_in, n_out), max(n_in, n_out)
+    room = min(max(rank + rank // 8, LEAST_ROOM), longest) if rank else 0
+    return itemsize * (4 * room * longest + 6 * padded_size(longest) + rank**2)
 
 
 def _rows(

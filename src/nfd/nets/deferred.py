@@ -155,9 +155,7 @@ class DeferredLinear(FactoredLinear):
 
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Kept]:
         """``x W'`` and the products ``Q'x`` of the recorded directions."""
-        answer = self.matrix.ask(
-            self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record
-        )
+        answer = self.matrix.ask(self.matrix.forward, x, scale=self.scale.data, update=self.update.data, record=record)
         self._make_room()
         return answer.value, (answer.products, None)
 

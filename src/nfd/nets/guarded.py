@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import StateError
 from nfd.nets.frame import padded
-from nfd.nets.in_factors import InFactors, block
+from nfd.nets.in_factors import GRADIENT, InFactors, block
 from nfd.nets.refusals import STORED
 
 _ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
@@ -160,7 +160,7 @@ class Guarded(InFactors):
 
     def _put(self, grad: Tensor | None) -> None:
         """Have this gradient where PyTorch keeps one."""
-        torch.Tensor.grad.__set__(self, grad)  # type: ignore[attr-defined]
+        GRADIENT.__set__(self, grad)
 
     def _product(self, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
         """The sum of ``left' right``, among zeros of the size of D."""
@@ -203,7 +203,7 @@ def _rebuilt(
     stands_for: tuple[int, int] = (0, 0),
     resolution: float = 0.0,
 ) -> Guarded:
-    parameter = cast(Guarded, Guarded(data, requires_grad))
+    parameter = Guarded(data, requires_grad)
     parameter.generation = generation  # a copied optimizer knows it
     parameter.owner, parameter.stands_for, parameter.resolution = owner, stands_for, resolution
     parameter.accept()

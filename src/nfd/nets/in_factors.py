@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-_GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
+GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 
 
 class InFactors(nn.Parameter):
@@ -30,7 +30,7 @@ class InFactors(nn.Parameter):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         self.factors = None
-        _GRADIENT.__set__(self, value)
+        GRADIENT.__set__(self, value)
 
     @property
     def has_gradient(self) -> bool:
@@ -63,7 +63,7 @@ class InFactors(nn.Parameter):
     @property
     def _stored(self) -> Tensor | None:
         """The gradient where PyTorch keeps it, for ourselves."""
-        return cast("Tensor | None", _GRADIENT.__get__(self))
+        return cast("Tensor | None", GRADIENT.__get__(self))
 
 
 def block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
