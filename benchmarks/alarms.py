@@ -163,7 +163,7 @@ def watched(
     pairs, alarm = batches(draw), Alarm(bands)
     torch.manual_seed(seed)
     model, sample = make_model(WIDE, DEEP), pairs[0][0]
-    base = {"make_model": make_model, "base_width": WIDTHS[0], "base_depth": DEPTHS[0]}
+    base = {"make_model": make_model, "base": (WIDTHS[0], DEPTHS[0])}
     plan = nfd.plan(model, rule=setting.rule, optimizer=setting.optimizer, sample=sample, **base)  # type: ignore[arg-type]
     plan.apply_(model, seed=seed)
     groups = plan.param_groups(model, lr=setting.rate, weight_decay=setting.decay, adamw_lr=setting.rest_rate)

@@ -128,9 +128,7 @@ def planning(turn: Round) -> list[Row]:
         model(sample).square().mean().backward()
 
     once()
-    took = seconds(
-        lambda: nfd.plan(model, rule="complete-p", make_model=transformer, base_width=32, base_depth=2, sample=sample)
-    )
+    took = seconds(lambda: nfd.plan(model, rule="complete-p", make_model=transformer, base=(32, 2), sample=sample))
     step = seconds(once)
     tensors = len(list(model.parameters()))
     return [

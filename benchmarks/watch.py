@@ -41,7 +41,7 @@ def main(width: int, depth: int) -> float:
     torch.manual_seed(0)
     x, y = next(wide_gpt.batches(1))
     model = wide_gpt.GPT(width, depth)
-    plan = nfd.plan(model, rule="complete-p", make_model=wide_gpt.GPT, base_width=64, base_depth=2, sample=x)
+    plan = nfd.plan(model, rule="complete-p", make_model=wide_gpt.GPT, base=(64, 2), sample=x)
     plan.apply_(model)
     optimizer = plan.make_optimizer(model, lr=3e-3)
 

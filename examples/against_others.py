@@ -90,9 +90,7 @@ class Toy(nn.Module):
 def moved(rule: str, depth: int, seed: int, epsilon: float) -> float:
     """How far the first weight of the second branch moves in one step of Adam."""
     model, (x, y) = Toy(TOY_WIDTH, depth), first_batch()
-    plan = nfd.plan(
-        model, rule=rule, make_model=Toy, base_width=TOY_WIDTH, base_depth=TOY_DEPTHS[0], optimizer="adam", sample=x
-    )
+    plan = nfd.plan(model, rule=rule, make_model=Toy, base=(TOY_WIDTH, TOY_DEPTHS[0]), optimizer="adam", sample=x)
     plan.apply_(model, seed)
     optimizer = plan.make_optimizer(model, lr=TOY_RATE, eps=epsilon)
     weight = model.get_submodule("blocks.1.1").weight
@@ -150,7 +148,7 @@ def by_plan(width: int, optimizer: str, seed: int, rule: str = "mup") -> tuple[n
     """The plain network under a plan of ours."""
     model = perceptron(width)
     plan = nfd.plan(
-        model, rule=rule, make_model=lambda width, depth: perceptron(width), base_width=MUP_WIDTHS[0],
+        model, rule=rule, make_model=lambda width, depth: perceptron(width), base=(MUP_WIDTHS[0], None),
         optimizer=optimizer, sample=first_batch()[0],
     )  # fmt: skip
     plan.apply_(model, seed)

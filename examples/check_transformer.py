@@ -59,9 +59,7 @@ for check in found.values():
 # %%
 torch.manual_seed(0)
 model = RowTransformer(*LARGE)
-plan = nfd.plan(
-    model, rule="complete-p", make_model=RowTransformer, base_width=WIDTHS[0], base_depth=DEPTHS[0], optimizer="adamw"
-)
+plan = nfd.plan(model, rule="complete-p", make_model=RowTransformer, base=(WIDTHS[0], DEPTHS[0]), optimizer="adamw")
 print(plan)
 plan.apply_(model, seed=0)
 optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)

@@ -43,7 +43,7 @@ class Planned(lightning.LightningModule):
         super().__init__()
         self.net = network(width, depth)
         sample = torch.zeros(2, 64)
-        self.plan = nfd.plan(self.net, make_model=network, base_width=32, base_depth=2, sample=sample)
+        self.plan = nfd.plan(self.net, make_model=network, base=(32, 2), sample=sample)
         self.plan.apply_(self.net, seed=0)
 
     def training_step(self, batch: Any, _: int) -> Tensor:

@@ -54,9 +54,7 @@ def main(shard: str, width: int, depth: int, steps: int) -> float:
     inputs, targets = data.batches(size=32, steps=steps, seed=0)
     with torch.device("meta"):  # shapes alone: no process holds the whole model
         model = make_model(width, depth)
-    plan = nfd.plan(
-        model, rule="complete-p", make_model=make_model, base_width=32, base_depth=2, sample=torch.zeros(2, 64)
-    )
+    plan = nfd.plan(model, rule="complete-p", make_model=make_model, base=(32, 2), sample=torch.zeros(2, 64))
     if shard == "fsdp2":
         wrapped = plan.apply_(sharded(model), seed=0)  # every process draws its part
     else:

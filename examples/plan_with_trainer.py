@@ -34,7 +34,7 @@ def data() -> list[dict[str, torch.Tensor]]:
 def main(width: int = 64, depth: int = 4, steps: int = 20) -> float:
     """Train with AdamW groups from the plan; returns the mean training loss."""
     model = gpt2(width, depth)
-    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base_width=32, base_depth=2)
+    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base=(32, 2))
     plan.apply_(model, seed=0)  # the head is the embedding: its 1/m cannot be folded, and is inserted
     optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
     with tempfile.TemporaryDirectory() as folder:

@@ -218,11 +218,11 @@ def under(rules: Sequence[str], ladder: Ladder) -> list[Ladder]:
 
 def scales(ladder: Ladder) -> Tensor:
     """What the rule sets in the largest network of a ladder: start, rate, decay and epsilon of every tensor."""
-    n, L = ladder.base
-    plan = nfd.plan(
-        make_model(ladder.widths[-1], ladder.depths[-1]), rule=ladder.rule, make_model=make_model, base_width=n,
-        base_depth=L, optimizer=ladder.optimizer, sample=batches(1)[0][0],
-    )  # fmt: skip
+    model, settings = (
+        make_model(ladder.widths[-1], ladder.depths[-1]),
+        {"rule": ladder.rule, "optimizer": ladder.optimizer},
+    )
+    plan = nfd.plan(model, ladder.base, make_model=make_model, sample=batches(1)[0][0], **settings)
     starts = [plan.constant(name) or plan.std(name) for name in plan.entries]
     others = [number(name) for number in (plan.rate, plan.weight_decay, plan.epsilon) for name in plan.entries]
     return torch.tensor([*starts, *others, *plan.multipliers.values()])

@@ -81,7 +81,7 @@ def main(
     with torch.device("cpu" if dense else "meta"):
         model: nn.Module = GPT(width, layers)
     plan = nfd.plan(
-        model, rule="complete-p", make_model=GPT, base_width=64, base_depth=2, optimizer="muon",
+        model, rule="complete-p", make_model=GPT, base=(64, 2), optimizer="muon",
         sample=torch.zeros(2, LENGTH, dtype=torch.long),
     )  # fmt: skip
     model = plan.apply_(model, seed) if dense else nfd.defer(model, plan, resolution=0.2, seed=seed)

@@ -80,7 +80,7 @@ def checked(make: Callable[[int, int], nn.Module]) -> Any:
 def planned() -> Any:
     torch.manual_seed(0)
     net = model(16, 2)
-    plan = nfd.plan(net, rule="complete-p", make_model=model, base_width=8, base_depth=1, sample=ROWS)
+    plan = nfd.plan(net, rule="complete-p", make_model=model, base=(8, 1), sample=ROWS)
     plan.initialize_(net, seed=1)
     groups = [{k: v for k, v in group.items() if k != "params"} for group in plan.param_groups(net, lr=0.1)]
     return [plan.to_dict(), dict(net.state_dict()), groups]

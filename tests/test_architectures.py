@@ -247,7 +247,7 @@ def case_of(name: str) -> Case:
 
 
 def planned(case: Case, model: nn.Module, rule: str) -> nfd.Plan:
-    sizes: dict[str, Any] = {"make_model": case.make, "base_width": 16, "base_depth": 2}
+    sizes: dict[str, Any] = {"make_model": case.make, "base": (16, 2)}
     return nfd.plan(model, rule=rule, optimizer="adamw", sample=case.sample, **sizes)
 
 
@@ -299,7 +299,7 @@ def test_branches_that_no_tensor_scales_get_a_factor() -> None:
         (gemma, [f"layers.{k}.post_{part}_layernorm" for k in range(6) for part in ("attention", "feedforward")]),
         (bit, [f"bit.encoder.stages.{s}.layers.{k}.conv3" for s in (0, 1) for k in range(1, 6)]),
     ):
-        sizes: dict[str, Any] = {"make_model": make, "base_width": 16, "base_depth": 2}
+        sizes: dict[str, Any] = {"make_model": make, "base": (16, 2)}
         model = make(64, 6)
         for rule, factor in (("mup", 1.0), ("depth-mup", 1 / R3), ("complete-p", 1 / 3)):
             plan = nfd.plan(model, rule=rule, **sizes)

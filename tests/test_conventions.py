@@ -105,9 +105,7 @@ VECTORS = torch.linspace(-1, 1, 10).view(2, 5)
 
 def planned(optimizer: Any, m: int, net: type[Stacked] = TallNet) -> tuple[Stacked, nfd.Plan]:
     model = net(m * BASE, 2)
-    plan = nfd.plan(
-        model, rule="mup", make_model=net, base_width=BASE, base_depth=2, optimizer=optimizer, sample=VECTORS
-    )
+    plan = nfd.plan(model, rule="mup", make_model=net, base=(BASE, 2), optimizer=optimizer, sample=VECTORS)
     return model, plan
 
 
@@ -162,9 +160,7 @@ def test_rates_of_another_convention_are_wrong(m: int, times: float) -> None:
     sample = torch.arange(12).view(2, 6) % 11
 
     def of(net: nn.Module) -> float:
-        plan = nfd.plan(
-            net, rule="mup", make_model=square, base_width=8, base_depth=1, optimizer="muon-unit", sample=sample
-        )
+        plan = nfd.plan(net, rule="mup", make_model=square, base=(8, 1), optimizer="muon-unit", sample=sample)
         return norms(net, plan.make_optimizer(net, lr=0.1, make=MOONLIGHT))["layers.0.b.weight"]
 
     assert of(model) / of(base) == pytest.approx(times, rel=ROUNDING)
@@ -176,7 +172,7 @@ def test_the_convention_is_read_from_the_object(convention: str) -> None:
     optimizer = an_object(kind, options)
     p = optimizer.param_groups[0]["params"][0]
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)
-    plan = nfd.plan(Residual(8, 2), optimizer=optimizer, base_width=4, base_depth=2, sample=VECTORS)
+    plan = nfd.plan(Residual(8, 2), optimizer=optimizer, base=(4, 2), sample=VECTORS)
     assert plan.optimizer == name
     assert nfd.Plan.from_dict(plan.to_dict()) == plan
     assert torch.equal(p, torch.ones(2, 3))

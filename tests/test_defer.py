@@ -248,7 +248,7 @@ def test_what_stays_is_the_same_tensor_and_what_goes_begins_alike() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "muon"])
 def test_a_plan_of_a_model_that_was_never_made_starts_and_groups_it(optimizer: str) -> None:
-    sizes: dict[str, Any] = {"make_model": Transformer, "base_width": 16, "base_depth": 2, "sample": TOKENS}
+    sizes: dict[str, Any] = {"make_model": Transformer, "base": (16, 2), "sample": TOKENS}
     with torch.device("meta"):
         model: nn.Module = Transformer(48, 3)
     plan = nfd.plan(model, rule="depth-mup", optimizer=optimizer, **sizes)
@@ -297,7 +297,7 @@ def test_a_plan_reads_the_small_model_and_the_wide_one_keeps_its_buffers(kind: s
     with nfd.meta_matrices():
         model = make(96, 2)
     assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
-    options: dict[str, Any] = {"make_model": base_of, "base_width": 32, "base_depth": 2, "sample": sample}
+    options: dict[str, Any] = {"make_model": base_of, "base": (32, 2), "sample": sample}
     plan = nfd.plan(model, rule="depth-mup" if kind != "resnet" else "mup", optimizer="sgd", **options)
     assert max(sizes) <= 64
     assert all(p.is_meta for p in model.parameters() if p.dim() == 2)
@@ -363,10 +363,10 @@ def test_what_no_layer_can_stand_in_for_is_refused_by_name() -> None:
     with nfd.meta_matrices():
         frozen = Residual(16, 2)
     frozen.embed.weight.requires_grad_(False)
-    options: dict[str, Any] = {"make_model": Residual, "base_width": 8, "sample": torch.zeros(2, 5)}
+    options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
     with pytest.raises(ValueError, match=r"'embed\.weight', whose initial values no plan restores"):
         nfd.defer(frozen, nfd.plan(frozen, rule="mup", optimizer="sgd", **options))
-    plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base_width=8, sample=torch.zeros(2, 5))
+    plan = nfd.plan(Residual(16, 2), rule="mup", make_model=Residual, base=(8, None), sample=torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"optimizer='adamw' acts on every entry"):
         nfd.defer(Residual(16, 2), plan)
     with pytest.raises(ValueError, match="feedback='independent'"):
@@ -405,7 +405,7 @@ def test_a_deferral_says_what_is_replaced_what_is_left_and_why() -> None:
 def test_layers_that_would_outgrow_the_memory_are_refused_before_they_are_made() -> None:
     with torch.device("meta"):
         model = Residual(2**17, 2)
-    options: dict[str, Any] = {"make_model": Residual, "base_width": 8, "sample": torch.zeros(2, 5)}
+    options: dict[str, Any] = {"make_model": Residual, "base": (8, None), "sample": torch.zeros(2, 5)}
     plan = nfd.plan(model, rule="mup", optimizer="muon", **options)
     with pytest.raises(
         ValueError, match=r"After samples=1000000000 the layers could need .* are available.*Lower samples"

@@ -238,7 +238,7 @@ def test_the_example_of_a_docstring_runs(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     inputs, targets = digits().batches(size=8, steps=2, seed=0)
     model = residual(32, 2)
-    plan = nfd.plan(model, make_model=residual, base_width=16, base_depth=2, sample=inputs[0])
+    plan = nfd.plan(model, make_model=residual, base=(16, 2), sample=inputs[0])
     reader = {"nfd": nfd, "torch": torch, "math": math, "make_model": residual, "inputs": inputs, "targets": targets}
     reader |= {"x": inputs[0], "y": targets[0], "batches": list(zip(inputs, targets, strict=True))}
     exec(example_of(name), reader | {"model": model, "plan": plan, "optimizer": plan.make_optimizer(model, lr=1e-3)})

@@ -157,7 +157,7 @@ def make_model(width: int, depth: int) -> nn.Module:
 
 def test_plans_are_made_and_used_there(device: str) -> None:
     here, there = make_model(16, 3), make_model(16, 3).to(device)
-    options = {"rule": "complete-p", "make_model": make_model, "base_width": 8, "base_depth": 2, "optimizer": "sgd"}
+    options = {"rule": "complete-p", "make_model": make_model, "base": (8, 2), "optimizer": "sgd"}
     plan = nfd.plan(there, sample=torch.zeros(2, 5, device=device), **options)
     assert plan.entries["1.0.outer.weight"].role == "outer"
     plan.initialize_(there, seed=3)

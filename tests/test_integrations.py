@@ -29,7 +29,7 @@ ROWS = [
 def planned(rule: str = "complete-p") -> tuple[Residual, nfd.Plan]:
     torch.manual_seed(0)
     model = Residual(16, 2)
-    plan = nfd.plan(model, rule=rule, make_model=Residual, base_width=8, base_depth=1, sample=SAMPLE)
+    plan = nfd.plan(model, rule=rule, make_model=Residual, base=(8, 1), sample=SAMPLE)
     plan.apply_(model)
     return model, plan
 
@@ -136,7 +136,7 @@ def trainer_of(folder: Path, *, forget: bool = False, steps: int = 2, **options:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = gpt2(16, 2)
-    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base_width=8, base_depth=1)
+    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base=(8, 1))
     plan.apply_(model)
     usual = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True, "use_cpu": True}
     arguments = transformers.TrainingArguments(

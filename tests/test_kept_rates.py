@@ -21,7 +21,7 @@ Scheduler = Callable[[torch.optim.Optimizer], Callable[[], None]]
 
 def planned(optimizer: str = "adamw") -> tuple[torch.nn.Module, nfd.Plan]:
     model = Transformer(64, 4)
-    sizes: dict[str, Any] = {"make_model": Transformer, "base_width": 16, "base_depth": 2}
+    sizes: dict[str, Any] = {"make_model": Transformer, "base": (16, 2)}
     return model, nfd.plan(model, rule="complete-p", optimizer=optimizer, sample=IDS, **sizes)
 
 

@@ -18,7 +18,7 @@ LABELS = torch.arange(8) % 3
 
 def planned(optimizer: str, **options: Any) -> tuple[Residual, nfd.Plan]:
     model = Residual(32, 4)
-    made = {"make_model": Residual, "base_width": 16, "base_depth": 2, "sample": VECTORS} | options
+    made = {"make_model": Residual, "base": (16, 2), "sample": VECTORS} | options
     plan = nfd.plan(model, rule="complete-p", optimizer=optimizer, **made)
     return model, plan
 
@@ -44,7 +44,7 @@ def test_applying_a_plan_is_initialising_and_inserting() -> None:
         return model
 
     model = tied(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=tied, base_width=8, base_depth=2, sample=TOKENS)
+    plan = nfd.plan(model, rule="mup", make_model=tied, base=(8, 2), sample=TOKENS)
     by_hand = copy.deepcopy(model)
     plan.initialize_(by_hand, seed=3)
     by_hand.head = nfd.Scaled(by_hand.head, plan.multipliers["head"])

@@ -168,7 +168,7 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
 def test_a_watch_takes_in_the_gradients_of_the_steps_before_a_look() -> None:
     model, stream = Net(16, 1), torch.Generator().manual_seed(8)
     x = torch.randn(18, 4, 8, generator=stream)
-    plan = nfd.plan(model, rule="mup", make_model=Net, base_width=8, base_depth=1, sample=x[0])
+    plan = nfd.plan(model, rule="mup", make_model=Net, base=(8, 1), sample=x[0])
     watch, twin = nfd.Watch(plan.apply_(model), plan, x[0], every=9, samples=4), GradientNoise(4)
     optimizer = plan.make_optimizer(model, lr=1e-3)
     for step, batch in enumerate(x):

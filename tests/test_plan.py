@@ -29,7 +29,7 @@ def mlp(width: int) -> nn.Module:
 
 def residual(width: int = 32, depth: int = 4, rule: str = "depth-mup", **options: Any) -> tuple[nn.Module, nfd.Plan]:
     model = Residual(width, depth)
-    options = {"make_model": Residual, "base_width": 16, "base_depth": 2, "sample": VECTORS} | options
+    options = {"make_model": Residual, "base": (16, 2), "sample": VECTORS} | options
     return model, nfd.plan(model, rule=rule, **options)
 
 
@@ -134,9 +134,7 @@ def test_folded_and_unfolded_trainings_agree(rule: str, name: str) -> None:
         return Residual(width, depth, bias=False).double()
 
     model = make(24, 6)
-    plan = nfd.plan(
-        model, rule=rule, make_model=make, base_width=8, base_depth=2, optimizer=name, sample=VECTORS.double()
-    )
+    plan = nfd.plan(model, rule=rule, make_model=make, base=(8, 2), optimizer=name, sample=VECTORS.double())
     plan.initialize_(model, seed=3)
     unfolded = copy.deepcopy(model)
     power = 2 if name == "sgd" else 1
@@ -188,7 +186,7 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
     assert adam.rate("outer.0.weight") == pytest.approx(16**-0.5 * 4 ** (a - 1))
     assert adam.rate("inner.0.weight") == pytest.approx(16**-0.5 * (1 if rule == "depth-mup-inner" else 4 ** (a - 1)))
     assert adam.std("outer.2.weight") == adam.std("U") == 1
-    doubled = nfd.plan(net, rule=rule, optimizer="sgd", base_width=8, base_depth=4)
+    doubled = nfd.plan(net, rule=rule, optimizer="sgd", base=(8, 4))
     assert doubled.rate("U") == 2
 
 
@@ -199,7 +197,7 @@ def test_the_networks_of_nfd_have_the_rates_of_their_own(rule: str) -> None:
 def test_the_probe_tells_writers_from_everything_else(tied: bool) -> None:
     model = Transformer(16, 3, tied)
     nn.init.zeros_(model.layers[0].b.weight)  # type: ignore[union-attr, arg-type]
-    plan = nfd.plan(model, base_width=8, base_depth=3, sample=TOKENS)
+    plan = nfd.plan(model, base=(8, 3), sample=TOKENS)
     roles = {name.removeprefix("layers.1."): role for name, role in plan.roles.items()}
     assert {n for n, r in roles.items() if r == "outer" and "layers" not in n} == {"b.weight", "d.weight", "d.bias"}
     assert {n for n, r in roles.items() if r == "inner" and "layers" not in n} == {
@@ -212,9 +210,7 @@ def test_the_probe_tells_writers_from_everything_else(tied: bool) -> None:
 
 def test_convolutions_go_by_fan_in() -> None:
     model = ConvNet(16, 4)
-    plan = nfd.plan(
-        model, rule="complete-p", make_model=ConvNet, base_width=8, base_depth=2, sample=torch.randn(2, 3, 6, 6)
-    )
+    plan = nfd.plan(model, rule="complete-p", make_model=ConvNet, base=(8, 2), sample=torch.randn(2, 3, 6, 6))
     roles = {name.removeprefix("stages.0."): role for name, role in plan.roles.items()}
     assert (roles["out.weight"], roles["mix.weight"], roles["spatial.weight"]) == ("outer", "inner", "inner")
     assert (roles["stem.weight"], roles["head.weight"]) == ("input", "readout")
@@ -270,7 +266,7 @@ def test_a_trace_agrees_with_rank_one_changes(name: str) -> None:
     model = make(32, 3)
     traced = name in families()  # these say what they take
     options: dict[str, Any] = {} if traced else {"sample": sample}
-    plan = nfd.plan(model, rule="complete-p", make_model=make, base_width=16, base_depth=1, **options)
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(16, 1), **options)
     assert plan.depth == len(plan.blocks) == 3
     assert plan.width == 2
     for block in plan.blocks[1:]:
@@ -296,7 +292,7 @@ def test_post_norm_models_have_width_rules_only() -> None:
         return transformers.BertForSequenceClassification(config)
 
     model = bert(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=bert, base_width=16, base_depth=2)
+    plan = nfd.plan(model, rule="mup", make_model=bert, base=(16, 2))
     assert plan.roles["bert.encoder.layer.0.output.dense.weight"] == "hidden"
     assert plan.multipliers["bert.encoder.layer.0.attention.self.query"] == pytest.approx(
         0.5**0.5
@@ -306,7 +302,7 @@ def test_post_norm_models_have_width_rules_only() -> None:
     for post_norm, remedy in ((model, "rule='mup'"), (encoder, "rule='mup', or build the model with norm_first=True")):
         refused = rf"goes through NativeLayerNorm, as in a model that normalises after adding\. Use {remedy}\.$"
         with pytest.raises(ValueError, match=refused):
-            nfd.plan(post_norm, rule="depth-mup", base_width=8, base_depth=1)
+            nfd.plan(post_norm, rule="depth-mup", base=(8, 1))
 
 
 def test_what_cannot_be_decided_is_asked() -> None:
@@ -314,9 +310,9 @@ def test_what_cannot_be_decided_is_asked() -> None:
     with pytest.raises(
         ValueError, match=r"cannot decide 18 tensors:\n.*\n  blocks.\*.up.weight: no sample.*(\n.*)*roles="
     ):
-        nfd.plan(model, base_width=16, base_depth=2)
+        nfd.plan(model, base=(16, 2))
     roles = {"blocks.*.up.*": "inner", "blocks.*.down.*": "outer"}
-    by_hand = nfd.plan(model, base_width=16, base_depth=2, roles=roles)
+    by_hand = nfd.plan(model, base=(16, 2), roles=roles)
     assert by_hand.roles == nfd.plan(model, base=Residual(16, 2), sample=VECTORS).roles
     with pytest.raises(ValueError, match="needs residual blocks"):
         nfd.plan(mlp(32), base=mlp(8))
@@ -327,26 +323,26 @@ def test_what_cannot_be_decided_is_asked() -> None:
             self.w = nn.Parameter(torch.randn(3, width))
 
     with pytest.raises(ValueError, match="w: a bare parameter: input, embedding or readout"):
-        nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base_width=4, base_depth=1)
-    plan = nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base_width=4, base_depth=1, roles={"w": "readout"})
+        nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base=(4, 1))
+    plan = nfd.plan(Bare(8, 1), rule="mup", make_model=Bare, base=(4, 1), roles={"w": "readout"})
     assert plan.rate("w") == 0.5
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "Pass base=, or base_width= and base_depth="),
-        ({"rule": "depthmup", "base_width": 4}, "Did you mean 'depth-mup'"),
-        ({"optimizer": "adamx", "base_width": 4}, "optimizer must be one of"),
-        ({"decay": "none", "base_width": 4}, "decay must be one of"),
-        ({"base_width": 0}, "base_width must be at least 1"),
-        ({"base_width": 4, "base_depth": 2, "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
-        ({"base_width": 4, "base_depth": 2, "roles": {"up.*": "inner"}}, r"no match for 'up.\*'. Names look like"),
-        ({"base_width": 4, "base_depth": 2, "roles": {"head.*": "output"}}, "must be one of"),
-        ({"make_model": Residual}, "make_model needs base_width"),
-        ({"make_model": lambda w, d: 3, "base_width": 4}, "must return a torch.nn.Module; got int"),
-        ({"base": Residual(8, 2), "base_width": 4}, "pass it alone"),
-        ({"rule": "ntk", "base_width": 4}, "nfd.ResNet"),
+        ({}, "Pass base="),
+        ({"rule": "depthmup", "base": (4, None)}, "Did you mean 'depth-mup'"),
+        ({"optimizer": "adamx", "base": (4, None)}, "optimizer must be one of"),
+        ({"decay": "none", "base": (4, None)}, "decay must be one of"),
+        ({"base": (0, None)}, "the width of base must be at least 1"),
+        ({"base": (4, 2), "blocks": "layers.*"}, r"no match for 'layers.\*'.*blocks.\*"),
+        ({"base": (4, 2), "roles": {"up.*": "inner"}}, r"no match for 'up.\*'. Names look like"),
+        ({"base": (4, 2), "roles": {"head.*": "output"}}, "must be one of"),
+        ({"make_model": Residual}, "make_model needs base="),
+        ({"make_model": lambda w, d: 3, "base": (4, None)}, "must return a torch.nn.Module; got int"),
+        ({"base": Residual(8, 2), "make_model": Residual}, "pass it alone"),
+        ({"rule": "ntk", "base": (4, None)}, "nfd.ResNet"),
     ],
 )
 def test_bad_requests_are_refused(options: dict[str, Any], said: str) -> None:
@@ -368,7 +364,7 @@ def test_a_model_with_deferred_layers_is_refused_by_name() -> None:
     own = nfd.ResNet(5, 3, 8, 2, weights="deferred")
     for model, names in ((own, "'outer.0', 'outer.1'"), (mixed(8, 4), "'1', '2', '3' and 1 more")):
         with pytest.raises(ValueError, match=f"these layers are deferred: {names}"):
-            nfd.plan(model, rule="mup", make_model=mixed, base_width=4)
+            nfd.plan(model, rule="mup", make_model=mixed, base=(4, None))
     with pytest.raises(ValueError, match=r"deferred: '1'\."):
         nfd.plan(mixed(8, 1, nn.Linear), rule="mup", base=mixed(8, 1))
     dense = mixed(8, 1, nn.Linear)
@@ -445,7 +441,7 @@ def test_groups_survive_copies_compilation_and_schedulers() -> None:
 
 
 def test_the_explanation_says_what_was_decided_and_why() -> None:
-    text = nfd.plan(TiedWithoutGain(32, 4), base_width=16, base_depth=2, sample=TOKENS).explain()
+    text = nfd.plan(TiedWithoutGain(32, 4), base=(16, 2), sample=TOKENS).explain()
     assert "layers.*.d.weight x4" in text
     assert "writes the residual stream" in text
     assert "in^-1 l^-1 = 0.25" in text
@@ -493,7 +489,7 @@ def test_the_gain_of_a_norm_behind_a_matrix_writes_the_stream() -> None:
     """The norm undoes the scale of the matrix, so that the gain begins lower in deeper models."""
     make = type("Make", (Stack,), {"kind": PostAndPre})
     model = make(16, 4)
-    plan = nfd.plan(model, rule="complete-p", make_model=make, base_width=8, base_depth=2, sample=VECTORS)
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(8, 2), sample=VECTORS)
     roles = {name.removeprefix("blocks.1."): role for name, role in plan.roles.items() if "blocks.1." in name}
     assert {name for name, role in roles.items() if role == "outer"} == {
         "norm.weight",
@@ -519,7 +515,7 @@ def test_writers_behind_layer_scale_are_found() -> None:
             return out
 
     make = type("Make", (Stack,), {"kind": Scale})
-    plan = nfd.plan(make(16, 3), make_model=make, base_width=8, base_depth=2, sample=VECTORS)
+    plan = nfd.plan(make(16, 3), make_model=make, base=(8, 2), sample=VECTORS)
     assert plan.roles["blocks.1.down.weight"] == plan.roles["blocks.1.down.bias"] == "outer"
     assert plan.roles["blocks.1.up.weight"] == plan.roles["blocks.1.gamma"] == "inner"
 
@@ -535,7 +531,7 @@ def test_a_head_registered_before_its_embedding_is_tied_all_the_same() -> None:
             self.head.weight = tokens.weight
             self._modules = {"head": self._modules.pop("head"), **self._modules}
 
-    plan = nfd.plan(HeadFirst(64, 2), rule="mup", make_model=HeadFirst, base_width=16, base_depth=2, sample=TOKENS)
+    plan = nfd.plan(HeadFirst(64, 2), rule="mup", make_model=HeadFirst, base=(16, 2), sample=TOKENS)
     assert plan.roles["head.weight"] == "tied"
     assert plan.entries["head.weight"].ratios.fan_out == 4
     assert plan.constant("norm.weight") == 0.25
@@ -551,7 +547,7 @@ class TiedWithoutGain(Transformer):
 
 def test_a_checkpoint_of_a_wrapped_model_is_loaded_after_the_plan(tmp_path: Path) -> None:
     model = TiedWithoutGain(64, 2)
-    plan = nfd.plan(model, rule="mup", make_model=TiedWithoutGain, base_width=16, base_depth=2, sample=TOKENS)
+    plan = nfd.plan(model, rule="mup", make_model=TiedWithoutGain, base=(16, 2), sample=TOKENS)
     assert any("plan.apply_ wraps head in nfd.Scaled" in note for note in plan.notes)
     plan.apply_(model).eval()
     plan.save(tmp_path / "plan.json")
@@ -564,7 +560,7 @@ def test_planning_leaves_modes_and_random_numbers_alone() -> None:
     model = Residual(32, 3)
     model.head.eval()
     state = torch.get_rng_state()
-    nfd.plan(model, base_width=16, base_depth=3, sample=VECTORS)
+    nfd.plan(model, base=(16, 3), sample=VECTORS)
     assert model.training
     assert not model.head.training
     assert torch.equal(state, torch.get_rng_state())
@@ -578,9 +574,7 @@ def test_transposed_grouped_and_bilinear_fans() -> None:
             self.pair = nn.Bilinear(width, width, width)
             self.gate = nn.Parameter(torch.randn(8, width))
 
-    plan = nfd.plan(
-        Fans(32, 1), rule="mup", make_model=Fans, base_width=8, base_depth=1, roles={"gate": "hidden", "up.*": "hidden"}
-    )
+    plan = nfd.plan(Fans(32, 1), rule="mup", make_model=Fans, base=(8, 1), roles={"gate": "hidden", "up.*": "hidden"})
     found = {name: (e.ratios.fan_in, e.ratios.fan_out) for name, e in plan.entries.items()}
     assert found["up.weight"] == (1, 4)
     assert found["pair.weight"] == (16, 4)
@@ -591,30 +585,30 @@ def test_a_plan_does_not_depend_on_where_the_random_stream_stands() -> None:
     """The base is made from a seed of its own, so that two plans of one model start it alike."""
     model, sample, plans = Residual(32, 4), torch.randn(2, 5), []
     for _ in range(2):
-        plans.append(nfd.plan(model, rule="mup", make_model=Residual, base_width=8, base_depth=2, sample=sample))
+        plans.append(nfd.plan(model, rule="mup", make_model=Residual, base=(8, 2), sample=sample))
         torch.randn(7)
     assert [plans[0].std(name) for name in plans[0].entries] == [plans[1].std(name) for name in plans[1].entries]
 
 
-_BASES = [{"base_width": 8, "base_depth": 2}, {"base_width": 8}, {"base_width": 4, "base_depth": 4}]
+_BASES = [{"base": (8, 2)}, {"base": (8, None)}, {"base": (4, 4)}]
 
 
 @pytest.mark.parametrize("sizes", _BASES)
 def test_a_constructor_with_swapped_arguments_is_refused(sizes: dict[str, int]) -> None:
     model, sample = Residual(16, 4), torch.zeros(2, 5)
-    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base_width"]  # type: ignore[arg-type]
+    assert nfd.plan(model, make_model=Residual, sample=sample, **sizes).width == 16 / sizes["base"][0]  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"are they \(depth, width\)"):
         nfd.plan(model, make_model=lambda d, w: Residual(w, d), sample=sample, **sizes)  # type: ignore[arg-type]
 
 
 def test_a_constructor_of_networks_of_nfd_is_asked_for_their_base() -> None:
     net = nfd.ResNet(5, 3, 16, 4)
-    planned = nfd.plan(net, make_model=lambda w, d: nfd.ResNet(5, 3, 2 * w, d), base_width=4, base_depth=2)
+    planned = nfd.plan(net, make_model=lambda w, d: nfd.ResNet(5, 3, 2 * w, d), base=(4, 2))
     assert (planned.width, planned.depth) == (2, 2)
     with pytest.raises(ValueError, match="has width 2 and depth 4"):
-        nfd.plan(net, make_model=lambda d, w: nfd.ResNet(5, 3, w, d), base_width=4, base_depth=2)
+        nfd.plan(net, make_model=lambda d, w: nfd.ResNet(5, 3, w, d), base=(4, 2))
     with pytest.raises(ValueError, match="Build both alike"):
-        nfd.plan(net, make_model=Residual, base_width=4, base_depth=2)
+        nfd.plan(net, make_model=Residual, base=(4, 2))
 
 
 def test_a_sample_that_is_not_finite_is_refused_wherever_it_stands() -> None:
@@ -635,7 +629,7 @@ class ByDepth(Transformer):
 
 
 def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
-    model, sizes = ByDepth(64, 32), {"make_model": ByDepth, "base_width": 32, "base_depth": 2}
+    model, sizes = ByDepth(64, 32), {"make_model": ByDepth, "base": (32, 2)}
     plan = nfd.plan(model, rule="mup", sample=TOKENS, **sizes)
     base = nfd.plan(ByDepth(32, 2), rule="mup", sample=TOKENS, **sizes)
     for matrix, power in (("a", 0), ("b", 0.5), ("d", 0)):
@@ -658,7 +652,7 @@ def test_a_start_that_depends_on_depth_is_kept_under_mup() -> None:
 def test_heads_that_may_grow_are_noted() -> None:
     layer = nn.TransformerEncoderLayer(32, 2, 64, norm_first=True)
     encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(32), enable_nested_tensor=False)
-    plans = nfd.plan(encoder, base_width=16, base_depth=2), residual()[1]
+    plans = nfd.plan(encoder, base=(16, 2)), residual()[1]
     assert [any("heads are assumed to keep their size" in note for note in plan.notes) for plan in plans] == [
         True,
         False,

@@ -23,8 +23,10 @@ LARGER: dict[str, Any] = {"batch": (256, 1024), "tokens": (2**16, 2**19)}  # b =
 
 def planned(optimizer: str = "adamw", **run: Any) -> tuple[torch.nn.Module, nfd.Plan]:
     model = Transformer(32, 2)
-    sizes: dict[str, Any] = {"make_model": Transformer, "base_width": 16, "base_depth": 2, "sample": IDS}
-    return model, nfd.plan(model, rule="mup", optimizer=optimizer, **sizes, **run)
+    sizes: dict[str, Any] = {"make_model": Transformer, "base": (16, 2), "sample": IDS}
+    decay = {name: run.pop(name) for name in ("decay",) if name in run}
+    plan = nfd.plan(model, rule="mup", optimizer=optimizer, **sizes, **decay)
+    return model, plan.for_run(**run) if run else plan
 
 
 def scaling(optimizer: str = "adamw", **run: Any) -> RunScaling:

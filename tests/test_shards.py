@@ -54,7 +54,7 @@ def begun(make: type[nn.Module]) -> tuple[nn.Module, nfd.Plan]:
     """A model that is made whole, and its plan."""
     torch.manual_seed(0)
     model = make(10, 2)
-    plan = nfd.plan(model, make_model=make, base_width=5, base_depth=1, rule="complete-p", sample=SAMPLES[make])
+    plan = nfd.plan(model, make_model=make, base=(5, 1), rule="complete-p", sample=SAMPLES[make])
     return plan.apply_(model, seed=3), plan
 
 

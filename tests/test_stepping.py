@@ -42,7 +42,7 @@ class Wrapped(Optimizer):
 
 def planned(optimizer: str = "adamw", rule: str = "complete-p") -> tuple[nn.Module, nfd.Plan]:
     model = Residual(16, 4)
-    base = {} if rule == "standard" else {"base_width": 8, "base_depth": 2}
+    base = {} if rule == "standard" else {"base": (8, 2)}
     plan = nfd.plan(model, rule=rule, optimizer=optimizer, sample=X, **base)  # type: ignore[arg-type]
     return plan.apply_(model), plan
 

@@ -85,7 +85,7 @@ class Frozen(Tied):
 def planned(make: Any, optimizer: str = "adamw") -> tuple[nn.Module, nfd.Plan]:
     torch.manual_seed(0)
     model = make(64, 2)
-    sizes: dict[str, Any] = {"make_model": make, "base_width": 16, "base_depth": 2}
+    sizes: dict[str, Any] = {"make_model": make, "base": (16, 2)}
     return model, nfd.plan(model, rule="mup", optimizer=optimizer, sample=IDS, **sizes)
 
 
@@ -106,7 +106,7 @@ def test_a_head_is_wrapped_where_no_norm_can_take_its_factor(make: Any) -> None:
 
 
 def test_without_a_sample_a_plan_says_that_it_does_not_know_the_norm() -> None:
-    plan = nfd.plan(Tied(64, 2), rule="mup", make_model=Tied, base_width=16, base_depth=2)
+    plan = nfd.plan(Tied(64, 2), rule="mup", make_model=Tied, base=(16, 2))
     assert plan.multipliers == {"head": 0.25}
     assert any("without sample= it is not known whether" in note for note in plan.notes)
     assert not any(WRAPPED in note for note in plan.notes)
@@ -145,7 +145,7 @@ def test_a_folded_model_is_saved_and_loaded_as_it_is(tmp_path: Any) -> None:
         return made
 
     model: Any = gpt2(32, 2)
-    nfd.plan(model, rule="mup", make_model=gpt2, base_width=16, base_depth=2).apply_(model)
+    nfd.plan(model, rule="mup", make_model=gpt2, base=(16, 2)).apply_(model)
     model.save_pretrained(tmp_path)
     loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
     ids = IDS[:, :4]

@@ -24,7 +24,7 @@ Y = torch.randint(0, 3, (32,), generator=torch.Generator().manual_seed(1))
 
 
 def planned(model: nn.Module, x: Any = X, seed: int = 0, **base: Any) -> tuple[nn.Module, nfd.Plan]:
-    plan = nfd.plan(model, rule="complete-p", base_width=8, base_depth=2, sample=x, **base)
+    plan = nfd.plan(model, rule="complete-p", base=(8, 2), sample=x, **base)
     return plan.apply_(model, seed), plan
 
 
@@ -241,7 +241,7 @@ def test_gradients_are_those_of_the_training() -> None:
 def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -> None:
     torch.manual_seed(0)
     model = Residual(WIDTH, DEPTH)
-    plan = nfd.plan(model, rule="complete-p", make_model=Residual, base_width=4, base_depth=2, sample=X)
+    plan = nfd.plan(model, rule="complete-p", make_model=Residual, base=(4, 2), sample=X)
     watch = nfd.Watch(model, plan, X, every=2)
     (alert,) = watch.alerts
     assert (alert.step, alert.cause) == (0, Cause.START)
@@ -271,7 +271,7 @@ def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -
 @pytest.mark.parametrize("rule", ["standard", "mup", "depth-mup", "depth-mup-inner", "complete-p"])
 def test_a_start_of_the_same_size_is_no_wrong_start(rule: Any) -> None:
     """Tied embeddings with a row of padding, orthogonal matrices, and zeros of the base."""
-    options: Any = {"base_width": 8, "base_depth": 2, "optimizer": "muon"} if rule != "standard" else {}
+    options: Any = {"base": (8, 2), "optimizer": "muon"} if rule != "standard" else {}
     torch.manual_seed(0)
 
     def make(width: int, depth: int) -> Transformer:

@@ -50,6 +50,12 @@ def batches(steps: int = 10, size: int = 32, seed: int = 0) -> list[tuple[Tensor
     return [(x[rows], y[rows]) for rows in order[: steps * size].split(size)]
 
 
+def write_setup(folder: Path, text: str) -> None:
+    """A ``setup.py``, with this module beside it as ``common``."""
+    (folder / "common.py").write_text(Path(__file__).read_text())
+    (folder / "setup.py").write_text(text)
+
+
 def run(*arguments: str | Path, folder: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """The installed ``nfd``, in a process of its own that starts in ``folder``."""
     command = [str(NFD), *map(str, arguments)]

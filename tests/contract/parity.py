@@ -187,8 +187,7 @@ def planned_training(
         net,
         rule=rule,
         make_model=lambda width, depth: make(width, depth).double(),
-        base_width=BASE[0],
-        base_depth=BASE[1],
+        base=(BASE[0], BASE[1]),
         optimizer=optimizer,
         sample=x,
     )

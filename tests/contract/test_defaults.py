@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract import common
-from tests.contract.common import ResidualMLP, batches, run
+from tests.contract.common import ResidualMLP, batches, run, write_setup
 
 import nfd
 
@@ -29,7 +28,7 @@ KINDS = [pytest.param(ResidualMLP, OWN, id="a model"), pytest.param(resnet, PAPE
 def test_every_question_has_the_default_of_the_model(make_model: Any, default: tuple[str, str]) -> None:
     rule, optimizer = default
     sample = BATCHES[0][0]
-    base = {"make_model": make_model, "base_width": 8, "base_depth": 2, "sample": sample}
+    base = {"make_model": make_model, "base": (8, 2), "sample": sample}
     sizes: dict[str, Any] = {} if default == PAPERS else base
     plan = nfd.plan(make_model(16, 2), **sizes)
     assert (plan.rule, plan.optimizer) == default
@@ -105,8 +104,7 @@ WORDS = {
 @pytest.mark.parametrize("command", [pytest.param(name, marks=[pytest.mark.slow] * (name != "plan")) for name in WORDS])
 @pytest.mark.parametrize(("model", "default"), [("ResidualMLP", OWN), ("resnet", PAPERS)])
 def test_the_shell_has_them_as_well(command: str, model: str, default: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text(SETUP.format(model=model))
-    (tmp_path / "common.py").write_text(Path(common.__file__).read_text())
+    write_setup(tmp_path, SETUP.format(model=model))
     ended = run(command, "setup.py", *WORDS[command], "--out", "out", folder=tmp_path)
     assert ended.returncode in (0, 1), ended.stderr
     if command == "plan":

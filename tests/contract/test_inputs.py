@@ -112,14 +112,14 @@ def test_other_labels_are_told_their_range() -> None:
 def test_an_empty_sample_is_refused() -> None:
     nothing = torch.zeros(0, 64)
     with pytest.raises(ValueError, match=r"sample.*\[0, 64\]"):
-        nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base_width=8, sample=nothing)
+        nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base=(8, None), sample=nothing)
 
 
 # ---- names and tensors -------------------------------------------------------------------------------------------
 
 
 def planned() -> nfd.Plan:
-    return nfd.plan(ResidualMLP(16, 2), make_model=ResidualMLP, base_width=8, base_depth=1, sample=torch.ones(2, 64))
+    return nfd.plan(ResidualMLP(16, 2), make_model=ResidualMLP, base=(8, 1), sample=torch.ones(2, 64))
 
 
 def test_a_plan_takes_the_names_of_compiled_and_wrapped_models() -> None:
@@ -167,7 +167,7 @@ class Holding(nn.Module):
 
 
 def test_a_module_of_that_name_keeps_it() -> None:
-    plan = nfd.plan(Holding(16, 2), make_model=Holding, base_width=8, base_depth=1, sample=torch.ones(2, 64))
+    plan = nfd.plan(Holding(16, 2), make_model=Holding, base=(8, 1), sample=torch.ones(2, 64))
     assert plan.rate("module.blocks.0.1.weight") == planned().rate("blocks.0.1.weight")
     assert plan.rate("_orig_mod.module.blocks.0.1.weight") == plan.rate("module.blocks.0.1.weight")
 
@@ -187,7 +187,7 @@ class Spectral(ResidualMLP):
 
 def test_complex_parameters_are_refused_by_name() -> None:
     asked: tuple[Callable[[], Any], ...] = (
-        lambda: nfd.plan(Spectral(16, 1), make_model=Spectral, base_width=8, sample=torch.ones(2, 64)),
+        lambda: nfd.plan(Spectral(16, 1), make_model=Spectral, base=(8, None), sample=torch.ones(2, 64)),
         *(partial(question, Spectral, batches(1, 4), [8, 16], [1, 2]) for question in QUESTIONS.values()),
     )
     for ask in asked:
@@ -198,7 +198,9 @@ def test_complex_parameters_are_refused_by_name() -> None:
 @pytest.mark.parametrize("rule", ["mup/adam", "", "../mup", "%s {}", "é\n"])
 def test_an_unknown_rule_is_told_the_known_ones(rule: str) -> None:
     asked: tuple[Callable[[], Any], ...] = (
-        lambda: nfd.plan(ResidualMLP(16, 1), make_model=ResidualMLP, base_width=8, rule=rule, sample=torch.ones(2, 64)),
+        lambda: nfd.plan(
+            ResidualMLP(16, 1), make_model=ResidualMLP, base=(8, None), rule=rule, sample=torch.ones(2, 64)
+        ),
         lambda: nfd.check(ResidualMLP, batches(1, 4), [8, 16], [1], rule=rule),
         lambda: nfd.transfer(ResidualMLP, batches(1, 4), [8, 16], [1], rules=[rule]),
         lambda: nfd.Family(ResidualMLP, (8, 1), rule),

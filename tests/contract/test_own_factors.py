@@ -89,7 +89,7 @@ def planned(make: Any, size: tuple[int, int], rule: str = "complete-p", **option
     """A model and its plan, of a base of width 16 and depth 2."""
     torch.manual_seed(0)
     model = make(*size)
-    sizes: dict[str, Any] = {"make_model": make, "base_width": BASE, "base_depth": 2, "sample": ids()}
+    sizes: dict[str, Any] = {"make_model": make, "base": (BASE, 2), "sample": ids()}
     return model, nfd.plan(model, rule=rule, **(sizes | options))
 
 
@@ -169,7 +169,7 @@ def test_factors_are_found_where_blocks_and_others_share_one_sequential(unbuilt:
 
     with torch.device("meta" if unbuilt else "cpu"):
         model = make(WIDTH, 5)
-    plan = nfd.plan(model, rule="complete-p", make_model=make, base_width=BASE, base_depth=2, sample=ids())
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(BASE, 2), sample=ids())
     own = {name: plan.own_factor(name) for name in plan.entries if plan.own_factor(name) != 1}
     assert own == pytest.approx({"0.weight": 2.0, "8.weight": 0.5, "8.bias": 0.5})
 
@@ -179,7 +179,7 @@ def test_a_model_on_the_meta_device_has_the_same_plan(place: str) -> None:
     make = partial(Language, **{place: root})  # type: ignore[arg-type]
     with torch.device("meta"):
         unbuilt = make(WIDTH, 4)
-    plan = nfd.plan(unbuilt, rule="complete-p", make_model=make, base_width=BASE, base_depth=2, sample=ids())
+    plan = nfd.plan(unbuilt, rule="complete-p", make_model=make, base=(BASE, 2), sample=ids())
     built = planned(make, (WIDTH, 4))[1]
     for name in built.entries:
         assert plan.std(name) == pytest.approx(built.std(name), rel=1e-6)
@@ -214,7 +214,7 @@ def test_it_is_stored_shown_and_not_taken_twice_from_a_model_that_was_begun(tmp_
     assert again.own_factor("0.blocks.0.up.weight") == 1.0
     assert again.rate("0.norm.weight") == plan.rate("norm.weight")
     plan.apply_(model)
-    assert planned(lambda *_: model, (WIDTH, 2), base_width=WIDTH)[1].own_factor("embed.weight") == 1.0
+    assert planned(lambda *_: model, (WIDTH, 2), base=(WIDTH, None))[1].own_factor("embed.weight") == 1.0
 
 
 # ---- what a check sees ---------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def given(make: Any) -> dict[str, Tensor]:
 def test_the_stream_of_gemma_begins_alike_at_every_width() -> None:
     sizes = []
     for width in (32, 256):
-        model, plan = planned(gemma2, (width, 2), base_width=32, sample=given(gemma2))
+        model, plan = planned(gemma2, (width, 2), base=(32, None), sample=given(gemma2))
         plan.apply_(model)
         hook = model.model.layers[0].register_forward_pre_hook(  # type: ignore[union-attr, index, operator]
             lambda _, args: sizes.append(args[0].square().mean().sqrt().item())
@@ -301,10 +301,10 @@ def test_the_stream_of_gemma_begins_alike_at_every_width() -> None:
 
 def test_the_head_of_t5_lacks_what_t5_gives_it() -> None:
     """Tied, it has n^-1/2 of the 1/n; not tied, it has none."""
-    tied = planned(t5, (128, 2), base_width=32, sample=given(t5))[1]
+    tied = planned(t5, (128, 2), base=(32, None), sample=given(t5))[1]
     assert list(tied.multipliers.values()) == pytest.approx([0.5])
     assert notes_on(tied, "shared.weight")
-    untied = planned(partial(t5, tied=False), (128, 2), base_width=32, sample=given(t5))[1]
+    untied = planned(partial(t5, tied=False), (128, 2), base=(32, None), sample=given(t5))[1]
     assert not untied.multipliers
     assert not notes_on(untied, "weight")
 
@@ -312,7 +312,7 @@ def test_the_head_of_t5_lacks_what_t5_gives_it() -> None:
 def test_a_step_changes_the_logits_of_t5_alike_at_every_width() -> None:
     changes = []
     for width in (32, 256):
-        model, plan = planned(t5, (width, 2), base_width=32, sample=given(t5))
+        model, plan = planned(t5, (width, 2), base=(32, None), sample=given(t5))
         plan.apply_(model)
         optimizer, before = plan.make_optimizer(model, lr=3e-3), model(**given(t5)).logits
         nn.functional.cross_entropy(before.flatten(0, 1), ids(2).flatten()).backward()
@@ -322,6 +322,6 @@ def test_a_step_changes_the_logits_of_t5_alike_at_every_width() -> None:
 
 
 def test_constants_of_granite_are_left_alone() -> None:
-    plan = planned(granite, (128, 2), base_width=32, sample=given(granite))[1]
+    plan = planned(granite, (128, 2), base=(32, None), sample=given(granite))[1]
     assert all(plan.own_factor(name) == 1 for name in plan.entries)
     assert not notes_on(plan, "weight")

@@ -23,7 +23,7 @@ Make = Callable[[int, int], nn.Module]
 def planned(make: Make, width: int = 32, depth: int = 8, **options: Any) -> tuple[nn.Module, nfd.Plan]:
     """A model four times as wide and as deep as its base, and its plan."""
     model = make(width, depth)
-    sizes = {"make_model": make, "base_width": 8, "base_depth": 2, "sample": X}
+    sizes = {"make_model": make, "base": (8, 2), "sample": X}
     return model, nfd.plan(model, **{"rule": "complete-p", **sizes, **options})
 
 
@@ -270,7 +270,7 @@ def test_a_network_in_one_sequential_has_the_plan_of_one_with_named_parts(make: 
     assert {(entry.ratios.fan_in, entry.ratios.fan_out) for entry in matrices} == {(4, 4)}
     assert (plan.width, plan.depth, len(plan.blocks)) == (4, 4, len(expected.blocks))
     options: dict[str, Any] = {"rule": "complete-p", "sample": X}
-    assert numbers(nfd.plan(on_meta(own), make_model=own, base_width=8, base_depth=2, **options)) == numbers(plan)
+    assert numbers(nfd.plan(on_meta(own), make_model=own, base=(8, 2), **options)) == numbers(plan)
     assert numbers(nfd.plan(own(32, 8), base=own(8, 2), **options)) == numbers(plan)
     assert nfd.plan(own(32, 8), base=own(8, 8), **options).depth == 1
 
@@ -283,7 +283,7 @@ def test_a_base_without_a_depth_is_as_deep_as_the_model(alternating: bool) -> No
         def make(width: int, depth: int, build: Any = build) -> nn.Module:
             return build(width, depth, alternating)  # type: ignore[no-any-return]
 
-        plan = nfd.plan(make(32, 8), rule="complete-p", make_model=make, base_width=8, sample=X)
+        plan = nfd.plan(make(32, 8), rule="complete-p", make_model=make, base=(8, None), sample=X)
         assert (plan.width, plan.depth, plan.base) == (4, 1, (8, 8))
 
 
@@ -296,8 +296,8 @@ def test_one_block_of_another_kind_is_a_block_and_the_base_must_have_one() -> No
     assert plan.blocks == tuple("12345678")
     assert plan.roles["2.down.weight"] == plan.roles["3.down.weight"] == "outer"
     for model in (hybrid(32, 8), on_meta(hybrid)):
-        with pytest.raises(ValueError, match=r"no block of the kind that '2\..*base_depth"):
-            nfd.plan(model, rule="complete-p", make_model=hybrid, base_width=8, base_depth=1, sample=X)
+        with pytest.raises(ValueError, match=r"no block of the kind that '2\..*base="):
+            nfd.plan(model, rule="complete-p", make_model=hybrid, base=(8, 1), sample=X)
 
 
 def test_blocks_that_add_nothing_to_their_input_are_refused_with_what_to_pass() -> None:
@@ -385,7 +385,7 @@ def test_what_a_constructor_begins_with_structure_stays(rule: str, base_depth: i
     """At one head of the base as well, where a vector is one number; matrices and plain biases are drawn."""
     models = [built(StateSpaces, seed) for seed in (0, 1)]
     before = [named(model) for model in models]
-    sizes = {"make_model": StateSpaces, "base_width": 8, "base_depth": base_depth, "sample": X}
+    sizes = {"make_model": StateSpaces, "base": (8, base_depth), "sample": X}
     plan = nfd.plan(models[0], rule=rule, **sizes)  # type: ignore[arg-type]
     after = [named(plan.apply_(model, seed=3)) for model in models]
     for name, value in after[0].items():
@@ -411,7 +411,7 @@ def test_a_matrix_with_structure_is_scaled_where_the_rule_scales_it() -> None:
         plan.apply_(model)
         torch.testing.assert_close(model.get_parameter("blocks.3.back.weight").detach(), torch.eye(32) / 4)
     assert "kept, RMS" in plan.explain()
-    shallow = nfd.plan(model, rule="mup", make_model=StateSpaces, base_width=8, base_depth=2, sample=X)
+    shallow = nfd.plan(model, rule="mup", make_model=StateSpaces, base=(8, 2), sample=X)
     torch.testing.assert_close(
         shallow.apply_(built(StateSpaces, 0)).get_parameter("blocks.3.back.weight"), torch.eye(32)
     )
@@ -431,7 +431,7 @@ def test_a_bias_of_a_layer_of_pytorch_begins_as_in_the_base() -> None:
 
 
 def test_without_a_constructor_vectors_stay_and_matrices_are_drawn() -> None:
-    for base in ({"base": built(StateSpaces, 5, 8, 2)}, {"base_width": 8, "base_depth": 2}):
+    for base in ({"base": built(StateSpaces, 5, 8, 2)}, {"base": (8, 2)}):
         model = built(StateSpaces, 0)
         before = named(model)
         plan = nfd.plan(model, rule="complete-p", sample=X, **base)  # type: ignore[arg-type]
@@ -526,7 +526,7 @@ def test_recurrent_models_keep_how_they_forget(kind: str, kept: tuple[str, ...])
     make, sample = hugging_face(kind), {"input_ids": ids, "use_cache": False}
     model = built(make, 0, 32, 4)
     before = named(model)
-    plan = nfd.plan(model, rule="mup", make_model=make, base_width=16, base_depth=2, sample=sample)
+    plan = nfd.plan(model, rule="mup", make_model=make, base=(16, 2), sample=sample)
     after = named(plan.apply_(model))
     names = [name for name in after if name.endswith(kept)]
     assert len(names) == 4 * len(kept)

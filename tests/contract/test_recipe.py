@@ -60,7 +60,7 @@ def stepped_by_muon(model: nn.Module, plan: nfd.Plan) -> set[str]:
 def test_muon_steps_the_matrices_of_blocks_and_adamw_those_of_the_condition(rule: str) -> None:
     model, sample = DiT(32, 4), (torch.randn(2, 5, 12), torch.randn(2, 16), torch.tensor([0, 1]))
     plan = nfd.plan(
-        model, rule=rule, make_model=DiT, base_width=16, base_depth=2, optimizer="muon", blocks="blocks.*",
+        model, rule=rule, make_model=DiT, base=(16, 2), optimizer="muon", blocks="blocks.*",
         sample=sample,
     )  # fmt: skip
     inside = {f"blocks.{k}.{name}.weight" for k in range(4) for name in ("mlp.0", "mlp.2", "modulation.1")}
@@ -72,16 +72,14 @@ def test_muon_steps_the_matrices_of_blocks_and_adamw_those_of_the_condition(rule
 
 def test_muon_steps_the_inner_matrices_of_a_network_without_blocks() -> None:
     model = stack(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=stack, base_width=8, base_depth=2, optimizer="muon")
+    plan = nfd.plan(model, rule="mup", make_model=stack, base=(8, 2), optimizer="muon")
     assert stepped_by_muon(model, plan) == {"2.weight", "4.weight"}
 
 
 def test_the_critical_batch_grows_by_its_own_power_of_length() -> None:
     """0.462, as fitted to critical batches; 0.383 is the power of the best one."""
-    run = nfd.plan(
-        stack(16, 2), rule="mup", make_model=stack, base_width=8, base_depth=2, batch=(32, 64), tokens=(1e6, 1e8),
-        critical_batch=100,
-    ).run  # fmt: skip
+    plan = nfd.plan(stack(16, 2), rule="mup", make_model=stack, base=(8, 2))
+    run = plan.for_run(batch=(32, 64), tokens=(1e6, 1e8), critical_batch=100).run
     assert run is not None
     assert run.critical_batch == pytest.approx(100 * 100**0.462)
     assert any("2505.13738" in factor.source and factor.value == pytest.approx(100**0.462) for factor in run.factors)

@@ -179,7 +179,7 @@ def test_every_stack_is_watched_by_itself() -> None:
     for fault in ("", "decoder.5.read"):
         torch.manual_seed(0)
         model = EncoderDecoder(64, 8)
-        plan = nfd.plan(model, rule="complete-p", make_model=EncoderDecoder, base_width=16, base_depth=2, sample=SAMPLE)
+        plan = nfd.plan(model, rule="complete-p", make_model=EncoderDecoder, base=(16, 2), sample=SAMPLE)
         plan.apply_(model)
         if fault:
             model.get_submodule(fault).weight.requires_grad_(False)  # type: ignore[operator, union-attr]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.contract.common import NFD, ResidualMLP, batches, run
+from tests.contract.common import NFD, ResidualMLP, batches, run, write_setup
 
 import nfd
 
@@ -18,7 +18,7 @@ import nfd
 SETUP = """
 import multiprocessing, os, time
 from pathlib import Path
-from tests.contract.common import ResidualMLP, batches as drawn
+from common import ResidualMLP, batches as drawn
 
 HERE = Path(__file__).parent
 
@@ -52,7 +52,7 @@ def wait_for(path: Path) -> str:
 
 def begun(folder: Path, then: str = "pass") -> subprocess.Popen[str]:
     """A command whose worker has begun to train, and waits."""
-    (folder / "setup.py").write_text(SETUP.format(then=then))
+    write_setup(folder, SETUP.format(then=then))
     command = ["env", "--default-signal=INT", str(NFD), "transfer", "setup.py", *WORDS]
     driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(folder / "pid")
@@ -71,7 +71,7 @@ def table(folder: Path) -> str:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The answer of a command that was not stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "setup.py").write_text(SETUP.format(then="pass"))
+    write_setup(folder, SETUP.format(then="pass"))
     return table(folder)
 
 
@@ -159,12 +159,12 @@ def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> None:
     """A changed model is another one where its file says so; code is not compared."""
-    (tmp_path / "setup.py").write_text(SETUP.format(then="pass"))
+    write_setup(tmp_path, SETUP.format(then="pass"))
     assert table(tmp_path) == whole
     again = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
     assert "runs were stored in out/transfer and not trained again" in again
     assert 'version = "2"' in again
-    (tmp_path / "setup.py").write_text(SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
+    write_setup(tmp_path, SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
     other = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
     assert "is of this model, task and version" in other
 

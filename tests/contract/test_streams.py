@@ -113,7 +113,7 @@ def watched(style: str) -> dict[tuple[int, str, str | None], float]:
     make = partial(Residual, style=style, power=-0.5)
     model = make(16, 3)
     plan = nfd.plan(
-        model, rule="mup", optimizer="adamw", make_model=make, base_width=8, base_depth=3, sample=SAMPLE,
+        model, rule="mup", optimizer="adamw", make_model=make, base=(8, 3), sample=SAMPLE,
         blocks="blocks.*",
     )  # fmt: skip
     plan.apply_(model)
@@ -136,7 +136,7 @@ def test_a_branch_that_starts_at_zero_is_a_branch(style: str) -> None:
         assert isinstance(block, Block)
         nn.init.zeros_(block.down.weight)
         nn.init.zeros_(block.down.bias)
-    plan = nfd.plan(model, rule="standard", optimizer="adamw", make_model=Residual, base_width=8, sample=SAMPLE)
+    plan = nfd.plan(model, rule="standard", optimizer="adamw", make_model=Residual, base=(8, None), sample=SAMPLE)
     watch = nfd.Watch(model, plan, SAMPLE, every=1, own_start=True)
     watch.step()
     stream = model.embed(SAMPLE.unflatten(-1, (8, 8))).square().mean().sqrt().item()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.common import ResidualMLP, batches, run
+from tests.contract.common import ResidualMLP, batches, run, write_setup
 from torch import Tensor, nn
 
 import nfd
@@ -193,7 +193,7 @@ def test_seeds_that_give_one_network_are_refused() -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 SETUP = """
-from tests.contract.common import ResidualMLP, batches as drawn
+from common import ResidualMLP, batches as drawn
 
 class Breaking(ResidualMLP):
     seen = 0
@@ -211,7 +211,7 @@ WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds
 
 
 def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text(SETUP.format(model="Breaking", steps=3))
+    write_setup(tmp_path, SETUP.format(model="Breaking", steps=3))
     ended = run("transfer", "setup.py", *WORDS, folder=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr.count("a mistake of the user's") == 1

@@ -24,7 +24,7 @@ SAMPLE = BATCHES[0][0]
 def planned() -> tuple[ResidualMLP, nfd.Plan]:
     torch.manual_seed(0)
     model = ResidualMLP(32, 2)
-    plan = nfd.plan(model, rule="complete-p", make_model=ResidualMLP, base_width=16, base_depth=2, sample=SAMPLE)
+    plan = nfd.plan(model, rule="complete-p", make_model=ResidualMLP, base=(16, 2), sample=SAMPLE)
     plan.apply_(model)
     return model, plan
 
@@ -57,7 +57,7 @@ class Fragile(ResidualMLP):
 def test_what_fails_in_a_look_warns_once_and_the_training_goes_on(part: str) -> None:
     torch.manual_seed(0)
     model = Fragile(32, 2)
-    plan = nfd.plan(model, rule="mup", make_model=Fragile, base_width=16, base_depth=2, sample=SAMPLE)
+    plan = nfd.plan(model, rule="mup", make_model=Fragile, base=(16, 2), sample=SAMPLE)
     plan.apply_(model)
     alone = deepcopy(model)
     train(alone, plan, None, 6)
@@ -125,7 +125,7 @@ def planned_gpt2() -> tuple[Any, nfd.Plan, Tensor]:
     torch.manual_seed(0)
     tokens = torch.randint(0, 16, (8, 8))
     model = gpt2(16, 2)
-    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base_width=8, base_depth=2)
+    plan = nfd.plan(model, rule="complete-p", make_model=gpt2, base=(8, 2))
     plan.apply_(model)
     return model, plan, tokens
 

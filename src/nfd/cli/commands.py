@@ -387,10 +387,8 @@ class Plan(Command):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from dataclasses import replace
 
         from nfd.core.files import staged, write_json
-        from nfd.scaling.run_scaling import run_scaling
 
         setup = self.read()
         family = setup.family(self.base, self.rule, self.optimizer)
@@ -399,7 +397,7 @@ class Plan(Command):
             return self._compare(module)
         directory = self.directory(["plan.json", "result.json"])
         if self.batch or self.tokens:
-            plan = replace(plan, run=run_scaling(family.law, self.batch, self.tokens, None, None, None, True))
+            plan = plan.for_run(self.batch, self.tokens)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
             content = {"command": command, "config": self.settings, "plan": plan.to_dict()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -50,11 +50,11 @@ class Setup:
         from nfd.families.family import Family, as_family
 
         given = self._either("family", "make_model")
+        more = dict[str, Any]()
         if not isinstance(given, Family):
             more = {name: self.names[name] for name in _FAMILY if name in self.names}
-            called = getattr(given, "__name__", "make_model")
-            given = Family(given, base, name=f"{Path(self.path).name}:{called}", **more)
-        return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None)
+            more["name"] = f"{Path(self.path).name}:{getattr(given, '__name__', 'make_model')}"
+        return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None, **more)
 
     @property
     def has_task(self) -> bool:
@@ -101,15 +101,13 @@ def _imported(path: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-    spec = importlib.util.spec_from_file_location(f"nfd_setup_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path!r} cannot be read as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    module = ModuleType(f"nfd_setup_{file.stem}")
+    module.__file__ = str(file.resolve())
+    sys.modules[module.__name__] = module
     cloudpickle.register_pickle_by_value(module)
-    users_file(str(file.resolve()))
-    try:
-        spec.loader.exec_module(module)
+    users_file(module.__file__)
+    try:  # no bytecode is kept, which an edit within a second would not renew
+        exec(compile(file.read_bytes(), module.__file__, "exec"), vars(module))
     except SyntaxError as error:
         raise InputError(f"{error.filename}, line {error.lineno}: {error.msg}.") from error
     return module

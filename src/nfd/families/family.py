@@ -216,8 +216,7 @@ class Family:
                 module,
                 rule=self.rule,
                 make_model=self.make_model,
-                base_width=self.base[0],
-                base_depth=self.base[1],
+                base=(self.base[0], self.base[1]),
                 optimizer=self.optimizer,
                 blocks=self.blocks,
                 roles=self.roles,
@@ -245,13 +244,14 @@ def as_family(
     rule: str | None = None,
     optimizer: str | OptimizerLaw | None = None,
     sample: Any = None,
+    **more: Any,
 ) -> Family:
     """The family that a verb was given, or that of a plain function, whose base is then the smallest network.
 
-    ``rule`` and ``optimizer`` replace those of the family where they are given.
+    ``rule`` and ``optimizer`` replace those of the family where they are given. ``more``: fields of that of a function.
     """
     if not isinstance(family, Family):
-        check_callable("family", family, "a function of (width, depth), or an nfd.Family")
-        told = told_by(instance(family, *base)) is not None  # the rate of such networks is that of width and depth 1
-        family = Family(family, (1, 1) if told else base)
+        family = Family(family, base, **more)
+        if told_by(instance(family.make_model, *base)) is not None:
+            family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1
     return family.under(rule, optimizer, sample)

@@ -80,8 +80,8 @@ def stream_width(structure: Anatomy, settled: Settled) -> int:
         if len(sizes) == 1:
             return sizes.pop()
     raise InputError(
-        "The width of the model could not be found, to compare with base_width. Pass make_model=, or base=, the tuned "
-        "model itself."
+        "The width of the model could not be found, to compare with that of the base. Pass make_model=, or the tuned "
+        "model itself as base=."
     )
 
 

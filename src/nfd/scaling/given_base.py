@@ -15,7 +15,7 @@ from nfd.scaling.tensors import check_stored, tensors
 
 @dataclass(frozen=True)
 class GivenBase:
-    """The arguments ``base``, ``base_width``, ``base_depth`` and ``make_model`` of ``nfd.plan``."""
+    """The arguments ``base`` and ``make_model`` of ``nfd.plan``."""
 
     model: nn.Module | None = None
     width: int | None = None
@@ -23,25 +23,27 @@ class GivenBase:
     make_model: MakeModel | None = None
 
     @classmethod
-    def checked(
-        cls, model: nn.Module | None, width: int | None, depth: int | None, make_model: MakeModel | None
-    ) -> Self:
+    def checked(cls, base: nn.Module | tuple[int | None, int | None] | None, make_model: MakeModel | None) -> Self:
         """From the arguments; ValueError or TypeError where they are none of these or say it twice."""
-        if model is not None and not isinstance(model, nn.Module):
-            raise InputTypeError(f"base must be a torch.nn.Module; got {type(model).__name__}.")
-        if model is not None:
-            check_stored(model)
-        width = None if width is None else check_count("base_width", width, maximum=WIDEST)
-        depth = None if depth is None else check_count("base_depth", depth, maximum=MOST)
-        if model is not None and (width, depth, make_model) != (None, None, None):
-            raise InputError(
-                "base is the tuned model itself: pass it alone, without base_width, base_depth or make_model."
+        if isinstance(base, nn.Module):
+            if make_model is not None:
+                raise InputError("base is the tuned model itself: pass it alone, without make_model.")
+            check_stored(base)
+            return cls(base)
+        if base is not None and (not isinstance(base, tuple) or len(base) != 2):
+            raise InputTypeError(
+                f"base must be the tuned model, or its size as a pair (width, depth); got {base!r} of "
+                f"{type(base).__name__}."
             )
-        if make_model is not None and width is None:
-            raise InputError("make_model needs base_width, the width at which you tuned (and base_depth, its depth).")
+        width, depth = (
+            None if size is None else check_count(f"the {axis} of base", size, maximum=most)
+            for size, axis, most in zip(base or (None, None), ("width", "depth"), (WIDEST, MOST), strict=True)
+        )
         if make_model is not None:
             check_callable("make_model", make_model, "a function of (width, depth)")
-        return cls(model, width, depth, make_model)
+            if width is None:
+                raise InputError("make_model needs base=(width, depth), the size at which you tuned.")
+        return cls(None, width, depth, make_model)
 
     @property
     def is_open(self) -> bool:
@@ -79,8 +81,8 @@ class GivenBase:
             more, rest = divmod(lacking, lacking - one_more)
             if rest or depth + more < 1:
                 raise InputError(
-                    f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass base_depth, "
-                    "the depth at which you tuned."
+                    f"make_model({self.width}, depth) has as many tensors as the model at no depth. Pass "
+                    "base=(width, depth), the size at which you tuned."
                 )
             depth += more
         return replace(self, depth=depth)

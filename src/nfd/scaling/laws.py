@@ -270,7 +270,7 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
 
         nfd.register_optimizer(nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True))
         plan = nfd.plan(
-            model, rule="mup", make_model=make_model, base_width=64, base_depth=2, sample=x, optimizer="my-adamw"
+            model, rule="mup", make_model=make_model, base=(64, 2), sample=x, optimizer="my-adamw"
         )
     """
     if not isinstance(law, OptimizerLaw):

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -27,6 +27,7 @@ from nfd.core.errors import (
     check_seed,
     nearest,
 )
+from nfd.core.estimates import Interval
 from nfd.core.files import expanded
 from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
@@ -41,9 +42,10 @@ from nfd.scaling.kept_rates import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.matrices import acts_inside
 from nfd.scaling.names import listed, matches
+from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
 from nfd.scaling.run_laws import Quantity
-from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule
+from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule, run_scaling
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.sizes import Positive
@@ -76,7 +78,7 @@ class Plan:
 
     Example::
 
-        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base_width=64, base_depth=2, sample=x)
+        plan = nfd.plan(model, rule="complete-p", make_model=make_model, base=(64, 2), sample=x)
         print(plan)  # a row for every tensor
         plan.save("plan.json")
         nfd.Plan.load("plan.json").apply_(model, seed=0)
@@ -299,7 +301,7 @@ class Plan:
             make: a function of groups and options that returns the optimizer: for those that PyTorch does not have
                 (``"lion"``), or for your own.
             **options: of the optimizer, such as ``momentum`` and ``betas``. Under Muon each goes to the one of the two
-                that has it. A plan with ``batch`` or ``tokens`` scales Adam's betas.
+                that has it. A plan ``for_run`` scales Adam's betas.
 
         Raises:
             ValueError: as ``param_groups``; naming options that the optimizer does not have.
@@ -312,11 +314,43 @@ class Plan:
         warn_of_lost_ratios(optimizer)
         return optimizer
 
+    def for_run(
+        self,
+        batch: Sequence[float] | None = None,
+        tokens: Sequence[float] | None = None,
+        *,
+        schedule: RateSchedule | None = None,
+        critical_batch: float | Interval | None = None,
+        laws: Mapping[str, bool] | None = None,
+    ) -> Plan:
+        """The same plan for a run of another batch size and length than the one that the rate was tuned with.
+
+        Rates, weight decay, Adam's betas and epsilon are scaled by published laws (``nfd.scaling.run_laws``). Each
+        factor is a row of ``plan.run.factors`` with its source.
+
+        Args:
+            batch, tokens: of a step and of the whole run, ``(small, large)``, both in tokens or both in samples.
+            schedule: of the small run; the large run warms up for as many tokens. See ``make_schedule``.
+            critical_batch: measured in the small run, in the unit of ``batch``: a number or an interval. Rates stop
+                growing beyond it. ``nfd.check(noise=True)`` estimates it.
+            laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True, to apply it.
+
+        Raises:
+            ValueError, TypeError: naming the argument.
+
+        Example::
+
+            plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x).for_run((32, 256), (1e6, 1e8))
+            print(plan.run.factors[0].value)
+        """
+        law, scales_decay = law_of(self.optimizer), self.decay != "raw"
+        return replace(self, run=run_scaling(law, batch, tokens, schedule, critical_batch, laws, scales_decay))
+
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
         """A scheduler with the warm-up and decay of the large run; step it after every update. It keeps the ratios.
 
         Raises:
-            ValueError: if the plan was made without ``schedule=``.
+            ValueError: if the plan has no schedule (``for_run``).
         """
         return large_schedule(self.run, optimizer)
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
-from nfd.core.estimates import Interval
 from nfd.core.names import Decay, RuleName
 from nfd.scaling.blocks import Repeated, Where, block_of, blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped
@@ -36,9 +35,7 @@ from nfd.scaling.measured_factors import foreseen_factors, measured_factors
 from nfd.scaling.own_depth import with_own_depth
 from nfd.scaling.own_factors import Own
 from nfd.scaling.plan import DECAYS, Plan
-from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ROLES, Rule, rule_named
-from nfd.scaling.run_scaling import run_scaling
 from nfd.scaling.self_describing import head_sizes
 from nfd.scaling.settled_roles import settled_roles
 from nfd.scaling.sizes import Base, MakeModel
@@ -75,22 +72,15 @@ _UNSEEN = (
 @gradients()
 def plan(
     model: nn.Module,
+    base: nn.Module | tuple[int | None, int | None] | None = None,
     *,
-    rule: str | None = None,
-    base: nn.Module | None = None,
-    base_width: int | None = None,
-    base_depth: int | None = None,
     make_model: MakeModel | None = None,
+    rule: str | None = None,
     optimizer: str | OptimizerLaw | torch.optim.Optimizer | None = None,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     decay: str = "constant-product",
     sample: Any = None,
-    batch: Sequence[float] | None = None,
-    tokens: Sequence[float] | None = None,
-    schedule: RateSchedule | None = None,
-    critical_batch: float | Interval | None = None,
-    laws: Mapping[str, bool] | None = None,
 ) -> Plan:
     """Plan a large model from a small, tuned one: initial scale, rate, decay and epsilon of every tensor.
 
@@ -101,19 +91,18 @@ def plan(
     Example::
 
         model = make_model(256, 8)
-        plan = nfd.plan(model, make_model=make_model, base_width=64, base_depth=2, sample=x)
+        plan = nfd.plan(model, base=(64, 2), make_model=make_model, sample=x)
         print(plan)
         plan.apply_(model, seed=0)
         optimizer = plan.make_optimizer(model, lr=3e-3, weight_decay=0.1)
 
     Args:
         model: any module; the plan does not change it. On the meta device it needs a base.
+        base: the tuned model itself, or its ``(width, depth)``: arguments of ``make_model``, or without one the size of
+            the residual stream and the number of blocks. None in the pair: as that of the model.
+        make_model: ``make_model(width, depth)``; it shows which dimensions grow.
         rule: ``"complete-p"``, the default, ``"standard"``, ``"mup"``, ``"depth-mup"`` (that of ``nfd.ResNet``) or
             ``"depth-mup-inner"`` (Eq. 8).
-        base: the tuned model itself, or
-        base_width, base_depth: its width and depth: arguments of ``make_model``, or without one the size of the
-            residual stream and the number of blocks.
-        make_model: ``make_model(width, depth)``; it shows which dimensions grow.
         optimizer: ``"adamw"``, the default, ``"sgd"``, ``"adam"``, ``"lion"``, ``"muon"`` (for matrices in blocks,
             AdamW for the rest), ``"muon-match-rms-adamw"``, ``"muon-spectral"``, ``"muon-unit"``, a law
             (``nfd.register_optimizer``), or an optimizer object, whose law is read from it.
@@ -123,14 +112,10 @@ def plan(
         decay: ``"constant-product"`` keeps rate times decay constant, ``"independent"`` the shrinkage per step,
             ``"raw"`` the decay.
         sample: an input to trace the model with: a tensor, a tuple of arguments or a dict.
-        batch, tokens: of a step and of the whole run, ``(small, large)``, in one unit. Rates, decay, betas and epsilon
-            follow published laws (``plan.run.factors``).
-        schedule: of the small run.
-        critical_batch: beyond which rates stop growing, or its interval (``nfd.check(noise=True)``).
-        laws: law to False, to switch it off: ``{"tokens-rate": False}``; or to True.
 
     Returns:
-        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer.
+        A ``Plan``: ``print`` shows it, ``apply_`` initialises the model, ``make_optimizer`` makes its optimizer, and
+        ``for_run`` scales it to another batch and length.
 
     Raises:
         ValueError: naming every tensor that could not be decided; also if a depth rule meets a model without a pre-norm
@@ -150,7 +135,7 @@ def plan(
     decay = check_choice("decay", decay, DECAYS)
     if chosen.regime == "kernel":
         raise InputError(f"Rule {rule!r} is for nfd.ResNet(regime='kernel'). Choose 'mup' or a depth rule.")
-    given = GivenBase.checked(base, base_width, base_depth, make_model)
+    given = GivenBase.checked(base, make_model)
     blocks, roles = check_patterns("blocks", blocks), checked_roles(roles)
     if sample is not None:
         check_input(sample)
@@ -161,7 +146,7 @@ def plan(
         parts = told_parts(model, net, rule, given)
     elif given.is_open and chosen.scales_width:
         raise InputError(
-            "A plan compares a model with the smaller one that was tuned. Pass base=, or base_width= and base_depth=, "
+            "A plan compares a model with the smaller one that was tuned. Pass base=, it or its (width, depth), "
             "with make_model= where you have a constructor."
         )
     else:
@@ -180,7 +165,7 @@ def plan(
         tuple(parts.blocks),
         parts.multipliers,
         tuple(notes),
-        run_scaling(law, batch, tokens, schedule, critical_batch, laws, decay != "raw"),
+        None,
         given.size if net is None else None,
     )
 

@@ -27,7 +27,7 @@ class Factor:
     """The factor of one law for one setting of the large run.
 
     Attributes:
-        law: its name, for ``laws=`` of ``nfd.plan``.
+        law: its name, for ``laws=`` of ``Plan.for_run``.
         quantity, optimizer: the setting that it scales, and the optimizer that has this setting.
         value: the setting of the large run as a multiple of that of the small one. low, high: the range of published
             fits, or the interval of a measurement; None if there is one value only.
@@ -99,7 +99,7 @@ def run_scaling(
 
     Args:
         optimizer: of the plan; what it leaves to AdamW has rows of its own.
-        batch, tokens, schedule, critical_batch, laws: as in ``nfd.plan``.
+        batch, tokens, schedule, critical_batch, laws: as in ``Plan.for_run``.
         scales_decay: whether the plan scales weight decay at all.
 
     Raises:
@@ -144,7 +144,7 @@ def run_scaling(
 def large_schedule(run: RunScaling | None, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
     """A scheduler of the large run for an optimizer; ValueError where the plan has no schedule."""
     if run is None or run.schedule is None or run.steps is None:
-        raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to nfd.plan.")
+        raise InputError("The plan has no schedule. Pass schedule=, batch= and tokens= to plan.for_run.")
     import torch
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(run.schedule, steps=run.steps))

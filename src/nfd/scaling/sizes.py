@@ -104,8 +104,8 @@ class Base:
         name = in_base(t.name, blocks, self.blocks, self.tensors)
         if name is None:
             raise InputError(
-                f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, base_depth, at which "
-                "it has blocks of every kind."
+                f"The base model has no block of the kind that {t.name!r} is in. Give it a depth, by "
+                "base=(width, depth), at which it has blocks of every kind."
             )
         if name not in self.tensors:
             raise InputError(

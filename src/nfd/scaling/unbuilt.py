@@ -39,8 +39,8 @@ def anatomy_by_base(
         return anatomy(model, blocks=blocks, roles=roles, sample=sample, scaling=scaling)
     if base is None:
         raise InputError(
-            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base_width=, or "
-            "base=: roles and starts are then found there."
+            "The model is on the meta device, so nothing can be traced in it. Pass make_model= and base=(width, "
+            "depth), or the tuned model as base=: roles and starts are then found there."
         )
     names, ours, theirs = blocks_of(model, blocks), tensors(model), tensors(base)
     at_base = Base(theirs, blocks_of(base, blocks))
