@@ -190,9 +190,9 @@ def _plan_seeds() -> list[bytes]:
 
     wide = plain(8, 1)
     found = [
-        plan(model(8, 2), rule="depth-mup-inner", base_width=4, base_depth=1, optimizer="sgd"),
-        plan(wide, rule="mup", base_width=4, make_model=plain, optimizer="adamw", decay="independent"),
-        plan(wide, rule="mup", base_width=4, make_model=plain, optimizer="muon"),
+        plan(model(8, 2), rule="depth-mup-inner", base=(4, 1), optimizer="sgd"),
+        plan(wide, rule="mup", base=(4, None), make_model=plain, optimizer="adamw", decay="independent"),
+        plan(wide, rule="mup", base=(4, None), make_model=plain, optimizer="muon"),
     ]
     texts = [json.dumps(one.to_dict()).encode() for one in found]
     return [*texts, b"{}", b"[]", b"null", b'{"format": 1}', b"{" * 100, b""]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from nfd.core.errors import InputError, UsageError, nearest
+from nfd.core.errors import InputError, UsageError, check_callable, nearest
 from nfd.core.origin import users_file
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Setup:
         given = self._either("family", "make_model")
         more = dict[str, Any]()
         if not isinstance(given, Family):
+            check_callable("make_model", given, "a function of (width, depth)")
             more = {name: self.names[name] for name in _FAMILY if name in self.names}
             more["name"] = f"{Path(self.path).name}:{getattr(given, '__name__', 'make_model')}"
         return as_family(given, base, rule, optimizer, self.task.sample if self.has_task else None, **more)

@@ -251,6 +251,7 @@ def as_family(
     ``rule`` and ``optimizer`` replace those of the family where they are given. ``more``: fields of that of a function.
     """
     if not isinstance(family, Family):
+        check_callable("family", family, "a function of (width, depth), or an nfd.Family")
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
             family = replace(family, base=(1, 1))  # the rate of such networks is that of width and depth 1
