@@ -15,7 +15,7 @@ _FINEST = 1e-3  # of a number: no finer digits are printed, however small its er
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``.
+    """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``, or ``unknown``.
 
     Attributes:
         value, stderr: the number and its standard error. low, high: the interval. All not-a-number if unknown.
@@ -27,6 +27,8 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "unknown"
         noise = max(self.stderr, _FINEST * abs(self.value))
         known = math.isfinite(self.stderr) and math.isfinite(noise) and noise > 0
         digits = min(max(2, 1 - math.floor(math.log10(noise))), 12) if known else 2

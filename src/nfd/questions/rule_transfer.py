@@ -128,7 +128,9 @@ class RuleTransfer:
         if self.regret is None:
             return f"{self.rule}: {self.doubt or '; '.join(parts) or 'one size'}."
         share = self.regret.share
-        cost = f"The smallest network's best {self.rate} costs the largest {self.regret.loss} nats"
+        loss = self.regret.loss
+        paid = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
+        cost = f"The smallest network's best {self.rate} costs the largest {paid}"
         if math.isfinite(share.value):
             value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
             cost += f", {value} % [{low}, {high}] of its progress"

@@ -40,7 +40,8 @@ def sentence(answer: RuleTransfer) -> str:
     if answer.regret is None:
         return f"{reading}: {answer.doubt}." if answer.doubt else f"{reading}."
     loss, share = answer.regret.loss, answer.regret.share
-    reading += f"; the smallest network's best rate costs the largest {loss} nats"
+    cost = "an unknown loss" if math.isnan(loss.value) else f"{loss} nats"
+    reading += f"; the smallest network's best rate costs the largest {cost}"
     if math.isfinite(share.value):
         reading += f", {100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of its progress"
     return f"{reading}: {answer.doubt or answer.lacks or _MEANINGS[answer.verdict]}."
