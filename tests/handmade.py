@@ -13,7 +13,7 @@ import numpy as np
 from nfd.paper.figures import figure4, figure5
 from nfd.paper.figures.selection import Runs
 from nfd.paper.runs import RunConfig, grid
-from nfd.store.rows import Record
+from nfd.store import Record
 
 SEEDS = [0, 1, 2, 3]
 HORIZONS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
@@ -51,7 +51,7 @@ def made(answer: Callable[[RunConfig], Answer], ended: Ended = never, **axes: An
             metrics |= {"train_loss": math.inf, "test_loss": math.inf, "highest_loss": math.inf, "test_accuracy": 0.0}
             curves = {name: _cut(name, values, config, at) for name, values in curves.items()}
         status = "done" if at is None else "diverged"
-        found.append(Record(f"run {k}", "group", status, asdict(config), metrics, curves))
+        found.append(Record(f"run {k}", status, asdict(config), metrics, curves))
     return Runs(found)
 
 

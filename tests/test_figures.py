@@ -34,7 +34,7 @@ from nfd.paper.pages import rows_in_markdown
 from nfd.paper.runs import RunConfig
 from nfd.questions.finding import Finding
 from nfd.runs.sweep import Sweep
-from nfd.store.rows import Record
+from nfd.store import Record
 
 ROOT = Path(__file__).parents[1]
 DATA = DataSummary("pictures", 10)
@@ -49,7 +49,7 @@ def planned(size: Preset) -> dict[str, dict[str, Runs]]:
     """Every figure's runs, by figure and part, as if they had run."""
 
     def run(config: RunConfig) -> Record:
-        return Record("run", "group", "done", asdict(config), {})
+        return Record("run", "done", asdict(config), {})
 
     return {
         number: {name: Runs([run(c) for c in configs]) for name, configs in figure.grids(size, {}, digits()).items()}

@@ -30,7 +30,6 @@ SMALL += ["--seeds", "2", "--workers", "1"]
 # of itself, directories that open.
 CUSTOMIZE = """
 import os, signal, sys
-import psutil
 
 for module in ("fcntl", "resource"):
     sys.modules[module] = None  # so that an import raises ImportError

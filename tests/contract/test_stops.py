@@ -1,12 +1,14 @@
-"""Sweeps that are stopped: by signals, kills and full memory; the same call goes on and gives the same numbers."""
+"""Sweeps that are stopped: by signals, kills, full memory and disks; the same call goes on, with the same numbers."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,15 +18,15 @@ import nfd
 
 # Networks that wait in a worker until the file `go` is there, after they have said who they are.
 SETUP = """
-import multiprocessing, os, time
+import os, time
 from pathlib import Path
 from common import ResidualMLP, batches as drawn
 
-HERE = Path(__file__).parent
+HERE, DRIVER = Path(__file__).parent, os.getpid()  # a worker gets them as they are here
 
 class Waiting(ResidualMLP):
     def forward(self, x):
-        if multiprocessing.parent_process() and not (HERE / "go").exists():
+        if os.getpid() != DRIVER and not (HERE / "go").exists():
             (HERE / "pid").write_text(str(os.getpid()))
             while not (HERE / "go").exists():
                 time.sleep(0.01)
@@ -33,7 +35,8 @@ class Waiting(ResidualMLP):
 
 make_model, version, batches = Waiting, "1", drawn(3, 8)
 """
-WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2 --workers 1".split()  # noqa: SIM905
+WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2".split()  # noqa: SIM905
+ONE = ("--workers", "1")
 ONCE = """
             if not (HERE / "lost").exists():
                 (HERE / "lost").touch()
@@ -50,10 +53,10 @@ def wait_for(path: Path) -> str:
     raise AssertionError(f"there is no {path.name}")
 
 
-def begun(folder: Path, then: str = "pass") -> subprocess.Popen[str]:
+def begun(folder: Path, then: str = "pass", workers: Sequence[str] = ONE) -> subprocess.Popen[str]:
     """A command whose worker has begun to train, and waits."""
     write_setup(folder, SETUP.format(then=then))
-    command = ["env", "--default-signal=INT", str(NFD), "transfer", "setup.py", *WORDS]
+    command = ["env", "--default-signal=INT", str(NFD), "transfer", "setup.py", *WORDS, *workers]
     driver = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(folder / "pid")
     return driver
@@ -62,7 +65,7 @@ def begun(folder: Path, then: str = "pass") -> subprocess.Popen[str]:
 def table(folder: Path) -> str:
     """What the command answers when it is run to its end."""
     (folder / "go").touch()
-    done = run("transfer", "setup.py", *WORDS, folder=folder)
+    done = run("transfer", "setup.py", *WORDS, *ONE, folder=folder)
     assert done.returncode == 0, done.stderr
     return (folder / "out/transfer/transfer.csv").read_text()
 
@@ -94,13 +97,29 @@ def test_a_stopped_command_goes_on_and_its_workers_end(how: signal.Signals, tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_nothing(tmp_path: Path, whole: str) -> None:
-    with begun(tmp_path) as driver:
+@pytest.mark.parametrize("workers", [ONE, ("--executor", "ray")])
+def test_a_killed_worker_costs_nothing(workers: Sequence[str], tmp_path: Path, whole: str) -> None:
+    if "ray" in workers:
+        pytest.importorskip("ray")
+    with begun(tmp_path, workers=workers) as driver:
         os.kill(int(wait_for(tmp_path / "pid")), signal.SIGKILL)
         (tmp_path / "go").touch()
         _, said = driver.communicate(timeout=300)
     assert driver.returncode == 0, said
     assert (tmp_path / "out/transfer/transfer.csv").read_text() == whole
+
+
+@pytest.mark.slow
+def test_a_trial_whose_worker_dies_twice_ends_the_command_and_says_so(tmp_path: Path) -> None:
+    with begun(tmp_path) as driver:
+        while driver.poll() is None:
+            if (tmp_path / "pid").exists() and (worker := (tmp_path / "pid").read_text()):
+                (tmp_path / "pid").unlink()
+                os.kill(int(worker), signal.SIGKILL)
+            time.sleep(0.02)
+        _, said = driver.communicate()
+    assert driver.returncode == 2, said
+    assert "died twice" in said
 
 
 @pytest.mark.slow
@@ -147,7 +166,7 @@ def test_a_write_that_was_cut_off_leaves_what_was_committed(tmp_path: Path) -> N
 def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
     with begun(tmp_path) as driver:
         try:
-            done = run("transfer", "setup.py", *WORDS, folder=tmp_path)
+            done = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path)
         finally:
             driver.kill()
             driver.communicate()
@@ -161,11 +180,11 @@ def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> No
     """A changed model is another one where its file says so; code is not compared."""
     write_setup(tmp_path, SETUP.format(then="pass"))
     assert table(tmp_path) == whole
-    again = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
+    again = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
     assert "runs were stored in out/transfer and not trained again" in again
     assert 'version = "2"' in again
     write_setup(tmp_path, SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
-    other = run("transfer", "setup.py", *WORDS, folder=tmp_path).stdout
+    other = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
     assert "is of this model, task and version" in other
 
 
@@ -177,11 +196,35 @@ def test_what_is_no_store_is_refused_and_stays(damage: bytes, tmp_path: Path) ->
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"runs.sqlite": damage}
 
 
-def test_a_damaged_record_is_refused_and_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [slice(5000, 7000), slice(6000, None)])
+def test_a_damaged_store_is_named_with_what_to_do(damaged: slice, tmp_path: Path) -> None:
     with nfd.Sweep(tmp_path, progress=False) as sweep:
         sweep.run(trials(2))
+    content = bytearray((tmp_path / "runs.sqlite").read_bytes())
+    content[damaged] = b"\xff" * 2000 if damaged.stop else b""
+    (tmp_path / "runs.sqlite").write_bytes(content)
+    with pytest.raises(ValueError, match=r"runs\.sqlite is damaged .* choose another directory"), nfd.Sweep(tmp_path):
+        pass
+
+
+def test_a_store_of_another_program_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "runs.sqlite") as raw:
-        raw.execute("""UPDATE runs SET metrics = replace(metrics, '"train_loss": ', '"train_loss": 1')""")
+        raw.execute("CREATE TABLE theirs (x)")
     raw.close()
-    with nfd.Sweep(tmp_path, progress=False) as sweep, pytest.raises(ValueError, match="damaged"):
-        sweep.run(trials(2))
+    with pytest.raises(ValueError, match=r"runs\.sqlite was made by another program"), nfd.Sweep(tmp_path):
+        pass
+
+
+def test_a_full_disk_is_told_and_what_was_stored_is_safe(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        first = sweep.run(trials(1))
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "runs.sqlite-wal").stat().st_size, before[1]))
+        try:
+            with pytest.raises(OSError, match=r"what was stored before is safe.*runs\.sqlite"):
+                sweep.run(trials(3))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert sweep.missing(trials(3)) == 2
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        assert sweep.run(trials(3))[:1] == first

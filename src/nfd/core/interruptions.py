@@ -37,25 +37,3 @@ def uninterrupted() -> Iterator[None]:
     finally:
         if waiting:
             signal.raise_signal(waiting[0])
-
-
-@contextmanager
-def blocked() -> Iterator[None]:
-    """SIGINT waits for the end of the block, and processes that start in it begin with SIGINT blocked: ``unblock``.
-
-    Windows has no such masks; there nothing changes.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def unblock() -> None:
-    """SIGINT arrives again."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from nfd.core.errors import InputError
 
@@ -23,21 +21,19 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container ha
 _SMALL = 2**23  # multiplications, 1 ms of one core; 2**22 took twice as long beside busy processes
 
 
-def peak_memory(process: int | None = None) -> float:
-    """Largest resident size of this process so far, or of the one with this number on Linux, in bytes.
+def peak_memory() -> float:
+    """Largest resident size of this process so far in bytes; not a number on Windows, which does not tell.
 
     On Linux from /proc, because there getrusage also counts what the parent held before it started this process.
     """
-    status = Path("/proc", "self" if process is None else str(process), "status")
-    if status.exists():
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))
-        if peak:
-            return 1024.0 * int(peak[1])
-    if platform.system() == "Windows":
-        return float(psutil.Process().memory_info().peak_wset)
-    import resource  # Windows has none
-
-    unit = 1 if platform.system() == "Darwin" else 1024
+    status = Path("/proc/self/status")
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text(encoding="ascii"))):
+        return 1024.0 * int(peak[1])
+    try:
+        import resource
+    except ImportError:
+        return math.nan
+    unit = 1 if sys.platform == "darwin" else 1024
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
@@ -53,12 +49,13 @@ def bytes_of(memory: str | int | float) -> int:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes that a GPU has, or the machine, or the container that this process runs in."""
+    """Bytes that a GPU has, or the machine, or the container that this process runs in; on Windows no bound."""
     if device.type == "cuda":
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    most = int(psutil.virtual_memory().total)
+    known = hasattr(os, "sysconf")  # not on Windows
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else sys.maxsize
     allowed = _CONTAINER.read_text(encoding="ascii").strip() if _CONTAINER.exists() else ""
     return min(most, int(allowed)) if allowed.isdigit() else most
 

@@ -17,7 +17,7 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Curves, Observation, Observer, Trial
-from nfd.store.rows import Record
+from nfd.store import Record
 from nfd.training.loop import Step
 from nfd.training.task import Task
 

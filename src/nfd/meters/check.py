@@ -31,7 +31,7 @@ from nfd.runs.trial import Trial
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
-from nfd.store.rows import Record
+from nfd.store import Record
 from nfd.training import driver
 from nfd.training.task import Batch, Task, as_task
 

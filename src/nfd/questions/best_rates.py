@@ -23,7 +23,7 @@ from nfd.questions.rule_transfer import TOLERANCE, Regret, RuleTransfer
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep, upset_in
 from nfd.runs.trial import Trial
-from nfd.store.rows import Record
+from nfd.store import Record
 
 SCORES = {"train_loss": "training loss, mean of the last tenth of the steps", "test_loss": "test loss"}
 _ROUNDS = 12  # of extending a grid by two rates

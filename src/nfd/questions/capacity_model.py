@@ -19,7 +19,7 @@ from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.sizes import MakeModel
-from nfd.store.rows import Record
+from nfd.store import Record
 from nfd.training.schedule import knows_steps
 from nfd.training.task import Batch, Task, as_task
 from nfd.training.together import notes_on

@@ -37,7 +37,7 @@ from nfd.scaling.forward_multipliers import told_by
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.sizes import MakeModel, instance
-from nfd.store.rows import Record
+from nfd.store import Record
 from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
 from nfd.training.schedule import knows_steps, warmed

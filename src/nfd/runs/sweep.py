@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,11 +20,9 @@ from torch import Tensor
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, InputTypeError, ModelError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
-from nfd.runs.executors import executor_named
-from nfd.runs.executors.executor import Executor, Inline, Outcome
+from nfd.runs.executors import Executor, Inline, Outcome, executor_named
 from nfd.runs.trial import Group, Trial, groups
-from nfd.store.rows import Record
-from nfd.store.store import Store
+from nfd.store import Record, Store
 
 K = TypeVar("K")
 _OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError, ModelError)}
@@ -78,11 +76,10 @@ class Sweep:
         """Open it; a sweep that is open already stays so until its first ``with`` ends."""
         if not self._open:
             with ExitStack() as stack:
-                self._store = Store.in_memory() if self.out is None else Store.open(self.out)
+                self._store = Store(self.out)
                 stack.callback(self._store.close)
                 self.executor.__enter__()
-                self.again = self._store.keys(status="failed")  # what failed before is tried again, once
-                self.held, self.reused = self._trained, set()
+                self.held, self.reused = self._store.keys(), set()
                 stack.pop_all()
         self._open += 1
         return self
@@ -110,7 +107,7 @@ class Sweep:
         """Train the trials that are not yet stored, and return the records of all, in order, without curves."""
         keys = {trial.key for trial in trials}
         self.reused |= keys & self.held
-        missing = groups(trials, self._trained)
+        missing = groups(trials, self.store.keys())
         if missing:
             with bar(label, enabled=self.progress) as shown:
                 self._train(missing, len(keys), label, shown)
@@ -130,7 +127,7 @@ class Sweep:
 
     def missing(self, trials: Iterable[Trial]) -> int:
         """The number of these trials that are not yet stored."""
-        return len({trial.key for trial in trials} - self._trained)
+        return len({trial.key for trial in trials} - self.store.keys())
 
     def record(self, trial: Trial) -> Record:
         """The record of a stored trial, with its curves."""
@@ -139,10 +136,6 @@ class Sweep:
     def curves(self, trial: Trial) -> dict[str, Tensor]:
         """All curves of a trial, by name."""
         return self.store.curves(trial.key)
-
-    @property
-    def _trained(self) -> set[str]:
-        return self.store.keys() - self.again
 
     def _train(self, missing: Sequence[Group], total: int, label: str, shown: Bar) -> None:
         done = total - sum(len(group.keys) for group in missing)
@@ -159,17 +152,15 @@ class Sweep:
                 shown.plan(0.0, f"{label}: {done} of {total} runs{also}")
                 shown.advance(group.cost)
 
-    def _kept(self, group: Group, outcome: Outcome[Any]) -> list[Record]:
+    def _kept(self, group: Group, outcome: Outcome) -> list[Record]:
         """Store the records of a group; an error where a trial could not be trained, as the others would fail
         alike."""
         records = group.failed(outcome.error or "no result") if outcome.value is None else outcome.value
         if tuple(record.key for record in records) != group.keys:
             raise InputError("The task of these trials changed while they were trained. Start the sweep again.")
-        keys = set(group.keys)
-        self.store.forget(keys & self.again)
-        self.again -= keys
-        self.store.add(records)
-        if broken := [record for record in records if record.status == "failed"]:
+        broken = [record for record in records if record.status == "failed"]
+        self.store.add(record for record in records if record not in broken)
+        if broken:
             raise failure(broken, "A run could not be trained, so the sweep ended")
         return list(records)
 
@@ -195,5 +186,5 @@ def upset_in(record: Record) -> bool:
 
 
 def _trained_on(device: str | None, group: Group) -> list[Record]:
-    """What a worker does: one function for all, since workers of another function are not used again."""
+    """What a worker does."""
     return group.train(device or str(group.trials[0].task.device))

@@ -29,7 +29,7 @@ from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.nets.factored import FULL
 from nfd.scaling.tensors import tensors
-from nfd.store.rows import Record, Status
+from nfd.store import Record, Status
 from nfd.training import driver
 from nfd.training.blame import blaming_the_model
 from nfd.training.loop import Step
@@ -159,22 +159,22 @@ class Trial:
         member.module.train()
         return member
 
-    def failed(self, group: str, error: str, trace: str | None = None) -> Record:
+    def failed(self, error: str, trace: str | None = None) -> Record:
         """The record of a trial that could not be trained; ``trace`` where that is a mistake of ours."""
-        return Record(self.key, group, "failed", self.settings, {}, error=error, trace=trace)
+        return Record(self.key, "failed", self.settings, {}, error=error, trace=trace)
 
-    def train(self, group: str, place: torch.device) -> Record:
+    def train(self, place: torch.device) -> Record:
         """Train it alone; a trial that cannot be trained is a record with its error."""
         try:
             with blaming_the_model(self.width, self.depth, self.task.batches[0]):
-                return self._trained(group, place)
+                return self._trained(place)
         except InputError as error:
             where = place_in_code(error)
-            return self.failed(group, described(error) + (f" ({where})" if where else ""))
+            return self.failed(described(error) + (f" ({where})" if where else ""))
         except Exception as error:  # of the input or ours: as the record says
-            return self.failed(group, described(error), trace_of(error))
+            return self.failed(described(error), trace_of(error))
 
-    def _trained(self, group: str, place: torch.device) -> Record:
+    def _trained(self, place: torch.device) -> Record:
         start, task = time.perf_counter(), self._task(place)
         with streams(self, place), warnings.catch_warnings():
             warnings.filterwarnings("ignore", FULL)  # all networks of a prediction have one kind of weights
@@ -196,7 +196,7 @@ class Trial:
                     "so that no rate can help. Check its outputs and the loss on the first batch."
                 )
             ends = [observation.end() for observation in seen]
-        record = self.record(group, torch.stack(losses).double().cpu(), evaluation, time.perf_counter() - start)
+        record = self.record(torch.stack(losses).double().cpu(), evaluation, time.perf_counter() - start)
         for metrics, curves, observed in ends:
             record.metrics.update(metrics)
             record.curves.update({name: torch.as_tensor(x).detach().cpu().numpy() for name, x in curves.items()})
@@ -209,7 +209,7 @@ class Trial:
         task = self.task.on(place)
         return task if self.stop is None else task.first(self.stop).having(eval_batches=())
 
-    def record(self, group: str, losses: Tensor, judged: Evaluation, seconds: float, place: int = 0) -> Record:
+    def record(self, losses: Tensor, judged: Evaluation, seconds: float, place: int = 0) -> Record:
         """What is stored of it, from its losses ``[steps]`` and what its evaluations gave."""
         bad = (~losses.isfinite()).nonzero()
         losses = losses[: int(bad[0]) + 1] if len(bad) else losses  # as where it is trained alone
@@ -222,7 +222,7 @@ class Trial:
                 metrics["test_accuracy"] = 0.0 if diverged else accuracy
         status: Status = "diverged" if diverged else "done"
         curves = {"loss": losses.numpy(), **judged.curves(place)}
-        return Record(self.key, group, status, self.settings, metrics, curves, seconds=seconds)
+        return Record(self.key, status, self.settings, metrics, curves, seconds=seconds)
 
 
 class Evaluation:
@@ -267,11 +267,6 @@ class Group:
         return tuple(trial.key for trial in self.trials)
 
     @cached_property
-    def key(self) -> str:
-        """Its own name."""
-        return hashed({"runs": list(self.keys)})
-
-    @cached_property
     def cost(self) -> float:
         """The work of its trials."""
         return sum(trial.cost for trial in self.trials)
@@ -282,11 +277,11 @@ class Group:
         if len(self.trials) > 1:
             with suppress(Exception):  # of one of them: alone, each has a record of its own
                 return self._as_one(place)
-        return [trial.train(self.key, place) for trial in self.trials]
+        return [trial.train(place) for trial in self.trials]
 
     def failed(self, error: str) -> list[Record]:
         """The records of its trials where it could not be trained."""
-        return [trial.failed(self.key, error) for trial in self.trials]
+        return [trial.failed(error) for trial in self.trials]
 
     def _as_one(self, place: torch.device) -> list[Record]:
         start, first = time.perf_counter(), self.trials[0]
@@ -310,7 +305,7 @@ class Group:
                 raise StateError("networks that draw random numbers, or begin without a loss, are trained alone.")
         seconds = (time.perf_counter() - start) / len(self.trials)
         records = [
-            trial.record(self.key, own, evaluation, seconds, place)
+            trial.record(own, evaluation, seconds, place)
             for place, (trial, own) in enumerate(zip(self.trials, curves, strict=True))
         ]
         for record in records:

@@ -1,0 +1,269 @@
+"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster. It changes no number."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any, Self, get_args
+
+import cloudpickle
+
+from nfd.core import machine
+from nfd.core.errors import InputError, InputTypeError, MissingError, check_choice, check_count, described
+from nfd.core.names import ExecutorName
+
+_LOOK = 1.0  # seconds of waiting after which Windows answers Ctrl-C
+_DIED_TWICE = (
+    "WorkerLost: the process that trained it died twice. If that was for memory, use fewer workers or a smaller size"
+)
+_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the task numbered ``index`` ended: with a value, or with an error such as ``"ValueError: message"``."""
+
+    index: int
+    value: Any = None
+    error: str | None = None
+
+
+Outcomes = Generator[Outcome, None, None]
+
+
+class Executor(ABC):
+    """Runs tasks somewhere; its workers live until its ``with`` statement ends."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers."""
+        return
+
+    @abstractmethod
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+        """Yield one outcome for each task, in order of completion; closing the generator stops what is at work.
+
+        A task that raises is an outcome with an error, and the others continue.
+        """
+
+
+def executor_named(name: str, workers: int | None = None) -> Executor:
+    """The executor of a name; ``workers`` is the number of processes, by default one for each core."""
+    check_choice("executor", name, get_args(ExecutorName))
+    if name == "processes":
+        return Processes(workers)
+    if workers is not None:
+        raise InputError(f"workers is the number of processes; got workers={workers} with executor={name!r}.")
+    return Inline() if name == "inline" else Ray()
+
+
+class Inline(Executor):
+    """Runs one task after the other in this process, with one thread of PyTorch."""
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+        for index, task in enumerate(tasks):
+            yield Outcome(index, *_attempt(partial(function, task)))
+
+
+class Workers(Executor):
+    """Workers to which tasks go as pickles, and which can be lost: a task that lost its worker is done once more."""
+
+    slots: int  # how many tasks may be with workers
+    lost: tuple[type[Exception], ...]  # errors of a task whose worker is gone
+
+    @abstractmethod
+    def hand(self, message: bytes) -> Future[bytes]:
+        """Give a task to a worker."""
+
+    @abstractmethod
+    def stop(self, future: Future[bytes]) -> None:
+        """Stop a task at once."""
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+        waiting, again, at_work = deque(range(len(tasks))), set[int](), dict[Future[bytes], int]()
+        try:
+            while waiting or at_work:
+                while waiting and len(at_work) < self.slots:
+                    index = waiting.popleft()
+                    at_work[self.hand(_packed(partial(function, tasks[index])))] = index
+                for future in wait(at_work, _LOOK, FIRST_COMPLETED).done:
+                    index, error = at_work.pop(future), future.exception()
+                    is_lost = isinstance(error, self.lost)
+                    if is_lost and index not in again:
+                        again.add(index)
+                        waiting.append(index)
+                    elif error is None:
+                        yield Outcome(index, *cloudpickle.loads(future.result()))
+                    else:  # Ray's errors have a cause
+                        reason = described(getattr(error, "cause", None) or error)
+                        yield Outcome(index, error=f"{_DIED_TWICE} ({reason})" if is_lost else reason)
+        finally:
+            for future in at_work:
+                self.stop(future)
+
+
+class Processes(Workers):
+    """As many processes as ``workers`` says, by default one for each core, with one thread each.
+
+    Each is a pool of its own, so that the death of one is the loss of its task alone.
+    """
+
+    lost = (BrokenProcessPool,)
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.slots = machine.cores() if workers is None else check_count("workers", workers)
+        self._tasks = dict[_Pool, Future[bytes]]()
+
+    def __exit__(self, *error: object) -> None:
+        while self._tasks:
+            self._tasks.popitem()[0].end()
+
+    def hand(self, message: bytes) -> Future[bytes]:
+        for pool in [pool for pool, task in self._tasks.items() if task.done()]:
+            with suppress(BrokenProcessPool):
+                return self._given(pool, message)
+            del self._tasks[pool]  # its process is dead
+        return self._given(_Pool(), message)
+
+    def stop(self, future: Future[bytes]) -> None:
+        for pool in [pool for pool, task in self._tasks.items() if task is future]:
+            del self._tasks[pool]
+            pool.end()
+
+    def _given(self, pool: _Pool, message: bytes) -> Future[bytes]:
+        with _inheriting_nothing():
+            self._tasks[pool] = pool.submit(_answer, message)
+        return self._tasks[pool]
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool of one process, which ends when its life line is closed: by ``end``, or because the driver died."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever
+        end, self._line = context.Pipe(duplex=False)
+        super().__init__(1, context, _begin, (end,))
+
+    def end(self) -> None:
+        self._line.close()
+        self.shutdown()
+
+
+@contextmanager
+def _inheriting_nothing() -> Iterator[None]:
+    """A process starts deaf to Ctrl-C, and without the driver's script, which ``spawn`` would run again."""
+    main, masks = sys.modules["__main__"], hasattr(signal, "pthread_sigmask")  # Windows has none
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(line: Connection) -> None:
+    """What a process does first, before it loads PyTorch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
+    os.environ.update(dict.fromkeys(_POOLS, "1"))
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+
+
+def _end_with(line: Connection) -> None:
+    with suppress(EOFError, OSError):
+        line.recv_bytes()
+    os._exit(1)
+
+
+class Ray(Workers):
+    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of a Ray cluster.
+
+    ``address`` None joins the Ray of this process or machine, or starts one until the ``with`` statement ends.
+    """
+
+    def __init__(self, address: str | None = None, gpus: float = 0.0) -> None:
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError as error:
+            raise MissingError(f"The executor 'ray' needs Ray ({error}). Install it: pip install 'nfd[ray]'") from error
+        names = ("WorkerCrashed", "NodeDied", "OutOfMemory", "ObjectLost", "LocalRayletDied")
+        self.lost = tuple(getattr(self._ray.exceptions, f"{name}Error") for name in names)
+        # Ray's own retries leave out tasks killed for memory, which it tries for ever.
+        self._answer = self._ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_answer)
+        self._address, self._ours = address, False
+
+    def __exit__(self, *error: object) -> None:
+        if self._ours:
+            self._ray.shutdown()
+            self._ours = False
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+        if not self._ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+            self._ray.init(self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            self._ours = True
+        # Twice the cores: none waits for the driver, and 10,000 tasks do not flood the cluster.
+        self.slots = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return super().run(function, tasks)
+
+    def hand(self, message: bytes) -> Future[bytes]:
+        future: Future[bytes] = self._answer.remote(message).future()
+        return future
+
+    def stop(self, future: Future[bytes]) -> None:
+        self._ray.cancel(getattr(future, "object_ref"), force=True)  # noqa: B009, as Ray's futures have one
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends tensors without the rest of the storage that they are a view of: a batch without its data set."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")  # where nothing has loaded it there are no tensors
+        dense = torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided
+        is_view = dense and obj.untyped_storage().nbytes() > obj.nbytes
+        return obj.detach().clone().__reduce_ex__(self.proto) if is_view else super().reducer_override(obj)
+
+
+def _packed(content: Any) -> bytes:
+    file = io.BytesIO()
+    try:
+        _Pickler(file).dump(content)
+    except Exception as error:
+        raise InputTypeError(
+            f"this trial cannot be sent between processes: {described(error)}. Let its model, loss, batches and "
+            "observers hold no open files, locks or connections, or use executor='inline'."
+        ) from error
+    return file.getvalue()
+
+
+def _answer(message: bytes) -> bytes:
+    """What a worker does: value and error of a task."""
+    return _packed(_attempt(lambda: cloudpickle.loads(message)()))
+
+
+def _attempt(work: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Value and error of a task with one thread of PyTorch; what it raises, sys.exit included, is the error."""
+    try:
+        with machine.threads(1):
+            return work(), None
+    except (Exception, SystemExit) as error:
+        return None, described(error)

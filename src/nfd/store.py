@@ -1,0 +1,192 @@
+"""What a sweep has trained: one SQLite file, written by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError
+
+from nfd.core.errors import InputError
+from nfd.core.files import prepare_directory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FILE = "runs.sqlite"  # in the directory of a sweep
+_DRIVER = "runs.driver"  # beside it while it is open: the number of the process that writes
+_ID, _VERSION = int.from_bytes(b"nfds"), 3  # whose the file is, and the version of its table
+_COLUMNS = "key, status, config, metrics, observed, seconds"
+_TABLE = f"""
+BEGIN;
+CREATE TABLE records (key TEXT PRIMARY KEY, status TEXT NOT NULL, config TEXT NOT NULL, metrics TEXT NOT NULL,
+    observed TEXT NOT NULL, seconds REAL NOT NULL, curves BLOB NOT NULL);
+PRAGMA application_id = {_ID};
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)  # the last: of another table than ours
+
+Status = Literal["done", "diverged", "failed"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one trial.
+
+    ``config`` is plain JSON data, ``metrics`` are numbers by name (a diverged run has inf and nan), ``curves`` arrays
+    by name. A record that was listed has no curves, and two records are compared without them. ``observed`` is what
+    observers returned beside numbers, as plain data. Of a trial that failed, which is not stored, ``error`` says why,
+    and ``trace`` where, if that was a mistake of ours.
+    """
+
+    key: str
+    status: Status
+    config: dict[str, Any]
+    metrics: dict[str, float]
+    curves: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    error: str | None = None
+    seconds: float = 0.0
+    trace: str | None = None
+    observed: list[Any] = field(default_factory=list, compare=False, repr=False)
+
+
+class Store:
+    """The records of a sweep, in a directory or in memory.
+
+    Raises:
+        BlockingIOError: another process writes to this directory.
+        ValueError: the directory cannot be written, or the file in it is damaged, of another program or version.
+    """
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self.path = None if directory is None else prepare_directory(directory) / FILE
+        with self._in_words():
+            # It does not wait for other processes, and begins no transactions of its own.
+            self._database = sqlite3.connect(self.path or ":memory:", timeout=0, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
+        if self.path is not None:
+            self.path.with_name(_DRIVER).write_text(str(os.getpid()), encoding="ascii")
+
+    def _prepare(self) -> None:
+        execute = self._database.execute
+        execute("PRAGMA locking_mode = EXCLUSIVE")  # until it is closed, or this process dies
+        ((tables,),) = execute("SELECT count(*) FROM sqlite_master")
+        ((owner,),), ((version,),) = execute("PRAGMA application_id"), execute("PRAGMA user_version")
+        if (tables or owner) and (owner, version) != (_ID, _VERSION):
+            whose = f"by version {version} of the store, not {_VERSION}" if owner == _ID else "by another program"
+            raise InputError(f"{self.path} was made {whose}. Move it away, or choose another directory.")
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")  # a group took minutes to train, and takes milliseconds to reach the disk
+        if not tables:
+            self._database.executescript(_TABLE)
+        ((found,),) = execute("PRAGMA quick_check(1)")
+        if found != "ok":
+            raise self._damaged(" ".join(found.split()))
+
+    def close(self) -> None:
+        """Close the file, so that another process can write to it."""
+        if self.path is not None:
+            self.path.with_name(_DRIVER).unlink(missing_ok=True)
+        self._database.close()
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add records, all or none: when this returns they are on the disk."""
+        from safetensors.numpy import save
+
+        rows = []
+        for r in records:
+            texts = [json.dumps(part) for part in (r.config, r.metrics, r.observed)]
+            curves = {name: np.array(x, order="C") for name, x in r.curves.items()}  # ``save`` reads no strides
+            rows.append((r.key, r.status, *texts, r.seconds, save(curves)))
+        with self._in_words():
+            self._database.execute("BEGIN")
+            try:
+                self._database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+                self._database.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # where the disk is full it has rolled back already
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def keys(self) -> set[str]:
+        """The keys of all records."""
+        return {key for (key,) in self._select("SELECT key FROM records")}
+
+    def records(self) -> list[Record]:
+        """All records in the order in which they were added, without their curves."""
+        return list(map(self._record, self._select(f"SELECT {_COLUMNS} FROM records ORDER BY rowid")))
+
+    def record(self, key: str) -> Record:
+        """One record, without its curves."""
+        return self._record(self._row(f"SELECT {_COLUMNS} FROM records WHERE key = ?", key))
+
+    def curves(self, key: str) -> dict[str, Tensor]:
+        """The curves of a record by name, bit for bit as they were added."""
+        from safetensors.torch import load  # listing needs no PyTorch
+
+        (content,) = self._row("SELECT curves FROM records WHERE key = ?", key)
+        with self._in_words():
+            return load(content)
+
+    def _record(self, row: tuple[Any, ...]) -> Record:
+        key, status, config, metrics, observed, seconds = row
+        with self._in_words():
+            config, metrics, observed = map(json.loads, (config, metrics, observed))
+        return Record(key, status, config, metrics, seconds=seconds, observed=observed)
+
+    def _row(self, query: str, key: str) -> tuple[Any, ...]:
+        rows = self._select(query, key)
+        if not rows:
+            raise InputError(f"trial {key} is not stored in {self.path or 'this sweep'}. Train it: sweep.run([trial]).")
+        return rows[0]
+
+    def _select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._in_words():
+            return self._database.execute(query, values).fetchall()
+
+    # ---- what can be wrong with a file ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Errors of SQLite and of what it holds, as errors that say which file it is and what to do."""
+        try:
+            yield
+        except (UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as error:
+            raise self._damaged(str(error)) from error
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without one: a text, not UTF-8
+            if isinstance(error, sqlite3.ProgrammingError):  # a mistake of ours
+                raise
+            if code in _DAMAGE:
+                raise self._damaged(str(error)) from error
+            if code == sqlite3.SQLITE_BUSY:
+                raise self._busy() from error
+            said = f"could not be read or written ({error}); what was stored before is safe. Free space and start again"
+            number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
+            raise OSError(number, said, str(self.path)) from error
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(
+            f"{self.path} is damaged ({why}). Put a copy in its place, or choose another directory and train again."
+        )
+
+    def _busy(self) -> BlockingIOError:
+        try:
+            driver = f"process {(self.path or Path()).with_name(_DRIVER).read_text(encoding='ascii')}"
+        except (OSError, ValueError):  # of another program, or not written yet
+            driver = "another process"
+        said = f"{driver} has it open. Wait until it ends, stop it, or choose another directory"
+        return BlockingIOError(errno.EBUSY, said, str(self.path))

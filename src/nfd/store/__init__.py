@@ -1,7 +1,0 @@
-"""What a sweep has run: one SQLite file that one driver writes and anybody reads."""
-
-from __future__ import annotations
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

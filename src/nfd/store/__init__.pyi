@@ -1,2 +1,0 @@
-from .rows import Record as Record
-from .store import Store as Store
