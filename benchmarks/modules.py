@@ -13,6 +13,7 @@ import nfd
 from benchmarks.measure import Round, Row
 from benchmarks.ratio import Ratio
 from nfd.core.machine import threads
+from nfd.families.member import StackedMembers
 from nfd.training import driver
 from nfd.training.loop import Step
 from nfd.training.together import work
@@ -90,8 +91,7 @@ def _alone(family: nfd.Family, task: nfd.Task, width: int) -> float:
 
 def _stacked(family: nfd.Family, task: nfd.Task, width: int, count: int) -> float:
     members = [family.member(width, DEPTH, seed) for seed in range(count)]
-    stack = type(members[0]).stacked(members)
-    assert stack is not None
+    stack = StackedMembers(members)
     return _time(driver.rows_together(stack, family.optimizer, task, [member.groups(RATE) for member in members], None))
 
 

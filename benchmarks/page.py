@@ -105,18 +105,6 @@ SECTIONS = (
     ),
     Section(
         "Networks trained together",
-        ("stacks",),
-        "One step of many networks at once (`nfd.nets.stack.Stack`, as sweeps use it) against a loop over them with "
-        "`torch.optim.SGD`, both on one thread. The networks are nfd.ResNet with one-layer blocks, ReLU and SGD. The "
-        "share of the product peak is the time of the three matrix products per layer, at the rate of `torch.bmm` on "
-        "the same shapes, over the whole time.",
-        "Small networks are limited by the number of operations, and at small batches also by the memory traffic of "
-        "the weights. Three things make large ones faster. Weights step during the backward pass, while their "
-        "gradients are in the cache. phi'(h) is computed from phi(h), so that the stream is updated in place (ReLU). "
-        "And buffers are reused, since a page fault costs more here than the arithmetic.",
-    ),
-    Section(
-        "Your networks, trained together",
         ("modules",),
         "One step of several networks of the same size, computed together by `torch.func`, against a loop over them, "
         "as sweeps train them alone. Both include the optimizer; times are CPU times on one thread. The networks "

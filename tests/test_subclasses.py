@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.stack import Stack
 from nfd.scaling.rules import Role
 from nfd.training.losses import cross_entropy
 
@@ -86,9 +85,6 @@ def test_a_subclass_with_other_arguments_is_the_same_network() -> None:
     checks = [nfd.check(make, batches(), [8, 16], [2, 4], seeds=2) for make in (Renamed, parent)]
     assert checks[0].table == checks[1].table
     assert checks[0].runs == checks[1].runs
-    stack = Stack([Renamed(16, 4, seed) for seed in range(2)])
-    x = batches()[0][0]
-    torch.testing.assert_close(stack(x)[1], Renamed(16, 4, 1)(x))
 
 
 def test_a_forward_pass_of_its_own_is_what_is_trained_and_measured() -> None:

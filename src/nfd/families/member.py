@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 class StackedMembers:
     """Members of one shape that are trained as one: outputs of ``module`` are ``[R, ...]``."""
 
-    module: nn.Module
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.modules = [member.module for member in members]
+        self.module = ModuleStack(self.modules)
 
     def __call__(self, sample: Any) -> Any:
         """What the members return for a tensor, a tuple of arguments, or a dict of keyword arguments."""
@@ -38,19 +40,8 @@ class StackedMembers:
 
     def groups(self, alone: Sequence[Groups]) -> Groups:
         """Parameter groups with a rate for every member, from the groups that each has alone."""
-        raise NotImplementedError
-
-
-class _Stacked(StackedMembers):
-    """Of any members."""
-
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.modules = [member.module for member in members]
-        self.module = self.stack = ModuleStack(self.modules)
-
-    def groups(self, alone: Sequence[Groups]) -> Groups:
         settings = [by_name(*of_one) for of_one in zip(self.modules, alone, strict=True)]
-        return [stacked_group(self.stack.weights[name], [own[name] for own in settings]) for name in settings[0]]
+        return [stacked_group(self.module.weights[name], [own[name] for own in settings]) for name in settings[0]]
 
 
 class Member:
@@ -184,12 +175,3 @@ class Member:
 
     def reserve(self, samples: int) -> None:
         """Reserve memory for a training of this many samples; only layers without stored weights need it."""
-
-    @classmethod
-    def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
-        """Members of equal shapes as one module that trains them together; None if they have no such form.
-
-        Raises:
-            ValueError, RuntimeError: if they differ in anything but the values of their weights.
-        """
-        return _Stacked(members)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.core.names import RuleName
-from nfd.families.member import Member, StackedMembers
+from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.nets.dense import factor_gradients_
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.network import Network
 from nfd.nets.recorded import record_updates_
-from nfd.nets.stack import Stack
-from nfd.nets.stacked_optimizers import by_name
 from nfd.scaling.forward_multipliers import roles_of, told_by
-from nfd.scaling.plan import Groups, Plan
+from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
 
@@ -126,21 +124,6 @@ class PaperMember(Member):
                 record_updates_(self.net, samples)
             factor_gradients_(self.net)
         self.net.reserve(samples)
-
-    @classmethod
-    def stacked(cls, members: Sequence[Self]) -> StackedMembers | None:
-        nets = [member.net for member in members]
-        return None if any(net.weights != "dense" for net in nets) else _PaperStack(nets, members)
-
-
-class _PaperStack(StackedMembers):
-    def __init__(self, nets: Sequence[Network], members: Sequence[PaperMember]) -> None:
-        self.module = self.stack = Stack(nets)
-        self.members = members
-
-    def groups(self, alone: Sequence[Groups]) -> Groups:
-        settings = [by_name(member.net, own) for member, own in zip(self.members, alone, strict=True)]
-        return self.stack.folded(settings, self.members[0].optimizer)
 
 
 def member_of(module: nn.Module, planned: Plan, width: int | None = None, depth: int | None = None) -> Member:

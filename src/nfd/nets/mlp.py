@@ -24,8 +24,6 @@ class MLP(Network):
         net(x)  # [8, 10]
     """
 
-    stackable = True
-
     def _add_layers(self) -> None:
         self.hidden = self._layers("outer")
 

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self, cast, get_args
+from typing import Any, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -54,14 +54,12 @@ class Network(nn.Module):
     """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha / sqrt(n) V h_L``.
 
     All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1 in the kernel regime
-    (sections 2 and 4.2). A subclass defines the hidden layers by ``run``. If ``run`` uses only the products of
-    ``Arithmetic`` and entrywise functions, set ``stackable = True`` in its body: then many networks train as one.
+    (sections 2 and 4.2). A subclass defines the hidden layers by ``run``.
     """
 
     default_rule: str = "mup"
     default_optimizer: str = "sgd"
     branch_exponent: float = 0.0
-    stackable: ClassVar[bool] = False
     coupled: int = 0
     """The depth at which every layer is one draw of the path whose increments the layers are; 0 without a path."""
 

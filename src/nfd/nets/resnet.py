@@ -66,7 +66,6 @@ class ResNet(Network):
     """
 
     default_rule = "depth-mup"
-    stackable = True
 
     def __init__(
         self,

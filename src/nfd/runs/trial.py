@@ -26,7 +26,7 @@ from nfd.core.names import NetworkWeights
 from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.family import Family
-from nfd.families.member import Member
+from nfd.families.member import Member, StackedMembers
 from nfd.nets.factored import FULL
 from nfd.scaling.tensors import tensors
 from nfd.store import Record, Status
@@ -289,8 +289,7 @@ class Group:
         with streams(first, place):
             members = [trial.build(place) for trial in self.trials]
             before = global_state()
-            stack = type(members[0]).stacked(members)
-            assert stack is not None
+            stack = StackedMembers(members)
             groups = [
                 m.groups(t.lr, task.weight_decay, task.adamw_lr) for m, t in zip(members, self.trials, strict=True)
             ]

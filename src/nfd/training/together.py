@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from nfd.core.errors import InputError, first_line
 from nfd.core.random import global_state, global_streams
 from nfd.families.family import Family
-from nfd.families.member import Member
+from nfd.families.member import Member, StackedMembers
 from nfd.scaling.calls import batch_size
 from nfd.scaling.laws import law_of
 from nfd.training import driver
@@ -163,9 +163,7 @@ def work(member: Member, task: Task) -> float:
 def _check_losses(members: list[Member], task: Task) -> None:
     """Raise AloneError unless two networks that differ lose together what they lose alone, and change only weights."""
     law, task = law_of(members[0].optimizer), task.first(_STEPS)
-    stack = type(members[0]).stacked(members)
-    if stack is None:
-        raise AloneError(Alone.REFUSED)
+    stack = StackedMembers(members)
     for member in members:
         member.module.train()
     groups = [member.groups(law.check_rate) for member in members]
