@@ -22,7 +22,6 @@ from nfd.scaling.sizes import MakeModel
 from nfd.store import Record
 from nfd.training.schedule import knows_steps
 from nfd.training.task import Batch, Task, as_task
-from nfd.training.together import notes_on
 
 _SCORES = {"train_loss": "training loss", "test_loss": "test loss"}
 SEEDS = 4
@@ -105,7 +104,7 @@ def scaling_law(
         costs=costs,
         lr=rate,
         speed=_speed(costs, trained),
-        notes=(*task.notes, *notes_on(family, tasks.values(), sizes)),
+        notes=task.notes,
     )
 
 

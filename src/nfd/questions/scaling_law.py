@@ -55,7 +55,7 @@ class Capacity:
             limit, even if the law fits well.
         lr: the rate of the runs, if they share one.
         speed: operations per second at which the largest network was trained; not-a-number if not known.
-        notes: which runs were left out, and why; why small networks were trained one after another.
+        notes: which runs were left out, and why.
 
     Example::
 

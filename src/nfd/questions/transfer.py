@@ -220,7 +220,7 @@ class Transfer:
 
     Attributes:
         rules: the answer for each rule. about: a description of the runs. score: the loss that best rates minimise.
-        notes: which runs were left out, and why; why small networks were trained one after another.
+        notes: which runs were left out, and why.
         initial_scale: standard deviation of the initial inner matrices of the smallest network over fan_in^-1/2;
             not-a-number if it is not known.
 

@@ -42,7 +42,6 @@ from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
 from nfd.training.schedule import knows_steps, warmed
 from nfd.training.task import Batch, Task, as_task
-from nfd.training.together import notes_on
 
 _OCTAVES = 3  # doublings that the first grid reaches to either side of the optimizer's usual rate
 _CLOSEST = 1.05  # factor between two rates of a grid
@@ -124,8 +123,7 @@ def transfer(
     asked = _Trials(families, task, sizes, count, _grid(lr, given.law), varying, check_flag("halving", halving))
     with sweep or Sweep() as opened:
         answer = best_rates(asked, opened)
-    notes = [note for own in families.values() for note in notes_on(own, asked.tasks.values(), sizes)]
-    return replace(answer, notes=(*task.notes, *dict.fromkeys(notes)), initial_scale=_initial_scale(given))
+    return replace(answer, notes=task.notes, initial_scale=_initial_scale(given))
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:

@@ -34,10 +34,9 @@ from nfd.training import driver
 from nfd.training.blame import blaming_the_model
 from nfd.training.loop import Step
 from nfd.training.task import Task
-from nfd.training.together import together
+from nfd.training.together import most_together
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
-TOGETHER = "together"  # in a record: trained with others as one, so that it differs by rounding from one trained alone
 
 Curves = dict[str, Any]
 
@@ -149,7 +148,7 @@ class Trial:
     def most_together(self) -> int:
         """How many trials of its form make a group at most."""
         alone = self.weights != "dense" or bool(self.observe)
-        return 1 if alone else together(self.family, self.task, self.width, self.depth).most
+        return 1 if alone else most_together(self.family, self.task, self.width, self.depth)
 
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Its network, to be trained."""
@@ -303,13 +302,10 @@ class Group:
             if global_state() != before or not curves[:, 0].isfinite().all():
                 raise StateError("networks that draw random numbers, or begin without a loss, are trained alone.")
         seconds = (time.perf_counter() - start) / len(self.trials)
-        records = [
+        return [
             trial.record(own, evaluation, seconds, place)
             for place, (trial, own) in enumerate(zip(self.trials, curves, strict=True))
         ]
-        for record in records:
-            record.metrics[TOGETHER] = 1.0
-        return records
 
 
 def groups(trials: Iterable[Trial], done: Container[str] = ()) -> list[Group]:

@@ -1,4 +1,4 @@
-"""How many networks of a recipe are trained together: one, where that does not pay or changes their numbers.
+"""How many networks of one size are trained as one: where that does not pay, or changes their numbers, one.
 
 The time of a small network goes into calling operations. A stack calls each of them once for all of its networks.
 """
@@ -6,17 +6,12 @@ The time of a small network goes into calling operations. A stack calls each of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nfd.core.errors import InputError, first_line
 from nfd.core.random import global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
@@ -32,125 +27,22 @@ _WORK_OF_MUON = 5e6  # whose own products are smaller
 _STEPS = 2
 _ROUNDING = 1e-5  # of a loss
 _ROUNDING_OF_MUON = 1e-3  # whose products are in 16 bits
-_DECIDED: dict[tuple[str, str, int, int], Together] = {}  # by family, task and size: it takes two small trainings
+_DECIDED: dict[tuple[str, str, int, int], int] = {}  # by family, task and size: it takes two small trainings
 
 
-class Alone(Enum):
-    """Why networks of one size are trained one after another."""
+def most_together(family: Family, task: Task, width: int, depth: int) -> int:
+    """How many networks of a family and size are trained as one, at most.
 
-    WIDTH = "they are too wide to gain"
-    PRODUCTS = "their products have too many operations to gain"
-    OPTIMIZER = "their optimizer has no form for several networks"
-    PRECISION = "they hold fewer bits than 32"
-    HOOKS = "hooks of gradients see those of one network"
-    RANDOM = "they draw random numbers"
-    BUFFERS = "they change their buffers"
-    EQUAL = "two seeds give the same losses"
-    DIFFERENT = "together they have other losses than alone"
-    REFUSED = "they cannot be computed together"
-
-    @property
-    def by_size(self) -> bool:
-        """Whether smaller networks of the same code may be trained together."""
-        return self in (Alone.WIDTH, Alone.PRODUCTS)
-
-
-class AloneError(Exception):
-    """Networks must be trained one after another, and why."""
-
-    def __init__(self, reason: Alone) -> None:
-        super().__init__(reason.value)
-        self.reason = reason
-
-
-@dataclass(frozen=True)
-class Together:
-    """How many networks of a size are trained as one, at most; where that is one, why, and what PyTorch said."""
-
-    most: int
-    reason: Alone | None = None
-    detail: str = ""
-
-    def __str__(self) -> str:
-        if self.reason is None:
-            return f"up to {self.most} networks are trained as one"
-        return f"networks are trained one after another: {self.reason.value}" + (self.detail and f" ({self.detail})")
-
-
-def together(family: Family, task: Task, width: int, depth: int) -> Together:
-    """How many networks of a family and size are trained as one, at most, and why they are not.
-
-    They are few operations and no more than rounding changes their numbers: two of them are trained for two steps and
-    judged, alone and together. A model that refuses, draws random numbers, changes its buffers, hooks into gradients or
-    holds fewer bits than 32 is trained alone.
+    More than one where their products are small and no more than rounding changes their numbers: two of them are
+    trained for two steps and judged, alone and together. Networks that cannot be computed as one, draw random numbers,
+    change their buffers or hook into gradients are trained alone.
     """
     name = str(family.identity), str(task.identity), width, depth
     if name not in _DECIDED:
-        _DECIDED[name] = _decided(family, task.on(torch.device("cpu")), width, depth)
+        small = width <= _WIDEST and family.law.make_stacked is not None
+        agree = small and _agree(family, task.on(torch.device("cpu")), width, depth)
+        _DECIDED[name] = _TOGETHER if agree else 1
     return _DECIDED[name]
-
-
-def _decided(family: Family, task: Task, width: int, depth: int) -> Together:
-    if width > _WIDEST:
-        return Together(1, Alone.WIDTH)
-    law = family.law
-    if law.make_stacked is None:
-        return Together(1, Alone.OPTIMIZER)
-    try:
-        with warnings.catch_warnings(), global_streams(0):
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
-            members = [family.member(width, depth, seed, device="cpu") for seed in (0, 1)]
-            _check_members(members, task, _WORK if law.rest is None else _WORK_OF_MUON)
-            _check_optimizer(task, members)
-            _check_losses(members, task)
-    except AloneError as error:
-        return Together(1, error.reason)
-    except Exception as error:  # trained alone it says what is wrong
-        return Together(1, Alone.REFUSED, f"{type(error).__name__}: {first_line(error)}")
-    return Together(_TOGETHER)
-
-
-def _check_members(members: list[Member], task: Task, most_work: float) -> None:
-    """Raise AloneError where a look at networks tells."""
-    module = members[0].module
-    if work(members[0], task) > most_work:
-        raise AloneError(Alone.PRODUCTS)
-    if _hooked(module):
-        raise AloneError(Alone.HOOKS)
-    if any(p.dtype not in (torch.float32, torch.float64) for p in module.parameters()):
-        raise AloneError(Alone.PRECISION)
-
-
-def _check_optimizer(task: Task, members: list[Member]) -> None:
-    """Raise AloneError where the optimizer is one of the user's that a stack does not have."""
-    if task.make_optimizer is None:
-        return
-    name = members[0].optimizer
-    rate = law_of(name).check_rate
-    try:
-        made = [driver.optimizer_of(task, name, member.groups(rate)) for member in members]
-        driver.options_together(name, made)
-    except InputError:
-        raise AloneError(Alone.OPTIMIZER) from None
-
-
-def _hooked(module: nn.Module) -> bool:
-    """Whether gradients pass through hooks, which a stack of the weights does not have."""
-    of_tensors = [hooks for p in module.parameters() for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
-    of_modules = [hooks for part in module.modules() for hooks in (part._backward_hooks, part._backward_pre_hooks)]
-    return any(of_tensors) or any(of_modules)
-
-
-class _RefusingHooks(TorchFunctionMode):
-    """Raises where a forward pass hooks into the gradient of what it computes, which a stack would leave out."""
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if function is Tensor.register_hook:
-            raise AloneError(Alone.HOOKS)
-        return function(*args, **(kwargs or {}))
 
 
 def work(member: Member, task: Task) -> float:
@@ -160,46 +52,53 @@ def work(member: Member, task: Task) -> float:
     return member.operations(inputs) * batch_size(inputs) / (3 * max(matrices, 1))
 
 
-def _check_losses(members: list[Member], task: Task) -> None:
-    """Raise AloneError unless two networks that differ lose together what they lose alone, and change only weights."""
-    law, task = law_of(members[0].optimizer), task.first(_STEPS)
-    stack = StackedMembers(members)
+def _agree(family: Family, task: Task, width: int, depth: int) -> bool:
+    """Whether two networks that differ lose together what they lose alone, and change only weights."""
+    has_muon = family.law.rest is not None
+    try:
+        with warnings.catch_warnings(), global_streams(0):
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", "There is a performance drop")  # by vmap, of what it calls R times
+            members = [family.member(width, depth, seed, device="cpu") for seed in (0, 1)]
+            if work(members[0], task) > (_WORK_OF_MUON if has_muon else _WORK) or _is_hooked(members[0].module):
+                return False
+            buffers = [buffer for member in members for buffer in member.module.buffers()]
+            before, streams = [buffer.clone() for buffer in buffers], global_state()
+            with _RefusingHooks():
+                alone, together = _losses(members, task.first(_STEPS))
+            if global_state() != streams or not all(map(torch.equal, buffers, before)):
+                return False
+    except Exception:  # trained alone it says what is wrong
+        return False
+    rounding = _ROUNDING_OF_MUON if has_muon else _ROUNDING
+    return not torch.equal(*alone.unbind(1)) and torch.allclose(together, alone, rtol=rounding, atol=0.0)
+
+
+def _losses(members: list[Member], task: Task) -> tuple[Tensor, Tensor]:
+    """Losses ``[steps + 1, R]`` before each step and after the last, of members that are trained alone and as one."""
+    stack, law = StackedMembers(members), law_of(members[0].optimizer)
+    groups = [member.groups(law.check_rate) for member in members]
+    alone = []
     for member in members:
         member.module.train()
-    groups = [member.groups(law.check_rate) for member in members]
-    with _RefusingHooks():
-        with _changing_only_weights(members):
-            alone = [_losses(member, task) for member in members]
-        with _changing_only_weights(members):
-            losses = [row.losses for row in driver.rows_together(stack, law.name, task, groups, None)]
-            losses.append(torch.tensor([loss for loss, _ in driver.judged_together(stack, task)]))
-    if torch.equal(*alone):
-        raise AloneError(Alone.EQUAL)
-    rounding = _ROUNDING if law.rest is None else _ROUNDING_OF_MUON
-    if not torch.allclose(torch.stack(losses).double(), torch.stack(alone, 1).double(), rtol=rounding, atol=0.0):
-        raise AloneError(Alone.DIFFERENT)
+        rows = [row.losses for row in driver.rows(member, task, law.check_rate)]
+        alone.append(torch.stack([*rows, torch.tensor(driver.judged(member, task)[0][0])]))
+    together = [row.losses for row in driver.rows_together(stack, law.name, task, groups, None)]
+    together.append(torch.tensor([loss for loss, _ in driver.judged_together(stack, task)]))
+    return torch.stack(alone, 1).double(), torch.stack(together).double()
 
 
-@contextmanager
-def _changing_only_weights(members: Sequence[Member]) -> Iterator[None]:
-    buffers = [b for member in members for b in member.module.buffers()]
-    before, streams = [b.clone() for b in buffers], global_state()
-    yield
-    if global_state() != streams:
-        raise AloneError(Alone.RANDOM)
-    if not all(map(torch.equal, buffers, before)):
-        raise AloneError(Alone.BUFFERS)
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether gradients pass through hooks, which a stack of the weights does not have."""
+    of_tensors = [hooks for p in module.parameters() for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    of_modules = [hooks for part in module.modules() for hooks in (part._backward_hooks, part._backward_pre_hooks)]
+    return any(of_tensors) or any(of_modules)
 
 
-def _losses(member: Member, task: Task) -> Tensor:
-    """Of a network that is trained and judged alone."""
-    losses = [row.losses for row in driver.rows(member, task, law_of(member.optimizer).check_rate)]
-    return torch.stack([*losses, torch.tensor(driver.judged(member, task)[0][0])])
+class _RefusingHooks(TorchFunctionMode):
+    """Raises where a forward pass hooks into the gradient of what it computes, which a stack would leave out."""
 
-
-def notes_on(family: Family, tasks: Iterable[Task], sizes: Iterable[tuple[int, int]]) -> list[str]:
-    """Why networks of these sizes were trained one after another, where their code is the reason."""
-    names = [(str(family.identity), str(task.identity), *size) for task in tasks for size in sizes]
-    decided = [_DECIDED[name] for name in names if name in _DECIDED]
-    of_code = [own for own in decided if own.reason is not None and not own.reason.by_size]
-    return list(dict.fromkeys(f"Small {own}." for own in of_code))
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is Tensor.register_hook:
+            raise NotImplementedError("hooks see the gradients of one network")
+        return function(*args, **(kwargs or {}))
