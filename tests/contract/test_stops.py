@@ -185,7 +185,7 @@ def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> No
     assert 'version = "2"' in again
     write_setup(tmp_path, SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
     other = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
-    assert "is of this model, task and version" in other
+    assert "is of this model and task: other version." in other
 
 
 @pytest.mark.parametrize("damage", [b"theirs", b"SQLite format 3\0" + bytes(200)])

@@ -98,7 +98,8 @@ class Command:
             changed = f'If the model has changed, set version = "2" in {self.setup} or choose another --out.'
             return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again. {changed}"]
         if sweep.held:
-            return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model, task and version."]
+            other = f"other {' and '.join(sweep.differing)}" if sweep.differing else "other settings"
+            return [f"None of the {len(sweep.held)} runs stored in {sweep.out} is of this model and task: {other}."]
         return []
 
 

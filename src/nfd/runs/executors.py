@@ -16,8 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, Self, get_args
@@ -29,22 +27,12 @@ from nfd.core.errors import InputError, InputTypeError, MissingError, check_choi
 from nfd.core.names import ExecutorName
 
 _LOOK = 1.0  # seconds of waiting after which Windows answers Ctrl-C
-_DIED_TWICE = (
-    "WorkerLost: the process that trained it died twice. If that was for memory, use fewer workers or a smaller size"
-)
+_DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
 _POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the task numbered ``index`` ended: with a value, or with an error such as ``"ValueError: message"``."""
-
-    index: int
-    value: Any = None
-    error: str | None = None
-
-
-Outcomes = Generator[Outcome, None, None]
+Task = Callable[[], Any]
+Outcomes = Generator[tuple[int, Any, str | None], None, None]  # number, value and error of a task, as they end
 
 
 class Executor(ABC):
@@ -58,10 +46,10 @@ class Executor(ABC):
         return
 
     @abstractmethod
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
-        """Yield one outcome for each task, in order of completion; closing the generator stops what is at work.
+    def run(self, tasks: Sequence[Task]) -> Outcomes:
+        """Do all tasks, also where some raise an error, such as ``"ValueError: message"``.
 
-        A task that raises is an outcome with an error, and the others continue.
+        Closing the generator stops those at work.
         """
 
 
@@ -78,9 +66,9 @@ def executor_named(name: str, workers: int | None = None) -> Executor:
 class Inline(Executor):
     """Runs one task after the other in this process, with one thread of PyTorch."""
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+    def run(self, tasks: Sequence[Task]) -> Outcomes:
         for index, task in enumerate(tasks):
-            yield Outcome(index, *_attempt(partial(function, task)))
+            yield index, *_attempt(task)
 
 
 class Workers(Executor):
@@ -97,13 +85,13 @@ class Workers(Executor):
     def stop(self, future: Future[bytes]) -> None:
         """Stop a task at once."""
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+    def run(self, tasks: Sequence[Task]) -> Outcomes:
         waiting, again, at_work = deque(range(len(tasks))), set[int](), dict[Future[bytes], int]()
         try:
             while waiting or at_work:
                 while waiting and len(at_work) < self.slots:
                     index = waiting.popleft()
-                    at_work[self.hand(_packed(partial(function, tasks[index])))] = index
+                    at_work[self.hand(_packed(tasks[index]))] = index
                 for future in wait(at_work, _LOOK, FIRST_COMPLETED).done:
                     index, error = at_work.pop(future), future.exception()
                     is_lost = isinstance(error, self.lost)
@@ -111,10 +99,10 @@ class Workers(Executor):
                         again.add(index)
                         waiting.append(index)
                     elif error is None:
-                        yield Outcome(index, *cloudpickle.loads(future.result()))
+                        yield index, *cloudpickle.loads(future.result())
                     else:  # Ray's errors have a cause
                         reason = described(getattr(error, "cause", None) or error)
-                        yield Outcome(index, error=f"{_DIED_TWICE} ({reason})" if is_lost else reason)
+                        yield index, None, f"{_DIED_TWICE} ({reason})" if is_lost else reason
         finally:
             for future in at_work:
                 self.stop(future)
@@ -185,13 +173,13 @@ def _begin(line: Connection) -> None:
     """What a process does first, before it loads PyTorch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
     os.environ.update(dict.fromkeys(_POOLS, "1"))
-    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
 
+    def end_with_the_line() -> None:
+        with suppress(EOFError, OSError):
+            line.recv_bytes()
+        os._exit(1)
 
-def _end_with(line: Connection) -> None:
-    with suppress(EOFError, OSError):
-        line.recv_bytes()
-    os._exit(1)
+    threading.Thread(target=end_with_the_line, daemon=True).start()
 
 
 class Ray(Workers):
@@ -216,14 +204,14 @@ class Ray(Workers):
             self._ray.shutdown()
             self._ours = False
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Outcomes:
+    def run(self, tasks: Sequence[Task]) -> Outcomes:
         if not self._ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
             self._ray.init(self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             self._ours = True
         # Twice the cores: none waits for the driver, and 10,000 tasks do not flood the cluster.
         self.slots = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        return super().run(function, tasks)
+        return super().run(tasks)
 
     def hand(self, message: bytes) -> Future[bytes]:
         future: Future[bytes] = self._answer.remote(message).future()
@@ -260,10 +248,10 @@ def _answer(message: bytes) -> bytes:
     return _packed(_attempt(lambda: cloudpickle.loads(message)()))
 
 
-def _attempt(work: Callable[[], Any]) -> tuple[Any, str | None]:
+def _attempt(task: Task) -> tuple[Any, str | None]:
     """Value and error of a task with one thread of PyTorch; what it raises, sys.exit included, is the error."""
     try:
         with machine.threads(1):
-            return work(), None
+            return task(), None
     except (Exception, SystemExit) as error:
         return None, described(error)

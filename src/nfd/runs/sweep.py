@@ -20,7 +20,7 @@ from torch import Tensor
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, InputTypeError, ModelError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
-from nfd.runs.executors import Executor, Inline, Outcome, executor_named
+from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.trial import Group, Trial, groups
 from nfd.store import Record, Store
 
@@ -67,6 +67,7 @@ class Sweep:
         self.progress = None if progress is None else check_flag("progress", progress)
         self.held = set[str]()  # keys of the runs that were stored when it was opened
         self.reused = set[str]()  # those of them that were asked for
+        self.differing = list[str]()  # while there are none, what they have otherwise, such as "task" or "version"
         self._open = 0
         self._store: Store | None = None
 
@@ -107,6 +108,10 @@ class Sweep:
         """Train the trials that are not yet stored, and return the records of all, in order, without curves."""
         keys = {trial.key for trial in trials}
         self.reused |= keys & self.held
+        if self.held and trials and not self.reused:
+            held = [record.config for record in self.store.records() if record.key in self.held]
+            own = trials[0].experiment.items()
+            self.differing = [name for name, value in own if all(config.get(name) != value for config in held)]
         missing = groups(trials, self.store.keys())
         if missing:
             with bar(label, enabled=self.progress) as shown:
@@ -141,38 +146,30 @@ class Sweep:
         done = total - sum(len(group.keys) for group in missing)
         diverged = 0
         shown.plan(sum(group.cost for group in missing), f"{label}: {done} of {total} runs")
-        work = partial(_trained_on, self.device)
-        with closing(self.executor.run(work, missing)) as outcomes:
-            for outcome in outcomes:
-                group = missing[outcome.index]
-                records = self._kept(group, outcome)
+        with closing(self.executor.run([partial(group.train, self.device) for group in missing])) as ended:
+            for index, trained, error in ended:
+                group = missing[index]
+                records: list[Record] = group.failed(error) if error is not None else trained
+                broken = [record for record in records if record.status == "failed"]
+                self.store.add(record for record in records if record not in broken)
+                if broken:
+                    raise failure(broken)  # the others would fail alike
                 done += len(records)
                 diverged += sum(record.status == "diverged" for record in records)
                 also = f", {diverged} diverged" if diverged else ""
                 shown.plan(0.0, f"{label}: {done} of {total} runs{also}")
                 shown.advance(group.cost)
 
-    def _kept(self, group: Group, outcome: Outcome) -> list[Record]:
-        """Store the records of a group; an error where a trial could not be trained, as the others would fail
-        alike."""
-        records = group.failed(outcome.error or "no result") if outcome.value is None else outcome.value
-        if tuple(record.key for record in records) != group.keys:
-            raise InputError("The task of these trials changed while they were trained. Start the sweep again.")
-        broken = [record for record in records if record.status == "failed"]
-        self.store.add(record for record in records if record not in broken)
-        if broken:
-            raise failure(broken, "A run could not be trained, so the sweep ended")
-        return list(records)
 
-
-def failure(broken: Sequence[Record], outcome: str) -> Exception:
+def failure(broken: Sequence[Record]) -> Exception:
     """The error for runs that failed: of input where it was, but where one failed by a mistake of ours, that one's."""
     mistake = next((record for record in broken if record.trace is not None), None)
     lines = ((mistake or broken[0]).error or "no result").splitlines()
     kind, _, said = lines[0].partition(": ")
     if mistake is None and kind in _OF_INPUT:
         return _OF_INPUT[kind](said)
-    message = f"{outcome}: {lines[0].rstrip('.')}. The rest is kept; start again to try them again."
+    outcome = f"A run could not be trained, so the sweep ended: {lines[0].rstrip('.')}."
+    message = f"{outcome} The rest is kept; start again to try them again."
     if mistake is None:
         return StateError(message)
     error = RuntimeError(message)
@@ -183,8 +180,3 @@ def failure(broken: Sequence[Record], outcome: str) -> Exception:
 def upset_in(record: Record) -> bool:
     """Whether training diverged, or its loss rose to twice the first on the way."""
     return record.status == "diverged" or record.metrics["highest_loss"] > 2 * record.metrics["first_loss"]
-
-
-def _trained_on(device: str | None, group: Group) -> list[Record]:
-    """What a worker does."""
-    return group.train(device or str(group.trials[0].task.device))

@@ -108,8 +108,8 @@ class Trial:
 
     @cached_property
     def key(self) -> str:
-        """Its name in a store: a hash of all that decides its numbers, and of ``NUMERICS``."""
-        return hashed({"trial": self.settings, "numerics": NUMERICS})
+        """Its name in a store: a hash of all that decides its numbers."""
+        return hashed(self.settings)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -117,11 +117,12 @@ class Trial:
         own = {name: getattr(self, name) for name in ("width", "depth", "seed", "lr", "stop", "weights", "resolution")}
         schedule = self.factors and hashed({"factors": list(self.factors)})
         seen = [[type(observer).__name__, dict(observer.settings)] for observer in self.observe]
-        return {**self._shared, **own, "every": self.every, "schedule": schedule, "observe": seen}
+        return {**self.experiment, **own, "every": self.every, "schedule": schedule, "observe": seen}
 
     @property
-    def _shared(self) -> dict[str, Any]:
-        return {**self.family.identity, **self.task.identity}
+    def experiment(self) -> dict[str, Any]:
+        """What it shares with the trials of other sizes, seeds and rates, and the version of our numerics."""
+        return {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
 
     @cached_property
     def factors(self) -> tuple[float, ...] | None:
@@ -142,7 +143,7 @@ class Trial:
     @property
     def form(self) -> Hashable:
         """What the trials of a group have in common."""
-        return hashed(self._shared), self.width, self.depth, self.stop, self.every, self.factors is None
+        return hashed(self.experiment), self.width, self.depth, self.stop, self.every, self.factors is None
 
     @property
     def most_together(self) -> int:
@@ -270,9 +271,9 @@ class Group:
         """The work of its trials."""
         return sum(trial.cost for trial in self.trials)
 
-    def train(self, device: str) -> list[Record]:
-        """Train them; what a worker does."""
-        place = torch.device(device)
+    def train(self, device: str | None = None) -> list[Record]:
+        """Train them, by default where their batches lie; what a worker does."""
+        place = self.trials[0].task.device if device is None else torch.device(device)
         if len(self.trials) > 1:
             with suppress(Exception):  # of one of them: alone, each has a record of its own
                 return self._as_one(place)
