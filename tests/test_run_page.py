@@ -17,7 +17,6 @@ from tests.models import Residual
 from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
-from nfd.core.errors import FileError
 from nfd.report.plot import BOTTOM, HEIGHT, TOP, Place, Plot
 from nfd.report.run import page_of
 from nfd.watch import WatchRow
@@ -133,7 +132,7 @@ def test_a_page_loads_nothing_and_follows_the_run(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     watch, notes = watched(None), tmp_path / "notes.html"
     notes.write_text("<p>mine</p>")
-    with pytest.raises(FileError, match="not a page of a run"):
+    with pytest.raises(FileExistsError, match="not a page of a run"):
         nfd.run_page(watch, notes)
     assert notes.read_text() == "<p>mine</p>"
     with pytest.raises(TypeError, match=r"watch must be an nfd\.Watch; got list"):
@@ -142,7 +141,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
         nfd.run_page(watch, notes, title=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a path must be a text or a Path; got 3 of int"):
         nfd.run_page(watch, 3)  # type: ignore[arg-type]
-    with pytest.raises(FileError, match="not a page of a run"):
+    with pytest.raises(FileExistsError, match="not a page of a run"):
         nfd.run_page(watch, tmp_path)
 
 

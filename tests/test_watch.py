@@ -401,8 +401,8 @@ def test_bad_input_is_refused() -> None:
         (lambda: nfd.Watch(model, plan, "x"), "sample must be"),
         (lambda: nfd.Watch(model, plan, X, every=0), "every must be"),
         (lambda: nfd.Watch(other, plan, X), "not the one planned"),
-        (lambda: nfd.Watch(model, plan, X[:, :4]), "it raised"),
-        (lambda: nfd.Watch(model, plan, torch.tensor(2)), "it raised"),
+        (lambda: nfd.Watch(model, plan, X[:, :4]), "must take the sample"),
+        (lambda: nfd.Watch(model, plan, torch.tensor(2)), "must take the sample"),
         (lambda: nfd.Watch(model, plan, X, expected=X), "expected.alerts must be"),  # type: ignore[arg-type]
         (lambda: nfd.Watch(FullyShardedDataParallel(model), plan, X), "model must not be flattened"),
         (lambda: nfd.Watch(nfd.defer(Residual(WIDTH, DEPTH)), plan, X), "these layers are deferred"),

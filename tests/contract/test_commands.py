@@ -170,7 +170,7 @@ def test_files_of_others_are_refused_before_any_work(arguments: tuple[str, ...],
     theirs.write_text("theirs")
     done = run(*arguments, folder=folder)
     assert done.returncode == 2
-    assert f"{theirs.relative_to(folder)} would be replaced, and was not made by nfd." in done.stderr
+    assert f"'out/{arguments[0]}' holds '{name}', which nfd did not make. Nothing was changed." in done.stderr
     assert {path.name: path.read_text() for path in theirs.parent.iterdir()} == {name: "theirs"}
 
 
@@ -206,4 +206,4 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
         driver.send_signal(signal.SIGINT)
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert said == "nfd: interrupted; nothing was written.\n"
+    assert said == "nfd: interrupted. The same command continues from what is stored.\n"

@@ -19,15 +19,12 @@ from tyro.conf import Positional, arg
 
 from nfd.cli.setup import Setup, pairs
 from nfd.cli.words import read
-from nfd.core.errors import UsageError, check_count, nearest
-from nfd.core.exits import VERDICT
-from nfd.core.files import prepare_directory
+from nfd.core.errors import VERDICT, InputError, check_count, nearest
+from nfd.core.files import prepare_results
 
 if TYPE_CHECKING:
     from nfd.report.report import Report
     from nfd.runs.sweep import Sweep
-
-PAGE = ("report.html", "result.json")
 
 _ABOUT = """usage: nfd COMMAND [SETUP.py] [options]; nfd COMMAND --help lists them
 
@@ -38,11 +35,6 @@ _CODES = """
 Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in your input
 or code; 70 a bug in nfd, whose traceback is kept in a file that the message names
 (--traceback prints it); 130 interrupted by Ctrl-C or SIGTERM."""
-
-
-def charts(*names: str) -> list[str]:
-    """The files of charts of these names."""
-    return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]
 
 
 @dataclass
@@ -79,12 +71,12 @@ class Command:
     def read(self) -> Setup:
         """The file that was named."""
         if not self.setup:
-            raise UsageError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
+            raise InputError(f"{self.name} needs a Python file, such as nfd {self.name} setup.py. See nfd --help.")
         return Setup(self.setup, self.seed)
 
-    def directory(self, files: Sequence[str]) -> Path:
+    def directory(self) -> Path:
         """OUT, ready to be written to."""
-        return prepare_directory(self.out or f"out/{self.name}", list(files))
+        return prepare_results(self.out or f"out/{self.name}")
 
     def sweep(self, directory: Path | None) -> Sweep:
         """Where networks are trained and kept."""
@@ -118,7 +110,7 @@ class Sized(Command):
     def base(self) -> tuple[int, int]:
         """The smallest size."""
         if not self.widths or not self.depths:
-            raise UsageError("--widths and --depths need one number or more each.")
+            raise InputError("--widths and --depths need one number or more each.")
         return check_count("widths", min(self.widths)), check_count("depths", min(self.depths))
 
 
@@ -146,9 +138,7 @@ class Check(Sized):
         from nfd.questions.late_findings import late_findings
         from nfd.report.check import check_report
 
-        kinds = ("depth", "width", "late-depth", "late-width", "time", "alignment")
-        files = [*PAGE, "runs.csv", "meters.csv", "noise.csv", *charts(*kinds)]
-        setup, directory = self.read(), self.directory(files)
+        setup, directory = self.read(), self.directory()
         task = setup.task
         steps = max(self.at) if self.at else min(10, task.steps)
         task = task.first(steps if self.steps is None else check_count("steps", self.steps))
@@ -160,7 +150,7 @@ class Check(Sized):
             )  # fmt: skip
         data = f"batches of {self.setup}"
         found = [*check_findings(result, data), *late_findings(result, data)]
-        page = check_report(self.settings, family.name, result, found, command).write(directory, files)
+        page = check_report(self.settings, family.name, result, found, command).write(directory)
         print(result, f"Report: {page}", sep="\n")
         return 0 if result.ok else VERDICT
 
@@ -202,14 +192,13 @@ class Transfer(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        files = [*PAGE, "transfer.csv", *charts("depth", "width", "rate-*", "loss-*")]
         if self.log:
-            return self._from_log(command, files)
+            return self._from_log(command)
         from nfd.questions.transfer import recommended
         from nfd.questions.transfer_findings import advice, sentence
         from nfd.questions.transfer_model import transfer
 
-        setup, directory = self.read(), self.directory(files)
+        setup, directory = self.read(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
         axes = {name: _numbers(name, values) for name, values in pairs("--axes", self.axes).items()}
         with self.sweep(directory) as sweep:
@@ -219,7 +208,7 @@ class Transfer(Logged):
             )  # fmt: skip
         advised = recommended(answer.rules)
         more = {"recommendation": advice(advised)}
-        page = self._report(answer, command, [str(advised)], more).write(directory, files)
+        page = self._report(answer, command, [str(advised)], more).write(directory)
         print(answer.levels)
         for rule in answer:
             print(sentence(rule) if rule.regret is None else f"{rule.verdict}  {sentence(rule)}")
@@ -246,14 +235,14 @@ class Transfer(Logged):
             tables={"transfer.csv": lines},
         )
 
-    def _from_log(self, command: str, files: Sequence[str]) -> int:
+    def _from_log(self, command: str) -> int:
         from nfd.questions.transfer_findings import sentence
         from nfd.questions.transfer_logs import fit_transfer
 
-        directory = self.directory(files)
+        directory = self.directory()
         answer = fit_transfer(self.log, columns=self.named_columns(), guess=self.guess)
         more = [answer.about, *answer.notes]
-        page = self._report(answer, command, more, {}).write(directory, files)
+        page = self._report(answer, command, more, {}).write(directory)
         print(*map(sentence, answer), *more, f"Report: {page}", sep="\n")
         return 0
 
@@ -288,17 +277,16 @@ class ScalingLaw(Logged):
         from nfd.questions.scaling_law import fit_scaling_law
         from nfd.report.report import Report, made_by
 
-        files = [*PAGE, *charts("ceiling", "map")]
         budgets = pairs("--best", self.best)
         size = {name: _whole(name, number) for name, number in pairs("--at", self.at).items()}
         for resource, budget in budgets.items():
             amount(check_resource(resource), budget)  # can be read, before anything is trained
         stored = list[str]()
         if self.log:
-            directory = self.directory(files)
+            directory = self.directory()
             law = fit_scaling_law(self.log, columns=self.named_columns(), rate=self.rate)
         else:
-            setup, directory = self.read(), self.directory(files)
+            setup, directory = self.read(), self.directory()
             family = setup.family(self.base, self.rule, self.optimizer)
             with self.sweep(directory) as sweep:
                 law = scaling_law(
@@ -315,7 +303,7 @@ class ScalingLaw(Logged):
             [*answers.sentences, law.about, *law.notes],
             closing=[made_by(command)],
             content=answers.result,
-        ).write(directory, files)
+        ).write(directory)
         print(*answers.sentences, law.about, *law.notes, *stored, f"Report: {page}", sep="\n")
         return 0 if law.law.good else VERDICT
 
@@ -348,8 +336,7 @@ class Predict(Command):
         from nfd.core.files import staged, write_csv, write_json
         from nfd.limits.predict import predict
 
-        files = ["predict.csv", "result.json"]
-        setup, directory = self.read(), self.directory(files)
+        setup, directory = self.read(), self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
         depth = int(self.depth) if self.depth.is_integer() else self.depth  # predict refuses others
         with self.sweep(directory) as sweep:
@@ -396,7 +383,7 @@ class Plan(Command):
         module, plan = family.outline(self.width, self.depth)
         if self.fits:
             return self._compare(module)
-        directory = self.directory(["plan.json", "result.json"])
+        directory = self.directory()
         if self.batch or self.tokens:
             plan = plan.for_run(self.batch, self.tokens)
         with staged(directory) as folder:
@@ -434,24 +421,22 @@ class ReportOf:
     def run(self, command: str) -> int:
         """Read, draw, write, print; returns the exit code."""
         from nfd.core.files import expanded
-        from nfd.core.ownership import check_replaceable
         from nfd.paper.claims.page import claims_sections
         from nfd.paper.pages import warning_sections
         from nfd.report.overview import write_report
         from nfd.report.results import read_results, replaceable
 
         if not self.directory:
-            raise UsageError("report needs a directory with results, such as out. See nfd report --help.")
+            raise InputError("report needs a directory with results, such as out. See nfd report --help.")
         if not replaceable(expanded(self.out)):
             kept = str(Path(self.out) / "result.json")
-            raise UsageError(f"the page would replace a result, {kept!r}. Choose another directory with --out DIR.")
-        check_replaceable(expanded(self.out), PAGE)
+            raise InputError(f"the page would replace a result, {kept!r}. Choose another directory with --out DIR.")
         results, problems = read_results(expanded(self.directory))
         for problem in problems:
             print(f"nfd: {problem}", file=sys.stderr)
         if not results:
-            raise UsageError(f"no result in {self.directory!r}: no readable result.json there or below.")
-        out, drawers = prepare_directory(self.out), [warning_sections, claims_sections]
+            raise InputError(f"no result in {self.directory!r}: no readable result.json there or below.")
+        out, drawers = prepare_results(self.out), [warning_sections, claims_sections]
         path = write_report(results, problems, self.directory, out, command, drawers)
         drawn = sum(len(result.findings) for result in results)
         print(f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}.")
@@ -478,14 +463,14 @@ def parsed(given: Sequence[str]) -> Any:
         return _of_the_paper(rest)
     if name not in COMMANDS:
         near = f" Did you mean {RENAMED[name]!r}?" if name in RENAMED else nearest(name, [*COMMANDS, "paper"])
-        raise UsageError(f"there is no command {name!r}.{near} See nfd --help.")
+        raise InputError(f"there is no command {name!r}.{near} See nfd --help.")
     return tyro.cli(COMMANDS[name], prog=f"nfd {name}", args=read(COMMANDS[name], f"nfd {name}", rest))
 
 
 def _of_the_paper(given: Sequence[str]) -> Any:
     name, *rest = given or [""]
     if name not in PAPER:
-        raise UsageError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
+        raise InputError(f"nfd paper has the commands {', '.join(PAPER)}; got {name!r}.{nearest(name, PAPER)}")
     kind = getattr(importlib.import_module(f"nfd.paper.commands.{name}"), PAPER[name])
     return kind.parsed(name, read(kind, f"nfd paper {name}", rest))
 
@@ -502,7 +487,7 @@ def overview() -> str:
 
 def _whole(name: str, text: str) -> int:
     if not text.isdecimal():
-        raise UsageError(f"--at takes whole numbers, such as width=512; got {name}={text!r}.")
+        raise InputError(f"--at takes whole numbers, such as width=512; got {name}={text!r}.")
     return int(text)
 
 
@@ -510,4 +495,4 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(int(part) if part.strip().isdecimal() else float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None
+        raise InputError(f"--axes takes numbers, such as {name}=16,32,64; got {text!r}.") from None

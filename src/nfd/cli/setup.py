@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from nfd.core.errors import InputError, UsageError, check_callable, nearest
-from nfd.core.origin import users_file
+from nfd.core.errors import InputError, check_callable, nearest
 
 if TYPE_CHECKING:
     from nfd.families.family import Family
@@ -32,7 +31,7 @@ class Setup:
     what lies beside it.
 
     Raises:
-        UsageError: naming the file, where it is not there or does not define what is needed.
+        InputError: naming the file, where it is not there or does not define what is needed.
     """
 
     def __init__(self, path: str, seed: int = 0) -> None:
@@ -79,7 +78,7 @@ class Setup:
         for name in (noun, plain):
             if name in self.names:
                 return self.names[name]
-        raise UsageError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
+        raise InputError(f"{self.path} defines neither {noun} nor {plain}. {_WANTED}")
 
 
 _WANTED = "Give a Python file with make_model(width, depth) and batches, a list of (inputs, targets)."
@@ -97,7 +96,7 @@ def _imported(path: str) -> Any:
     file = Path(path).expanduser()
     if file.suffix != ".py" or not file.is_file():
         near = nearest(file.name, [own.name for own in file.parent.glob("*.py")])
-        raise UsageError(f"there is no Python file {path!r}.{near} {_WANTED}")
+        raise InputError(f"there is no Python file {path!r}.{near} {_WANTED}")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -106,7 +105,6 @@ def _imported(path: str) -> Any:
     module.__file__ = str(file.resolve())
     sys.modules[module.__name__] = module
     cloudpickle.register_pickle_by_value(module)
-    users_file(module.__file__)
     try:  # no bytecode is kept, which an edit within a second would not renew
         exec(compile(file.read_bytes(), module.__file__, "exec"), vars(module))
     except SyntaxError as error:
@@ -115,8 +113,8 @@ def _imported(path: str) -> Any:
 
 
 def pairs(argument: str, texts: Sequence[str]) -> dict[str, str]:
-    """``name=value`` texts as a dict; UsageError where one is not."""
+    """``name=value`` texts as a dict; InputError where one is not."""
     split = [text.partition("=") for text in texts]
     if wrong := [name for name, sign, _ in split if not sign]:
-        raise UsageError(f"{argument} takes name=value; got {', '.join(wrong)}.")
+        raise InputError(f"{argument} takes name=value; got {', '.join(wrong)}.")
     return {name: value for name, _, value in split}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from nfd.core.errors import UsageError, nearest
+from nfd.core.errors import InputError, nearest
 
 _NOUNS = {int: "whole number", float: "number", str: "text"}
 
@@ -105,7 +105,7 @@ def read(kind: type[Any], called: str, arguments: Sequence[str]) -> list[str]:
         kind: the command. called: its name.
 
     Raises:
-        UsageError: naming the first that is not.
+        InputError: naming the first that is not.
     """
     if any(argument in ("-h", "--help") or argument.startswith("--tyro-") for argument in arguments):
         return list(arguments)
@@ -189,5 +189,5 @@ class _Line:
             got = " ".join([*self.values, argument])
             raise self._refusal(f"{self.option} takes {self.settings[self.option].expected}; got {got}.")
 
-    def _refusal(self, said: str) -> UsageError:
-        return UsageError(f"{said} See {self.called} --help.")
+    def _refusal(self, said: str) -> InputError:
+        return InputError(f"{said} See {self.called} --help.")

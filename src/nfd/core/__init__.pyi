@@ -1,9 +1,8 @@
 from .activations import activation as activation
 from .ambient import undisturbed as undisturbed
 from .cache import cached_path as cached_path
-from .cache import keep as keep
+from .errors import INTERRUPTED as INTERRUPTED
 from .errors import InputError as InputError
-from .errors import UsageError as UsageError
 from .errors import check_choice as check_choice
 from .errors import nearest as nearest
 from .estimates import UNKNOWN as UNKNOWN
@@ -12,9 +11,10 @@ from .estimates import mean as mean
 from .estimates import satterthwaite as satterthwaite
 from .estimates import standard_errors as standard_errors
 from .estimates import student as student
-from .exits import INTERRUPTED as INTERRUPTED
 from .files import expanded as expanded
 from .files import prepare_directory as prepare_directory
+from .files import prepare_results as prepare_results
+from .files import replace_file as replace_file
 from .files import staged as staged
 from .machine import peak_memory as peak_memory
 from .names import Activation as Activation

@@ -8,8 +8,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from nfd.core.files import staged, write_bytes
-
 
 def cached_path(kind: str, made_from: Iterable[str], suffix: str) -> Path:
     """The file for something under a key that is a hash of everything it was made from."""
@@ -17,13 +15,6 @@ def cached_path(kind: str, made_from: Iterable[str], suffix: str) -> Path:
     for text in made_from:
         digest.update(text.encode(errors="surrogateescape") + b"\0")
     return cache_directory() / f"{kind}-{digest.hexdigest()}{suffix}"
-
-
-def keep(path: Path, content: bytes) -> None:
-    """Write such a file as a whole; OSError where that is not possible."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with staged(path.parent, marked=False) as folder:
-        write_bytes(folder / path.name, content)
 
 
 def cache_directory() -> Path:

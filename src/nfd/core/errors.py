@@ -7,8 +7,11 @@ import inspect
 import itertools
 import math
 import operator
+import os
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from nfd.core.ambient import plain
@@ -21,48 +24,76 @@ MOST = 10**6  # of anything that is done or made one by one: blocks, seeds, repl
 WIDEST = 2**26  # a network of this width with one hidden matrix of numbers would hold 16 PiB
 
 
+# ---- three kinds of errors, and exit codes -----------------------------------------------------------------------
+
+VERDICT, INPUT, OURS, INTERRUPTED = 1, 2, 70, 130  # 70 is EX_SOFTWARE of sysexits.h
+
+
 class UsageError(Exception):
     """What was asked for cannot be done, by no fault of the program; the message says why, and what to do.
 
-    The mark of every error that is about the user's input, files or code. Python's users catch its children as the
-    errors of Python that they are, the command line ends with exit code 2. An error without the mark is our mistake.
+    The mark of the errors below. Python's users catch them as the errors of Python that they are, the command line ends
+    with exit code 2.
     """
 
 
 class InputError(UsageError, ValueError):
-    """A value that was given is none that can be used."""
-
-
-class ModelError(InputError):
-    """A model of the user's raised an error on its batches."""
+    """A value that was given is none that can be used, or code of the user's raised an error."""
 
 
 class InputTypeError(UsageError, TypeError):
     """What was given is of a type that cannot be used."""
 
 
-class RangeError(UsageError, ArithmeticError):
-    """With these settings numbers leave the range of numbers."""
-
-
 class StateError(UsageError, RuntimeError):
     """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
 
 
-class MissingError(UsageError, ImportError):
-    """An optional package is not installed."""
+ModelError, MissingError, NoFileError, BusyError = InputError, ImportError, FileNotFoundError, BlockingIOError
+
+# ---- what is said of an error, and whose it is -------------------------------------------------------------------
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INSTALLED = {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_NOT_USERS = (_OURS, "<", *_INSTALLED)  # "<" begins generated code
 
 
-class FileError(UsageError, OSError):
-    """A file or directory of the user's cannot be used as it is."""
+def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The part of a traceback that is the user's: from the first line that is no library's to the last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)]
+    return frames[own[0] : own[-1] + 1] if own else []
 
 
-class NoFileError(UsageError, FileNotFoundError):
-    """A file that is needed is not there."""
+def is_ours(error: BaseException) -> bool:
+    """Whether a line of ours raised an error, or called a library that did."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    whose = [file.startswith(_OURS) for file in files if file.startswith(_OURS) or not file.startswith(_NOT_USERS)]
+    return not whose or whose[-1]
 
 
-class BusyError(UsageError, BlockingIOError):
-    """Another process is at work there."""
+def place_of(error: BaseException) -> str:
+    """Where the user's code was when an error came, in brackets; empty where it was not there."""
+    frames = users_frames(error)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+
+
+@contextmanager
+def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
+    """An error of a model within becomes one of input, which says ``what`` failed and where; a mistake of ours stays.
+
+    So does an ``InputError``, which says enough. Of what a layer or a plan refuses, it says for which model that was.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or out_of_memory(error):
+            raise
+        if isinstance(error, UsageError):
+            raise kind(f"{what}: {first_line(error)}{place_of(error)}") from error
+        if traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS):
+            raise
+        raise kind(f"{what}: {type(error).__name__}: {first_line(error)}{place_of(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -94,6 +125,9 @@ def trace_of(error: BaseException) -> str | None:
     if isinstance(error, UsageError) or out_of_memory(error):
         return None
     return "".join(traceback.format_tb(error.__traceback__))
+
+
+# ---- checks --------------------------------------------------------------------------------------------------------
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:

@@ -9,16 +9,16 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.ownership import check_replaceable
-from nfd.core.staging import settle, staged
 
-__all__ = ["expanded", "prepare_directory", "staged", "write_bytes", "write_csv", "write_json", "write_text"]
-
+STORE_ID = b"nfds"  # the application_id of our databases
+SWEEP = "runs.sqlite"  # the file of a sweep
+_MARK = ".nfd"  # left in a directory of results
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
 _DECIMAL = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?", re.IGNORECASE)
 
@@ -32,17 +32,10 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def prepare_directory(path: str | Path, names: Iterable[str] = ()) -> Path:
-    """Create ``path`` if needed and prove that a file can be written there; an error that says what to do.
-
-    ``names``: files that will be written, ``*`` for any text; those that this program did not make are not replaced.
-    """
+def prepare_directory(path: str | Path) -> Path:
+    """Create ``path`` if needed and prove that a file can be written there; an error that says what to do."""
     if not str(path).strip():
         raise InputError("out must name a directory; got an empty string.")
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"out must be a name in UTF-8; got {str(path)!r}. Choose another.") from None
     directory = expanded(path)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,9 +46,55 @@ def prepare_directory(path: str | Path, names: Iterable[str] = ()) -> Path:
             f"out must be a directory that can be written; got {str(directory)!r} ({error.strerror}). "
             "Choose another with --out DIR."
         ) from error
-    settle(directory)
-    check_replaceable(directory, names)
     return directory
+
+
+def prepare_results(path: str | Path) -> Path:
+    """``prepare_directory`` for the files of a command, which replace those of an earlier one.
+
+    A directory that is not empty must be known: by the mark that the first command leaves, or as that of a sweep.
+
+    Raises:
+        FileExistsError: naming a file that is of something else.
+    """
+    directory = expanded(path)
+    known = any((directory / name).exists() for name in (_MARK, SWEEP))
+    others = [] if known or not directory.is_dir() else [p.name for p in directory.iterdir() if p.is_file()]
+    if visible := sorted(name for name in others if not name.startswith(".")):
+        raise FileExistsError(
+            f"out must be a new directory, or one of nfd: {str(directory)!r} holds {visible[0]!r}, which nfd did not "
+            "make. Nothing was changed. Choose another with --out DIR."
+        )
+    prepare_directory(directory)
+    (directory / _MARK).touch()
+    return directory
+
+
+@contextmanager
+def staged(directory: Path) -> Iterator[Path]:
+    """A folder to write files in; they take their places in ``directory`` when the block ends well.
+
+    So a fault on the way, such as a full disk, leaves ``directory`` as it was.
+    """
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as folder:
+        try:
+            yield Path(folder)
+        except OSError as error:
+            reason = f"{error.strerror}: nothing was changed in it; free space or choose another"
+            raise OSError(error.errno, reason, str(directory)) from error
+        for path in Path(folder).iterdir():
+            os.replace(path, directory / path.name)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole: beside its place, then into it. Readers see the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
@@ -69,7 +108,8 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 def write_text(path: Path, content: str) -> Path:
     """Write UTF-8 text."""
-    return write_bytes(path, content.encode())
+    path.write_text(content, encoding="utf-8", newline="")
+    return path
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
@@ -103,3 +143,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
+
+
+def not_ours(files: str) -> OSError:
+    """The error about files that this program did not make and would replace."""
+    return FileExistsError(f"{files} would be replaced, and was not made by nfd. Choose another directory.")

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from nfd.core.errors import MissingError
 from nfd.integrations.planned_optimizer import check_optimizers
 from nfd.integrations.rows import of_network
 from nfd.scaling.held import differences, held_by
@@ -16,7 +15,7 @@ from nfd.watch.watch import Watch
 try:
     import lightning
 except ImportError:
-    raise MissingError("Lightning is not installed. pip install lightning") from None
+    raise ImportError("Lightning is not installed. pip install lightning") from None
 
 _REMEDY = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nfd.core.errors import MissingError
 from nfd.integrations.planned_optimizer import check_optimizers
 from nfd.integrations.rows import of_network
 from nfd.scaling.plan import Plan
@@ -15,7 +14,7 @@ from nfd.watch.watch import Watch
 try:
     import transformers
 except ImportError:
-    raise MissingError("Hugging Face's Trainer is not installed. pip install transformers accelerate") from None
+    raise ImportError("Hugging Face's Trainer is not installed. pip install transformers accelerate") from None
 
 _REMEDY = "Give the Trainer optimizers=(plan.make_optimizer(model, lr=...), None)."
 _STATE = "nfd.Watch"  # its entry in the state of the trainer

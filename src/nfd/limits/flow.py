@@ -24,7 +24,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from nfd.core.activations import Activation
-from nfd.core.errors import RangeError
+from nfd.core.errors import InputError
 from nfd.core.names import KernelKind
 from nfd.core.quadrature import hermite_functions
 
@@ -75,7 +75,7 @@ def _solved(system: _System, horizon: float) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         orbit = solve_ivp(f, (0.0, end), start, method="DOP853", rtol=_RTOL, atol=tolerance, t_eval=[end])
     if not orbit.success or not np.isfinite(orbit.y).all():
-        raise RangeError(
+        raise InputError(
             f"The kernel equations leave the range of numbers before T={horizon:g}, or change too fast to follow. "
             "Lower the horizon, or scale the inputs to norms near sqrt(d)."
         )
@@ -155,7 +155,7 @@ class _HermiteNodes:
             if bool((tail <= _SERIES_TAIL * h.square().sum(1)).all()):
                 return h
             if self.degree >= _MOST_DEGREES:
-                raise RangeError(
+                raise InputError(
                     f"The tanh kernel meets hidden variances of {float(a.max()):.3g}, where its Hermite series "
                     f"needs more than {_MOST_DEGREES} terms. Scale the inputs to norms near sqrt(d), lower the "
                     "horizon, or use 'erf'."

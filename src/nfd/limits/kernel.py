@@ -14,7 +14,6 @@ from nfd.core.activations import ACTIVATIONS
 from nfd.core.ambient import undisturbed
 from nfd.core.errors import (
     InputError,
-    RangeError,
     check_choice,
     check_dense,
     check_depth,
@@ -108,7 +107,7 @@ def gram_matrix(
     sheets = [factor * made.values, factor * made.slopes] if slopes else [factor * made.values]
     kernels = [_assembled(made, sheet, X, X2, norms, norms2) for sheet in sheets]
     if not all(K.numel() == 0 or bool(torch.stack(K.aminmax()).isfinite().all()) for K in kernels):
-        raise RangeError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
+        raise InputError(f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it.")
     return kernels[0], kernels[1] if slopes else None, made.error
 
 

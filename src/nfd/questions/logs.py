@@ -22,10 +22,8 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from nfd.core.errors import (
-    FileError,
     InputError,
     InputTypeError,
-    NoFileError,
     check_choice,
     check_real,
     check_several,
@@ -350,13 +348,13 @@ def _csv(path: str) -> list[Mapping[str, Any]]:
             reader = csv.DictReader(file, strict=True)
             lines = list(reader)
     except FileNotFoundError:
-        raise NoFileError(f"the log must be a CSV file; there is none at {path!r}.") from None
+        raise FileNotFoundError(f"the log must be a CSV file; there is none at {path!r}.") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}.") from None
     except ValueError as error:  # of a name that no file can have
         raise InputError(f"the log must be a CSV file; {path!r} is not the name of one ({error}).") from None
     except OSError as error:
-        raise FileError(f"the log {path!r} cannot be read: {error.strerror}.") from None
+        raise OSError(f"the log {path!r} cannot be read: {error.strerror}.") from None
     for number, line in enumerate(lines, 2):
         if None in line or None in line.values():
             raise InputError(f"line {number} of {path!r} has another number of fields than the header. Fix the file.")

@@ -38,7 +38,6 @@ from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.sizes import MakeModel, instance
 from nfd.store import Record
-from nfd.training.blame import blaming_the_model
 from nfd.training.losses import classes_last
 from nfd.training.schedule import knows_steps, warmed
 from nfd.training.task import Batch, Task, as_task
@@ -232,8 +231,8 @@ def _check_seeds(records: Sequence[Record]) -> None:
 
 def _classes(family: Family, task: Task) -> int:
     """C: how many outputs the networks have."""
-    (x, y) = task.batches[0]
-    with blaming_the_model(*family.base, (x, y)):
+    x, y = task.batches[0]
+    with task.blaming(*family.base):
         member = family.member(*family.base, device=task.device)
         with torch.no_grad(), evaluating(member.module):
             return classes_last(member(x), y).shape[-1]

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import altair as alt
 
-from nfd.core.files import write_bytes, write_csv
+from nfd.core.files import write_csv
 from nfd.core.tables import Row, visible
 from nfd.questions.finding import Axes, Finding
 from nfd.report.labels import end_labels
@@ -204,8 +204,8 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> dict[str, Chart]:
         pdf, png = still(charts[finding.name], finding.title)
         stem = _file_name(finding.name, taken)
         write_csv(folder / f"{stem}.csv", finding.rows)
-        write_bytes(folder / f"{stem}.pdf", pdf)
-        write_bytes(folder / f"{stem}.png", png)
+        (folder / f"{stem}.pdf").write_bytes(pdf)
+        (folder / f"{stem}.png").write_bytes(png)
     return charts
 
 

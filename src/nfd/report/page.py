@@ -12,7 +12,8 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
-from nfd.core.cache import cached_path, keep
+from nfd.core.cache import cached_path
+from nfd.core.files import replace_file
 from nfd.report.section import Label, Panel, Section
 from nfd.report.series import DARK
 from nfd.report.templates import templates
@@ -50,5 +51,5 @@ def _vega() -> Markup:
     except OSError:
         bundle = str(vl_convert.javascript_bundle(snippet, version))
         with suppress(OSError):  # the next process bundles them again
-            keep(path, bundle.encode())
+            replace_file(path, bundle.encode())
     return Markup(bundle.replace("</script", "<\\/script"))

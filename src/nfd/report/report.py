@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,9 @@ class Report:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, directory: Path, files: Iterable[str] = ()) -> Path:
-        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path.
-
-        ``files``: all that the command may write; those that an earlier report left are removed.
-        """
-        with staged(directory, replaced=files) as folder:
+    def write(self, directory: Path) -> Path:
+        """Write page, ``result.json``, tables and charts, all or nothing; returns the page's path."""
+        with staged(directory) as folder:
             drawn = write_charts(self.findings, folder)
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)

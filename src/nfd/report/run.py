@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nfd.core.errors import FileError, InputTypeError
-from nfd.core.files import expanded
+from nfd.core.errors import InputTypeError
+from nfd.core.files import expanded, replace_file
 from nfd.core.tables import Row
 from nfd.meters.outcome import MEANINGS
 from nfd.report import plot
@@ -48,7 +47,7 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
 
     Raises:
         TypeError: naming the argument.
-        FileError: where ``path`` holds a file that is no such page.
+        FileExistsError: where ``path`` holds a file that is no such page.
 
     Example::
 
@@ -63,15 +62,12 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
         raise InputTypeError(f"title must be a text; got {title!r} of {type(title).__name__}.")
     place = expanded(path)
     if place.exists() and not _is_ours(place):
-        raise FileError(
+        raise FileExistsError(
             f"{path} is not a page of a run and would be replaced. Nothing was changed. Choose another path."
         )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
     now = time.time()
     pause = min(now - place.stat().st_mtime, _LONGEST) if place.exists() else 0.0
-    draft.write_text(page_of(watch, title, now, pause), encoding="utf-8")
-    os.replace(draft, place)
+    replace_file(place, page_of(watch, title, now, pause).encode())
     return place
 
 

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, StateError, described, trace_of
+from nfd.core.errors import InputError, StateError, described, place_of, trace_of
 from nfd.core.names import NetworkWeights
-from nfd.core.origin import place_in_code
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
@@ -31,7 +30,6 @@ from nfd.nets.factored import FULL
 from nfd.scaling.tensors import tensors
 from nfd.store import Record, Status
 from nfd.training import driver
-from nfd.training.blame import blaming_the_model
 from nfd.training.loop import Step
 from nfd.training.task import Task
 from nfd.training.together import most_together
@@ -166,13 +164,10 @@ class Trial:
     def train(self, place: torch.device) -> Record:
         """Train it alone; a trial that cannot be trained is a record with its error."""
         try:
-            with blaming_the_model(self.width, self.depth, self.task.batches[0]):
+            with self.task.blaming(self.width, self.depth):
                 return self._trained(place)
-        except InputError as error:
-            where = place_in_code(error)
-            return self.failed(described(error) + (f" ({where})" if where else ""))
         except Exception as error:  # of the input or ours: as the record says
-            return self.failed(described(error), trace_of(error))
+            return self.failed(described(error) + place_of(error), trace_of(error))
 
     def _trained(self, place: torch.device) -> Record:
         start, task = time.perf_counter(), self._task(place)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.ambient import plain
-from nfd.core.errors import InputError, InputTypeError, UsageError, check_finite, out_of_memory
-from nfd.core.origin import is_a_models
+from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
 
 
 def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
@@ -35,26 +34,10 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
     return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
 
 
-@contextmanager
-def blaming_the_sample(sample: Any) -> Iterator[None]:
-    """TypeError with the model's own error, and the input, where a model raises an error on it."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, UsageError) or out_of_memory(error) or not is_a_models(error):
-            raise
-        message = (str(error).splitlines() or [""])[0][:200]
-        ids = _ids_of(sample) if isinstance(error, IndexError) else ""
-        raise InputTypeError(
-            f"the model must take the sample; it raised {type(error).__name__}: {message}, when it was called with "
-            f"{shape_of(sample)}{ids}. Give it an input that it takes."
-        ) from error
-
-
-def _ids_of(sample: Any) -> str:
-    """The largest id and the length of integer inputs, for a message."""
-    ids = [part for part in tensors_in(sample) if not part.is_floating_point() and part.dim() and part.numel()]
-    return f", whose largest id is {int(ids[0].max())} and whose length is {ids[0].shape[-1]}" if ids else ""
+def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
+    """InputTypeError with the model's own error, and the input, where a model raises an error on it."""
+    what = f"the model must take the sample, {shape_of(sample)}; give it an input that it takes. It raised"
+    return blaming(what, InputTypeError)
 
 
 def as_written() -> AbstractContextManager[Any]:

@@ -17,7 +17,6 @@ from rich.table import Column
 from torch import Tensor, nn
 
 from nfd.core.errors import (
-    FileError,
     InputError,
     InputTypeError,
     check_callable,
@@ -28,7 +27,7 @@ from nfd.core.errors import (
     nearest,
 )
 from nfd.core.estimates import Interval
-from nfd.core.files import expanded
+from nfd.core.files import expanded, replace_file
 from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
 from nfd.core.statistics import rms
@@ -385,7 +384,7 @@ class Plan:
         return _restored(stored)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON. It replaces an earlier plan; FileError if ``path`` is another file."""
+        """Write the plan as JSON. It replaces an earlier plan; FileExistsError if ``path`` is another file."""
         _save(self, path)
 
     @staticmethod
@@ -610,11 +609,11 @@ def _restored(stored: Any) -> Plan:
 
 
 def _save(plan: Plan, path: str | Path) -> None:
-    """Write the plan as JSON, over an earlier plan if there is one; FileError where another file lies there."""
+    """Write the plan as JSON, over an earlier plan if there is one; FileExistsError where another file lies there."""
     there = expanded(path)
     if there.is_file() and there.stat().st_size and not _is_plan(there):
-        raise FileError(f"{path} is not a plan and would be replaced. Nothing was changed. Choose another path.")
-    there.write_text(json.dumps(_plain(plan), indent=1), encoding="utf-8")
+        raise FileExistsError(f"{path} is not a plan and would be replaced. Nothing was changed. Choose another path.")
+    replace_file(there, json.dumps(_plain(plan), indent=1).encode())
 
 
 def _load(path: str | Path) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from hashlib import blake2b
@@ -11,8 +12,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
-from nfd.scaling.calls import batch_size, device_of, tensors_in
+from nfd.core.errors import InputError, InputTypeError, blaming, check_callable, check_real, check_takes
+from nfd.scaling.calls import batch_size, device_of, shape_of, tensors_in
 from nfd.scaling.rules import MAX_RATE
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
 from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of
@@ -208,6 +209,12 @@ class Task:
             for pair in pairs:
                 _add(digest, pair)
         return digest.hexdigest()
+
+    def blaming(self, width: int, depth: int) -> AbstractContextManager[None]:
+        """An error of a model of this size that is trained within says which model it was, and the first batch."""
+        x, y = (shape_of(part) for part in self.batches[0])
+        what = f"make_model({width}, {depth}) could not be trained on batches[0], inputs {x} and targets {y}"
+        return blaming(what)
 
 
 def as_task(task: Task | Iterable[Batch]) -> Task:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nfd.core import UsageError, expanded, nearest
+from nfd.core import InputError, expanded, nearest
 from nfd.paper.commands.figure import PaperOptions, say
-from nfd.paper.commands.options import PAGE
 from nfd.paper.config import FigureConfig
 
 
@@ -24,9 +23,6 @@ class ClaimsCommand(PaperOptions):
     only: tuple[str, ...] = ()
     """judge these, by id or figure such as fig5, and train only what they need; others keep their rows in OUT"""
 
-    def files(self) -> list[str]:
-        return [*PAGE, "claims.md"]
-
     def kept(self) -> list[str]:
         return [*super().kept(), *(["claims.md"] if self.only else [])]
 
@@ -35,13 +31,13 @@ class ClaimsCommand(PaperOptions):
 
         if unknown := [name for name in self.only if not chosen([name])]:
             close = nearest(unknown[0], [claim.id for claim in CLAIMS])
-            raise UsageError(
+            raise InputError(
                 f"--only takes ids of statements, their beginnings, or figures such as fig5; got {', '.join(unknown)}."
                 f"{close} docs/claims.md lists all."
             )
         super().check_used(config)
         if self.store is not None and not (expanded(self.store) / "runs.sqlite").exists():
-            raise UsageError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")
+            raise InputError(f"--store {self.store!r} holds no networks. Name the OUT of nfd paper figure, or drop it.")
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import chosen, evidence_for, table, updated

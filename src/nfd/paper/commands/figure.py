@@ -7,8 +7,8 @@ from typing import Literal
 
 import tyro
 
-from nfd.core import UsageError, expanded, prepare_directory
-from nfd.paper.commands.options import PAGE, Options
+from nfd.core import InputError, expanded, prepare_directory
+from nfd.paper.commands.options import Options
 from nfd.paper.config import FigureConfig
 
 
@@ -26,7 +26,7 @@ class PaperOptions(Options, FigureConfig):
         from nfd.paper.earlier import clash
 
         if mixed := clash(config, expanded(self.out), self.kept()):
-            raise UsageError(f"{mixed} Give another --out DIR.")
+            raise InputError(f"{mixed} Give another --out DIR.")
 
     def warn(self, config: FigureConfig) -> None:
         """Print a sentence where nothing of what the paper says is shown."""
@@ -48,9 +48,6 @@ class FigureCommand(PaperOptions):
     """which figure, or all"""
     out: str = "out/figures"
     """directory for the results"""
-
-    def files(self) -> list[str]:
-        return [*PAGE, "figure-*"]
 
     def answer(self, config: FigureConfig, directory: Path, command: str) -> int:
         from nfd.paper.claims.table import ids_of

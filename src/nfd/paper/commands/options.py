@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -12,23 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import tyro
 from pydantic import Field
 
-from nfd.core import INTERRUPTED, InputError, UsageError, prepare_directory
+from nfd.core import prepare_results
 from nfd.paper.settings import Config
 
 if TYPE_CHECKING:
     from nfd import Sweep
 
-PAGE = ("report.html", "result.json", "config.toml")  # what most commands write beside their charts
-
 
 class Options(Config):
     """Options of a command beside the settings that decide its numbers."""
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except InputError as error:
-            raise UsageError(str(error)) from None
 
     out: str
     """directory for the results"""
@@ -45,19 +36,11 @@ class Options(Config):
         """Check the settings, prepare OUT, answer; ``command`` is the line that asked. Returns the exit code."""
         config = self.settings()
         self.check_used(config)
-        directory = prepare_directory(self.out, self.files())
-        try:
-            return self.answer(config, directory, command)
-        except KeyboardInterrupt:
-            print(f"nfd: interrupted. The same command continues from what {directory} holds.", file=sys.stderr)
-            return INTERRUPTED
-
-    def files(self) -> list[str]:
-        """The files that are written to OUT; ``*`` stands for any text."""
-        return [*PAGE]
+        directory = prepare_results(self.out)
+        return self.answer(config, directory, command)
 
     def check_used(self, config: Any) -> None:
-        """UsageError for options that have no part in what is asked."""
+        """InputError for options that have no part in what is asked."""
 
     def answer(self, config: Any, directory: Path, command: str) -> int:
         """Compute, write to ``directory``, print; returns the exit code."""
@@ -85,10 +68,7 @@ class Options(Config):
 
     @classmethod
     def _from_file(cls, path: str) -> Self:
-        try:
-            settings = cls.settings_type().load(path, partial=True)
-        except InputError as error:
-            raise UsageError(str(error)) from None
+        settings = cls.settings_type().load(path, partial=True)
         # nothing is checked here: options to come may complete what the file says
         return cls.model_construct(**(dict(cls()) | dict(settings) | {"config": path}))
 
@@ -99,8 +79,3 @@ class Options(Config):
         if values.get("data_dir"):
             values["data_dir"] = os.path.abspath(os.path.expanduser(values["data_dir"]))
         return kind(**values)
-
-
-def charts(*names: str) -> list[str]:
-    """The files of charts of these names."""
-    return [f"{name}.{kind}" for name in names for kind in ("csv", "pdf", "png")]

@@ -8,7 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from nfd.core import INTERRUPTED
-from nfd.paper.commands.options import PAGE, Options, charts
+from nfd.paper.commands.options import Options
 from nfd.paper.settings import StudyConfig
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ class StudyCommand(Options, StudyConfig):
     out: str = "out/study"
     """directory for the results"""
 
-    def files(self) -> list[str]:
-        from nfd.paper.findings import NAMES
-
-        return [*PAGE, *charts(*NAMES)]
-
     def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
         from nfd.paper.findings import findings
         from nfd.paper.study import Study
@@ -44,7 +39,7 @@ class StudyCommand(Options, StudyConfig):
                 raise
         measured = findings(study)
         try:
-            path = study_report(study, measured, directory, command).write(directory, self.files())
+            path = study_report(study, measured, directory, command).write(directory)
         finally:  # findings are shown even where they cannot be written
             for finding in measured:
                 print(finding.title, *_lines(finding), sep="\n")

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from nfd.core import cached_path, keep
+from nfd.core import cached_path, replace_file
 
 
 class Cache:
@@ -28,7 +28,7 @@ class Cache:
     def save(self, pixels: torch.Tensor) -> tuple[str, ...]:
         """Keep the tensor; what to say when that is not possible."""
         try:
-            keep(self.path, save({"pixels": pixels}))
+            replace_file(self.path, save({"pixels": pixels}))
         except OSError as error:
             return (
                 f"Decoded images could not be kept in {self.path.parent} ({error.strerror}): decoded again next time.",
