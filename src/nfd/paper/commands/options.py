@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Options(Config):
     """Options of a command beside the settings that decide its numbers."""
 
-    out: str
+    out: str = "out"
     """directory for the results"""
     config: str | None = None
     """TOML file of settings, such as an earlier result's config.toml; options on the command line take precedence"""
