@@ -49,8 +49,6 @@ class StateError(UsageError, RuntimeError):
     """What was asked for cannot be done as things stand, such as weights that were changed by something else."""
 
 
-ModelError, MissingError, NoFileError, BusyError = InputError, ImportError, FileNotFoundError, BlockingIOError
-
 # ---- what is said of an error, and whose it is -------------------------------------------------------------------
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -16,7 +16,6 @@ from typing import Any
 
 from nfd.core.errors import InputError, InputTypeError
 
-STORE_ID = b"nfds"  # the application_id of our databases
 SWEEP = "runs.sqlite"  # the file of a sweep
 _MARK = ".nfd"  # left in a directory of results
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # with these a cell of a spreadsheet begins a formula
@@ -98,11 +97,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file through to the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write bytes."""
+    path.write_bytes(content)
     return path
 
 
@@ -143,8 +139,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-def not_ours(files: str) -> OSError:
-    """The error about files that this program did not make and would replace."""
-    return FileExistsError(f"{files} would be replaced, and was not made by nfd. Choose another directory.")

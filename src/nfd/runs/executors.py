@@ -23,7 +23,7 @@ from typing import Any, Self, get_args
 import cloudpickle
 
 from nfd.core import machine
-from nfd.core.errors import InputError, InputTypeError, MissingError, check_choice, check_count, described
+from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, described
 from nfd.core.names import ExecutorName
 
 _LOOK = 1.0  # seconds of waiting after which Windows answers Ctrl-C
@@ -192,7 +192,7 @@ class Ray(Workers):
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise MissingError(f"The executor 'ray' needs Ray ({error}). Install it: pip install 'nfd[ray]'") from error
+            raise ImportError(f"The executor 'ray' needs Ray ({error}). Install it: pip install 'nfd[ray]'") from error
         names = ("WorkerCrashed", "NodeDied", "OutOfMemory", "ObjectLost", "LocalRayletDied")
         self.lost = tuple(getattr(self._ray.exceptions, f"{name}Error") for name in names)
         # Ray's own retries leave out tasks killed for memory, which it tries for ever.

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from nfd.core.ambient import undisturbed
-from nfd.core.errors import InputError, InputTypeError, ModelError, StateError, check_count, check_device, check_flag
+from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
 from nfd.core.progress import Bar, bar
 from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.trial import Group, Trial, groups
 from nfd.store import Record, Store
 
 K = TypeVar("K")
-_OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError, ModelError)}
+_OF_INPUT = {kind.__name__: kind for kind in (InputError, InputTypeError)}
 
 
 class Sweep:
