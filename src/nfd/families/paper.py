@@ -16,7 +16,6 @@ from nfd.families.streams import StreamEnds
 from nfd.nets.dense import factor_gradients_
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.network import Network
-from nfd.nets.recorded import record_updates_
 from nfd.scaling.forward_multipliers import roles_of, told_by
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
@@ -29,7 +28,6 @@ class PaperMember(Member):
     Args:
         module: the network, or what PyTorch wrapped it in. net: the network itself.
         rule, optimizer: which it is trained by. planned: its plan, where it is made already.
-        records: whether structured weights keep their update under SGD sample by sample, so that nothing is dropped.
     """
 
     def __init__(
@@ -39,10 +37,9 @@ class PaperMember(Member):
         rule: RuleName,
         optimizer: str,
         planned: Plan | None = None,
-        records: bool = False,
     ) -> None:
         self.module, self.net, self.rule, self._optimizer = module, net, rule, optimizer
-        self.width, self.depth, self.records = net.width, net.depth, records
+        self.width, self.depth = net.width, net.depth
         if planned is not None:
             self.plan = planned
 
@@ -120,8 +117,6 @@ class PaperMember(Member):
 
     def reserve(self, samples: int) -> None:
         if self.optimizer == "sgd":
-            if self.records and self.net.weights == "structured":
-                record_updates_(self.net, samples)
             factor_gradients_(self.net)
         self.net.reserve(samples)
 

@@ -78,7 +78,7 @@ class NetworkFamily(Family):
         more = kind.settings_of(self.rule) | dict(own) | {"weights": weights, "seed": seed, "device": device or "cpu"}
         more |= {} if resolution is None else {"resolution": resolution}
         net = cast(Network, self.make_model(width, depth, **more))
-        return PaperMember(net, net, self.rule, self.optimizer, records=resolution is None)
+        return PaperMember(net, net, self.rule, self.optimizer)
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
         member = self.member(width, depth, seed)

@@ -215,7 +215,7 @@ def _replacement(
 def _structured_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
     """What a structured layer holds after so many samples, with momentum, where each adds a direction; at most.
 
-    Vectors of the basis, of the update, of its gradient and of its momentum, with an eighth of room; a Gram matrix; and
+    Vectors of samples or of the basis, of the update and of its momentum, with an eighth of room; a Gram matrix; and
     signs, orders and singular values of a transform.
     """
     rank, longest = min(samples, n_in, n_out), max(n_in, n_out)

@@ -178,4 +178,5 @@ class DeferredLinear(FactoredLinear):
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def _make_room(self) -> None:
-        self._grow(*roomy(self.update.shape, self.rank))
+        self.update.pad(*roomy(self.update.shape, self.rank))
+        self._warn_if_full()

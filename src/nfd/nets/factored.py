@@ -134,7 +134,7 @@ class FactoredLinear(FactoredState):
         drawn = self._drawn_bias(source) if check_flag("bias", bias) else None
         check_dtype(dtype)
         place = check_device(device)
-        self.update = Guarded(torch.zeros(0, 0, dtype=dtype, device=place))
+        self.update = self._begun(dtype, place)
         self.scale = Guarded(torch.full((), self.std, dtype=dtype, device=place))
         self.register_parameter("bias", None if drawn is None else nn.Parameter(drawn.to(place, dtype)))
         if resolution is not None:
@@ -242,9 +242,12 @@ class FactoredLinear(FactoredState):
             f"std={self.std:g}, feedback={self.feedback!r}{resolution}"
         )
 
-    def _grow(self, rows: int, columns: int) -> None:
-        """Give the update, and its gradient, these sizes."""
-        self.update.pad(rows, columns)
+    def _begun(self, dtype: torch.dtype, device: torch.device) -> Guarded:
+        """The update of a layer that has learned nothing."""
+        return Guarded(torch.zeros(0, 0, dtype=dtype, device=device))
+
+    def _warn_if_full(self) -> None:
+        """Warn, once, where a dense layer is cheaper."""
         if not self._warned and self.directions >= min(self.in_features, self.out_features):
             self._warned = True
             warnings.warn(

@@ -112,7 +112,13 @@ class FactoredOptimizer(torch.optim.Optimizer):
         for p in guarded:
             self._pad_states(p)
         with torch.no_grad():
-            self.apply_rule()
+            for p in guarded:
+                p.enter_step()
+            try:
+                self.apply_rule()
+            finally:
+                for p in guarded:
+                    p.leave_step(self.state[p].get("momentum_buffer"))
         for p in guarded:
             if p.has_gradient:
                 p.accept()

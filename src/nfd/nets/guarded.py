@@ -7,6 +7,7 @@ matrix too. Writes through ``.data`` go around the count; they are the user's ow
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ _ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scal
 
 
 class Guarded(InFactors):
-    """A parameter of a ``FactoredLinear``: D or U (two dimensions), or the scale s (none), whose gradient is zero.
+    """A parameter of a ``FactoredLinear``: D of a deferred layer, or the scale s (no dimensions), of gradient zero.
 
     ``factors`` are what backward passes added to the gradient; the tensor that others read and scale is made of them
     when it is asked for. ``accepted`` is the version of the last allowed state, ``scale`` the other parameter of the
@@ -42,8 +43,8 @@ class Guarded(InFactors):
     def grad(self) -> Tensor | None:
         """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
         stored = self._stored
-        if stored is None and self.factors is not None:
-            stored = self._product(self.factors)
+        if stored is None and self.has_factors:
+            stored = self._gradient()
             self._put(stored)
             self.made = stored, stored._version
         return stored
@@ -51,15 +52,25 @@ class Guarded(InFactors):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is None:
-            self.factors = self.made = None
+            self.made = None
+            self._drop_gradient()
         self._put(value)
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether the layer added up a gradient."""
+        return self.factors is not None
+
+    @property
+    def has_gradient(self) -> bool:
+        return self.has_factors or self._stored is not None
 
     @property
     def in_factors(self) -> bool:
         """Whether the gradient is that of its factors, and nobody scaled it."""
         stored, made = self._stored, self.made
         if stored is None:
-            return self.factors is not None
+            return self.has_factors
         return made is not None and stored is made[0] and stored._version == made[1]
 
     @property
@@ -70,12 +81,13 @@ class Guarded(InFactors):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Guarded:
         self.check()
-        memo[id(self)] = copied = _rebuilt(self.data.clone(), *self._facts())
+        facts = copy.deepcopy(self._facts(), memo)
+        memo[id(self)] = copied = _rebuilt(type(self), self.data.clone(), facts)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.check()
-        return _rebuilt, (self.data, *self._facts())
+        return _rebuilt, (type(self), self.data, self._facts())
 
     def replace(self, values: Tensor) -> None:
         """Hold a saved state; gradient and momentum, in coordinates of the state before, do not outlive it."""
@@ -137,10 +149,11 @@ class Guarded(InFactors):
         """Have the gradient in factors alone, scaled as others scaled it."""
         if self._stored is not None:
             factor = self.check_gradient()
-            if factor != 1.0:
-                self.factors = [(left * factor, right) for left, right in self.factors or []]
             self._put(None)
-            self.made, self.factors = None, self.factors or []
+            self.made = None
+            self.begin_gradient()
+            if factor != 1.0:
+                self._scale_gradient(factor)
 
     def begin_gradient(self) -> None:
         """Have a gradient: zero, if there is none."""
@@ -162,12 +175,24 @@ class Guarded(InFactors):
         """Have this gradient where PyTorch keeps one."""
         GRADIENT.__set__(self, grad)
 
-    def _product(self, factors: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """The sum of ``left' right``, among zeros of the size of D."""
+    def enter_step(self) -> None:
+        """Called before a rule steps it."""
+
+    def leave_step(self, momentum: Tensor | None) -> None:
+        """Called after that, with what the optimizer keeps as its momentum."""
+
+    def _gradient(self) -> Tensor:
+        """What was added up, as others see it: ``left' right`` among zeros of the size of D."""
         product = torch.zeros_like(self.data)
-        for left, right in factors:
+        for left, right in self.factors or []:
             product[block(left, right)].addmm_(left.T, right)
         return product
+
+    def _scale_gradient(self, factor: float) -> None:
+        self.factors = [(left * factor, right) for left, right in self.factors or []] if factor else []
+
+    def _drop_gradient(self) -> None:
+        self.factors = None
 
     def _factor(self) -> float | None:
         """The number that a stored gradient is what was added up times; None where there is none."""
@@ -177,7 +202,7 @@ class Guarded(InFactors):
         if self.dim() == 0:
             value = stored.item()
             return None if value and math.isfinite(value) else 1.0
-        now, then = stored.double(), self._product(self.factors or []).double()
+        now, then = stored.double(), self._gradient().double()
         if not bool(now.any()):
             return 0.0
         if not bool(then.isfinite().all()):  # training diverged; its gradient may be dropped, but not mended
@@ -191,20 +216,14 @@ class Guarded(InFactors):
         allowed = _ROUNDINGS * (limits.eps * now.norm() + limits.tiny * math.sqrt(now.numel()))
         return float(factor / peak) if bool((now - factor * then).norm() <= allowed) else None
 
-    def _facts(self) -> tuple[bool, int, str, tuple[int, int], float]:
-        return self.requires_grad, self.generation, self.owner, self.stands_for, self.resolution
+    def _facts(self) -> dict[str, Any]:
+        names = ("requires_grad", "generation", "owner", "stands_for", "resolution")  # a copied optimizer knows them
+        return {name: getattr(self, name) for name in names}
 
 
-def _rebuilt(
-    data: Tensor,
-    requires_grad: bool,
-    generation: int = 0,
-    owner: str = "DeferredLinear",
-    stands_for: tuple[int, int] = (0, 0),
-    resolution: float = 0.0,
-) -> Guarded:
-    parameter = Guarded(data, requires_grad)
-    parameter.generation = generation  # a copied optimizer knows it
-    parameter.owner, parameter.stands_for, parameter.resolution = owner, stands_for, resolution
+def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarded:
+    parameter = kind(data, facts["requires_grad"])
+    for name, value in facts.items():
+        setattr(parameter, name, value)
     parameter.accept()
     return parameter

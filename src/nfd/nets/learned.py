@@ -1,14 +1,20 @@
-"""The matrices of a structured layer, and what they learn: ``W = s W_0 + U'B'`` or ``W = s W_0 + B U``.
+"""The matrices of a structured layer, and what they learn: samples as they come, compressed into a basis in blocks.
 
-B is an orthonormal basis of the layer's inputs in the first form, of its gradients in the second. For every direction
-of B, U holds a vector of the other space: it is [rank, n]. Both forms are exact; the basis of smaller rank is cheaper.
-The gradient of U is ``c'o``, a sum over the batch: c are coordinates in B, of inputs in the first form, and o the
-vectors of the other space.
+    W = s W_0 + G' diag(c) X + U'B        or        W = s W_0 + G' diag(c) X + B'U
+
+X and G ``[N, n]`` are the inputs of the layer and the gradients of its outputs, sample by sample. SGD subtracts
+``lr g'x`` for every sample, so that a sample enters with ``c = -lr``; momentum, schedules and weight decay are linear
+and act on c as they act on W. When samples are some hundreds more than the directions known before, one factorization
+moves them all: ``X = R B`` with B orthonormal, so that ``G' diag(c) X = (R' diag(c) G)' B = U'B``. Directions below the
+resolution are dropped there. The second form has a basis of G; the basis of smaller rank is cheaper.
+
+The momentum V and a gradient E that nobody cleared are such matrices too. So three *blocks* U, V and E ``[r, n]`` stand
+beside B, and every one of W, the momentum and the gradient is a *column*: a coefficient for each block and each sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import numpy as np
@@ -17,20 +23,27 @@ from torch import Tensor
 
 from nfd.core.names import Space
 from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, add_rows
+from nfd.nets.frame import LEAST_ROOM, Frame, add_rows, inner, padded, tiled
 from nfd.nets.orthogonal import TOLERANCE, Basis, Matrix, lacking
 from nfd.nets.revealed import unit_rows
 from nfd.nets.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
+BLOCKS = ("update", "momentum", "gradient")
+SLOTS = len(BLOCKS)
 _UNSETTLED = -1
+_LARGE = 1 << 22  # numbers of vectors: below it copies that grow them cost more than memory
+_MOST_SAMPLES = 256  # beyond the directions that are known: a factorization of fewer costs more than it saves
 
 
 class LearnedMatrix:
-    """W_0 for both passes, one matrix or two independent ones, and B, a basis of inputs or of gradients.
+    """W_0 for both passes, one matrix or two independent ones, the samples of the update, and its compressed part.
 
-    Where ``space`` is None, the first batch settles it, by the smaller of its two ranks.
+    Where ``space`` is None, the first compression settles it, by the smaller of its two ranks.
     """
+
+    space: Space
+    blocks: list[Tensor | None]
 
     def __init__(
         self,
@@ -47,6 +60,8 @@ class LearnedMatrix:
         self.sizes: dict[Space, int] = {"inputs": n_in, "gradients": n_out}
         self.shared, self.resolution = shared, resolution
         self.settled = space is not None
+        self.samples = {name: Frame(n, dtype=dtype, device=device) for name, n in self.sizes.items()}
+        self.stepped = 0  # samples that a step has seen; the coefficients of later ones are zero
         self._use(space or "inputs", torch.empty(0, dtype=dtype, device=device))
         self.draw(source)
 
@@ -63,98 +78,125 @@ class LearnedMatrix:
         self.backward = self.forward if self.shared else drawn("backward")
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Of U; nothing before the space is settled."""
-        other = self.sizes["gradients" if self.space == "inputs" else "inputs"]
-        return (self.basis.rank, other) if self.settled else (0, 0)
-
-    def add_learned(self, value: Tensor, v: Tensor, space: Space, U: Tensor) -> Tensor | None:
-        """Add the update's answer to rows v of this space: ``v B U`` where B is a basis of it, ``v U'B'`` elsewhere.
-
-        Returns ``v B`` where it needed that.
-        """
-        U = U[: self.basis.rank]
-        if space == self.space:
-            products = self.basis.products(v)
-            value.addmm_(products, U)
-            return products
-        add_rows(value, v @ U.T, self.basis.tiles)
-        return None
-
-    def factors(self, x: Tensor, g: Tensor, products: Tensor | None, record: bool) -> tuple[Tensor, Tensor]:
-        """c and o of a batch of inputs and gradients; recorded, B grows by what it lacks beyond the resolution.
-
-        ``products`` are those of the vectors that B is a basis of, where the answers to them needed these.
-        """
-        if record and not self.settled:
-            self._settle(x, g)
-        if not self.settled:
-            return x[:, :0], g[:, :0]
-        own, other = (x, g) if self.space == "inputs" else (g, x.clone())  # others may write to x before the step
-        if products is None or products.shape[1] < self.basis.rank:  # B may have grown since
-            products = self.basis.products(own)
-        if not record:
-            return products, other
-        unit, length, shortest = _measured(own, self._tolerance)
-        fresh, directions = lacking(self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest)
-        self.basis.reserve(room_for(self.basis.rank + fresh.shape[1], self.basis.n))
-        self.basis.extend(directions)
-        return torch.cat([products, fresh * length], 1), other
-
-    def complete(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed alone."""
-        identity = torch.eye(self.sizes["inputs"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device)
-        forward = self.forward.product(identity).T
-        return forward, forward if self.shared else self.backward.product(identity).T
-
-    def dense_update(self, update: Tensor) -> Tensor:
-        """``U'B'`` or ``B U``."""
-        B, U = self.basis.rows, update[: self.basis.rank]
-        if not self.basis.rank:
-            return B.new_zeros(self.sizes["gradients"], self.sizes["inputs"])
-        return U.T @ B if self.space == "inputs" else B.T @ U
+    def count(self) -> int:
+        """Samples that are held as they came."""
+        return self.samples["inputs"].rank
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the matrices and the basis."""
-        return self.basis.nbytes + sum(matrix.nbytes for matrix in {self.forward, self.backward})
+    def other(self) -> Space:
+        """The space of U."""
+        return "gradients" if self.space == "inputs" else "inputs"
 
-    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Apply a change of dtype or device."""
-        self.basis.map(fn)
-        for matrix in {self.forward, self.backward}:
-            matrix.map(fn)
+    # ---- products ---------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of what was recorded; the matrices follow from the seed."""
-        space = SPACES.index(self.space) if self.settled else _UNSETTLED
-        return {
-            "space": torch.tensor(space, device="cpu"),
-            "directions": self.basis.rows,
-            "gram": self.basis.gram.clone(),
-        }
+    def add_update(self, value: Tensor, v: Tensor, space: Space, column: Tensor) -> None:
+        """Add the update's answer to rows v of this space, with the coefficients of W."""
+        if self.basis.rank:
+            products = inner(tiled(v), self.basis.tiles) if space == self.space else None
+            along: Tensor | None = None
+            for weight, block in zip(column[:SLOTS].tolist(), self.blocks, strict=True):
+                if not weight or block is None:
+                    continue
+                U = block[: self.basis.rank]
+                if products is not None:
+                    value.addmm_(products, U, alpha=weight)
+                else:
+                    along = weight * (v @ U.T) if along is None else along.addmm_(v, U.T, alpha=weight)
+            if along is not None:
+                add_rows(value, along, self.basis.tiles)
+        if self.stepped:
+            own, other = (self.samples[name].tiles[:, : self.stepped] for name in (space, _opposite(space)))
+            products = inner(tiled(v), own).mul_(column[SLOTS : SLOTS + self.stepped])
+            add_rows(value, products, other)
 
-    def misfit(self, state: dict[str, Tensor]) -> str | None:
-        """The first tensor of a saved layer whose shape contradicts the others."""
-        space, directions, update = state["space"], state["directions"], state["update"]
-        if space.dim() or not _UNSETTLED <= int(space) < len(SPACES):
-            return "space"
-        if space == _UNSETTLED:
-            return "update" if update.numel() else None
-        n, other = self.sizes[SPACES[space]], self.sizes[SPACES[1 - space]]
-        if directions.dim() != 2 or directions.shape[1] != n:
-            return "directions"
-        fits = update.dim() == 2 and len(update) >= len(directions) and update.shape[1] in (0, other)
-        return None if fits else "update"
+    def gradient_size(self, column: Tensor) -> Tensor:
+        """The Frobenius norm of the matrix with this column, in double precision, from Gram matrices of its samples."""
+        weights = column[SLOTS : SLOTS + self.count].double()
+        rows = weights.nonzero().flatten()
+        weights = weights[rows]
+        X, G = (self.samples[name].tiles[:, rows].double() for name in SPACES)
+        square = (weights * weights[:, None] * inner(X, X) * inner(G, G)).sum()
+        E, share = self.blocks[-1], float(column[SLOTS - 1])
+        if E is not None and share:
+            E, own = E[: self.basis.rank].double(), X if self.space == "inputs" else G
+            others = (self.samples[self.other].rows[rows].double() @ E.T) * weights[:, None]
+            square += share**2 * E.square().sum() + 2 * share * (others * inner(own, self.basis.tiles.double())).sum()
+        return square.clamp_min(0).sqrt()
 
-    def restore(self, state: dict[str, Tensor], source: Increment) -> None:
-        """Hold exactly what ``state`` returned, of this source."""
-        space = int(state["space"])
-        self.settled = space != _UNSETTLED
-        self._use(SPACES[max(space, 0)], self.basis.tiles)
-        if self.settled:
-            self.basis.restore(state["directions"], state["gram"])
-        self.draw(source)
+    # ---- samples and their compression ------------------------------------------------------------------------
+
+    def record(self, x: Tensor, g: Tensor) -> None:
+        """Keep a batch."""
+        for name, rows in zip(SPACES, (x, g), strict=True):
+            frame = self.samples[name]
+            frame.reserve(_room_for(frame.rank + len(rows), frame.n))
+            frame.append(tiled(rows))
+
+    def reserve(self, samples: int) -> None:
+        """Make room for this many samples, or for those that are kept before they are compressed."""
+        for frame in self.samples.values():
+            frame.reserve(min(samples, 2 * _MOST_SAMPLES))
+
+    def forget(self) -> None:
+        """Drop the samples that no step has seen."""
+        for frame in self.samples.values():
+            frame.rank = self.stepped
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is cheaper to compress the samples."""
+        return self.count > self.basis.rank + min(_MOST_SAMPLES, *self.sizes.values())
+
+    def compress(self, columns: Sequence[Tensor | None]) -> None:
+        """Move all samples into the basis; of the columns of W, momentum and gradient each becomes its own block."""
+        own, other = (self.samples[name].rows for name in SPACES)
+        if not self.settled and len(own):
+            ranks = [self._rank_of(v) for v in (own, other)]
+            self._use(SPACES[ranks.index(min(ranks))], own)
+            self.settled = bool(min(ranks))
+        if self.space == "gradients":
+            own, other = other, own
+        coordinates = self._coordinates(own) if len(own) else own.new_zeros(0, self.basis.rank)
+        self.blocks = self._blocks(columns, coordinates, other)
+        self.stepped = 0
+        self.forget()
+
+    def _coordinates(self, rows: Tensor) -> Tensor:
+        """Coordinates of rows in the basis, which gets what it lacks of them beyond the resolution."""
+        products = self.basis.products(rows)
+        unit, length, shortest = _measured(rows, self._tolerance)
+        fresh, directions = lacking(self.basis, unit, (products / length).nan_to_num(0.0, 0.0, 0.0), shortest)
+        self.basis.reserve(min(_room_for(self.basis.rank + fresh.shape[1], self.basis.n), self.basis.n))
+        self.basis.extend(directions)
+        return torch.cat([products, fresh * length], 1)
+
+    def _blocks(self, columns: Sequence[Tensor | None], coordinates: Tensor, other: Tensor) -> list[Tensor | None]:
+        """What each column makes of the blocks so far and of the samples, with room to grow."""
+        room = min(_room_for(self.basis.rank, self.basis.n), self.basis.n)
+        mixing = [[0.0] * SLOTS if column is None else column[:SLOTS].tolist() for column in columns]
+        apart = all(not weight for j, row in enumerate(mixing) for i, weight in enumerate(row) if i != j)
+        made: list[Tensor | None] = []
+        for j, column in enumerate(columns):
+            if column is None:
+                made.append(None)
+                continue
+            before = self.blocks[j]
+            if apart and before is not None and mixing[j][j]:  # nobody else needs it: the same memory
+                block = padded(before, max(room, len(before)), other.shape[1])
+                if mixing[j][j] != 1.0:
+                    block.mul_(mixing[j][j])
+            else:
+                block = other.new_zeros(room, other.shape[1])
+                for weight, part in zip(mixing[j], self.blocks, strict=True):
+                    if weight and part is not None:
+                        block[: len(part)].add_(part, alpha=weight)
+            weights = column[SLOTS : SLOTS + len(other)]
+            rows = weights.nonzero().flatten().tolist()  # of a gradient those of one batch, of W what was stepped
+            if rows:
+                some = slice(rows[0], rows[-1] + 1)
+                block[: self.basis.rank].addmm_((coordinates[some] * weights[some, None]).T, other[some])
+            made.append(block)
+        return made
 
     @property
     def _tolerance(self) -> float:
@@ -163,13 +205,7 @@ class LearnedMatrix:
     def _use(self, space: Space, like: Tensor) -> None:
         self.space = space
         self.basis = Basis(self.sizes[space], dtype=like.dtype, device=like.device)
-
-    def _settle(self, x: Tensor, g: Tensor) -> None:
-        """Take the space in which this batch has fewer directions; none while it teaches nothing."""
-        ranks = [self._rank_of(v) for v in (x, g)]
-        if all(ranks):
-            self.settled = True
-            self._use(SPACES[ranks.index(min(ranks))], self.basis.tiles)
+        self.blocks = [None] * SLOTS
 
     def _rank_of(self, v: Tensor) -> int:
         """How many directions these rows have beyond the resolution."""
@@ -177,13 +213,86 @@ class LearnedMatrix:
         unit, _, shortest = _measured(v, self._tolerance)
         return lacking(empty, unit, empty.products(unit), shortest)[0].shape[1]
 
+    # ---- what a layer asks of its matrix ----------------------------------------------------------------------
 
-def room_for(rank: int, most: int) -> int:
-    """How many directions to have room for: an eighth more than there are, or a few, and no more than there can be."""
+    def complete(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Dense W_0 of the forward and of the backward pass; it follows from the layer's own seed alone."""
+        identity = torch.eye(self.sizes["inputs"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device)
+        forward = self.forward.product(identity).T
+        return forward, forward if self.shared else self.backward.product(identity).T
+
+    def dense_update(self, update: Tensor) -> Tensor:
+        """What the column of W adds to ``s W_0``."""
+        identity = torch.eye(self.sizes["gradients"], dtype=self.basis.tiles.dtype, device=self.basis.tiles.device)
+        value = identity.new_zeros(self.sizes["gradients"], self.sizes["inputs"])
+        self.add_update(value, identity, "gradients", update)
+        return value
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices, the samples and the compressed part."""
+        blocks = sum(block.nbytes for block in self.blocks if block is not None)
+        samples = sum(frame.nbytes for frame in self.samples.values())
+        return self.basis.nbytes + samples + blocks + sum(matrix.nbytes for matrix in {self.forward, self.backward})
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Apply a change of dtype or device."""
+        for frame in (self.basis, *self.samples.values()):
+            frame.map(fn)
+        self.blocks = [None if block is None else fn(block) for block in self.blocks]
+        for matrix in {self.forward, self.backward}:
+            matrix.map(fn)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of what was learned; the matrices follow from the seed, and a gradient is not saved."""
+        rank, nothing = self.basis.rank, self.basis.tiles.new_zeros(0, self.sizes[self.other])
+        blocks = [nothing if block is None else block[:rank].clone() for block in self.blocks[:-1]]
+        return {
+            "space": torch.tensor(SPACES.index(self.space) if self.settled else _UNSETTLED, device="cpu"),
+            "directions": self.basis.rows,
+            "gram": self.basis.gram.clone(),
+            **{f"blocks.{name}": block for name, block in zip(BLOCKS, blocks, strict=False)},
+            **{f"samples.{name}": self.samples[name].rows[: self.stepped] for name in SPACES},
+        }
+
+    def misfit(self, state: dict[str, Tensor]) -> str | None:
+        """The first tensor of a saved layer whose shape contradicts the others."""
+        space = state["space"]
+        if space.dim() or not _UNSETTLED <= int(space) < len(SPACES):
+            return "space"
+        n, other = (self.sizes[SPACES[k]] for k in ((1, 0) if int(space) == 1 else (0, 1)))
+        r, N = len(state["directions"]), len(state["samples.inputs"])
+        blocks = {f"blocks.{name}": ((r, other), (0, other)) for name in BLOCKS[:-1]}
+        samples = {f"samples.{name}": ((N, self.sizes[name]),) for name in SPACES}
+        for key, shapes in ({"directions": ((r, n),)} | blocks | samples).items():
+            if tuple(state[key].shape) not in shapes:
+                return key
+        return None if state["update"].dim() == 1 and (not N or len(state["update"]) >= SLOTS + N) else "update"
+
+    def restore(self, state: dict[str, Tensor], source: Increment) -> None:
+        """Hold exactly what ``state`` returned, of this source."""
+        like, space = self.basis.tiles, int(state["space"])
+        self.settled = space != _UNSETTLED
+        self._use(SPACES[max(space, 0)], like)
+        self.basis.restore(state["directions"], state["gram"])
+        saved = [state[f"blocks.{name}"] for name in BLOCKS[:-1]]
+        self.blocks = [*(block.to(like, copy=True) if len(block) else None for block in saved), None]
+        for name, frame in self.samples.items():
+            frame.replace(state[f"samples.{name}"].to(like))
+        self.stepped = self.count
+        self.draw(source)
+
+
+def _opposite(space: Space) -> Space:
+    return "gradients" if space == "inputs" else "inputs"
+
+
+def _room_for(rank: int, n: int) -> int:
+    """How many vectors to have room for: twice as many as there are, or, where they are large, a few more."""
     room = 0
     while room < rank:
-        room += max(LEAST_ROOM, room // 8)
-    return min(room, most)
+        room += max(LEAST_ROOM, room if room * n < _LARGE else room // 8)
+    return room
 
 
 def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
@@ -194,7 +303,7 @@ def _measured(x: Tensor, tolerance: float) -> tuple[Tensor, Tensor, Matrix]:
     """
     unit, length, _ = unit_rows(x)
     lengths = np.nan_to_num(length.flatten().double().cpu().numpy())
-    longest = max(float(lengths.max()), float(np.finfo(float).tiny))
+    longest = max(float(lengths.max(initial=0.0)), float(np.finfo(float).tiny))
     typical = longest * np.sqrt(np.square(lengths / longest).mean())
     with np.errstate(divide="ignore", invalid="ignore"):
         return unit, length, tolerance * np.fmax(typical / lengths, 1.0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
+from nfd.nets.coefficients import Coefficients
 from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer, is_factored
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
@@ -126,7 +127,7 @@ class Muon(FactoredOptimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     p.mul_(1 - float(group["lr"]) * group["weight_decay"])
-                    if p.dim() == 2 and p.numel():
+                    if p.dim() and p.numel():
                         self._move(p, p.grad, group)
 
     def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
@@ -134,11 +135,14 @@ class Muon(FactoredOptimizer):
         state, momentum = self.state[p], group["momentum"]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(grad)
-        average = state["momentum_buffer"].lerp_(grad, 1 - momentum)
-        M = grad.lerp(average, momentum) if group["nesterov"] else average
+        W, average, G = p, state["momentum_buffer"], grad
+        if isinstance(p, Coefficients):  # in their basis, whose rows are orthonormal
+            W, average, G = p.compress(average)
+        average.lerp_(G, 1 - momentum)
+        M = G.lerp(average, momentum) if group["nesterov"] else average
         update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
         shape = p.stands_for if isinstance(p, Guarded) else p.shape
-        p.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]))
+        W.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]))
 
 
 def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:

@@ -33,7 +33,6 @@ from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.factored_state import FEEDBACKS
-from nfd.nets.recorded import RecordedLinear
 from nfd.nets.streams import Arithmetic, Streams
 from nfd.nets.structured import StructuredLinear
 from nfd.scaling.forward_multipliers import roles_of, told_entries
@@ -41,7 +40,7 @@ from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 
-Linear = DenseLinear | FactoredLinear | RecordedLinear
+Linear = DenseLinear | FactoredLinear
 
 _LAYERS: dict[str, Callable[..., Linear]] = {
     "dense": DenseLinear,

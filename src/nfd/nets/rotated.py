@@ -91,6 +91,10 @@ class RotatedMatrix:
         in the same memory."""
         (signs, places), terms = out, len(order)
         y, scaled = x.new_empty(len(x), signs.shape[-1]), signs * (self.weights * scale)
+        if terms == 1 and len(x) * self.size <= _BLOCK and self.entry_at is self.exit_at is None:  # fewer operations
+            inside, spare = hadamard(x * into[0][0], torch.empty_like(x))
+            torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
+            return torch.mul(hadamard(spare, inside)[0], scaled[0], out=y)
         count = max(1, _BLOCK // (terms * self.size) if x.device.type == "cpu" else len(x))
         memory = x.new_empty(2, terms * min(count, len(x)), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
