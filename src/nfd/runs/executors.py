@@ -26,9 +26,7 @@ from nfd.core import machine
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_count, described
 from nfd.core.names import ExecutorName
 
-_LOOK = 1.0  # seconds of waiting after which Windows answers Ctrl-C
 _DIED_TWICE = "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if for memory"
-_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 Task = Callable[[], Any]
@@ -47,10 +45,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Outcomes:
-        """Do all tasks, also where some raise an error, such as ``"ValueError: message"``.
-
-        Closing the generator stops those at work.
-        """
+        """Do all tasks, also where some raise an error; closing the generator stops those at work."""
 
 
 def executor_named(name: str, workers: int | None = None) -> Executor:
@@ -92,7 +87,7 @@ class Workers(Executor):
                 while waiting and len(at_work) < self.slots:
                     index = waiting.popleft()
                     at_work[self.hand(_packed(tasks[index]))] = index
-                for future in wait(at_work, _LOOK, FIRST_COMPLETED).done:
+                for future in wait(at_work, 1.0, FIRST_COMPLETED).done:  # Windows answers Ctrl-C between two waits
                     index, error = at_work.pop(future), future.exception()
                     is_lost = isinstance(error, self.lost)
                     if is_lost and index not in again:
@@ -118,28 +113,26 @@ class Processes(Workers):
 
     def __init__(self, workers: int | None = None) -> None:
         self.slots = machine.cores() if workers is None else check_count("workers", workers)
-        self._tasks = dict[_Pool, Future[bytes]]()
+        self._pools = dict[Future[bytes], _Pool]()  # by their last task
 
     def __exit__(self, *error: object) -> None:
-        while self._tasks:
-            self._tasks.popitem()[0].end()
+        while self._pools:
+            self._pools.popitem()[1].end()
 
     def hand(self, message: bytes) -> Future[bytes]:
-        for pool in [pool for pool, task in self._tasks.items() if task.done()]:
-            with suppress(BrokenProcessPool):
-                return self._given(pool, message)
-            del self._tasks[pool]  # its process is dead
+        for task in [task for task in self._pools if task.done()]:
+            with suppress(BrokenProcessPool):  # its process is dead
+                return self._given(self._pools.pop(task), message)
         return self._given(_Pool(), message)
 
     def stop(self, future: Future[bytes]) -> None:
-        for pool in [pool for pool, task in self._tasks.items() if task is future]:
-            del self._tasks[pool]
-            pool.end()
+        self._pools.pop(future).end()
 
     def _given(self, pool: _Pool, message: bytes) -> Future[bytes]:
         with _inheriting_nothing():
-            self._tasks[pool] = pool.submit(_answer, message)
-        return self._tasks[pool]
+            future = pool.submit(_answer, message)
+            self._pools[future] = pool
+        return future
 
 
 class _Pool(ProcessPoolExecutor):
@@ -172,7 +165,7 @@ def _inheriting_nothing() -> Iterator[None]:
 def _begin(line: Connection) -> None:
     """What a process does first, before it loads PyTorch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
-    os.environ.update(dict.fromkeys(_POOLS, "1"))
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
     def end_with_the_line() -> None:
         with suppress(EOFError, OSError):
@@ -183,10 +176,7 @@ def _begin(line: Connection) -> None:
 
 
 class Ray(Workers):
-    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of a Ray cluster.
-
-    ``address`` None joins the Ray of this process or machine, or starts one until the ``with`` statement ends.
-    """
+    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of the Ray at ``address``, or of its own."""
 
     def __init__(self, address: str | None = None, gpus: float = 0.0) -> None:
         try:
