@@ -5,6 +5,7 @@ What a command needs is imported when it is needed, so that Ctrl-C is answered f
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shlex
@@ -16,6 +17,7 @@ from contextlib import suppress
 from typing import TextIO
 
 TRACEBACK = "--traceback"
+_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO)  # without a name of a file, of standard output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +82,7 @@ def _ended(error: BaseException, given: Sequence[str], show: bool) -> int:
         _say([f"nfd: out of memory: {described(error)}"])
     elif not is_ours(error):
         _say([f"nfd: your code raised {described(error)}"])
-    elif isinstance(error, OSError) and error.errno and error.filename is None:  # of a print that was too long to wait
+    elif isinstance(error, OSError) and error.errno in _OUTPUT and error.filename is None:  # a print too long to wait
         _say([f"nfd: the output could not be written ({error.strerror})."])
     elif isinstance(error, OSError | ImportError):  # what the system says of disks and files, or what is not installed
         _say([f"nfd: {error}"])

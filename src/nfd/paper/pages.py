@@ -123,8 +123,8 @@ def warning_sections(result: Result) -> list[Section]:
 def _statements(figure: Figure, ids: Sequence[str]) -> list[Section]:
     if not ids:
         return []
-    snippet = ("Judge them, with the same options of data and size", f"nfd paper claims --only {only_of(figure.name)}")
-    return [Section("What the paper says of this figure", [f"Statements: {', '.join(ids)}."], snippets=[snippet])]
+    judge = f"Judge them, with the same options of data and size: nfd paper claims --only {only_of(figure.name)}"
+    return [Section("What the paper says of this figure", [f"Statements: {', '.join(ids)}.", judge])]
 
 
 def _warning(config: FigureConfig) -> list[Section]:

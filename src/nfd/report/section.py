@@ -31,9 +31,9 @@ class Panel:
 class Section:
     """A section of a page: a heading, paragraphs, and optionally points, a chart or panels, a caption and a table.
 
-    ``snippets`` are commands or code to copy, each with its purpose. A cell of the table is a text, a ``Label`` or a
-    list of paragraphs. ``folded`` hides the section behind its heading. A section of ``level`` 3 belongs to the last of
-    level 2. ``cards`` turns the rows of a wide table into cards on a narrow page.
+    A cell of the table is a text, a ``Label`` or a list of paragraphs. ``folded`` hides the section behind its heading.
+    A section of ``level`` 3 belongs to the last of level 2. ``cards`` turns the rows of a wide table into cards on a
+    narrow page.
     """
 
     title: str
@@ -42,7 +42,6 @@ class Section:
     table: Sequence[Mapping[str, Any]] = ()
     caption: str = ""
     points: Sequence[str] = ()
-    snippets: Sequence[tuple[str, str]] = ()
     folded: bool = False
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2
