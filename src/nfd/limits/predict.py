@@ -60,7 +60,7 @@ def predict(
 
     Example::
 
-        p = nfd.predict(nfd.resnets(8, 10), batches, lr=0.3, depth=4, width=64, replicates=2)
+        p = nfd.predict(nfd.resnets(64, 10), batches, lr=0.3, depth=4, width=64, replicates=2)
         print(p)
         p.loss, p.loss_low, p.loss_high  # of every step
 

@@ -58,7 +58,7 @@ class Prediction:
 
     Example::
 
-        p = nfd.predict(nfd.resnets(8, 10), batches, lr=0.3, depth=2, width=32, replicates=2)
+        p = nfd.predict(nfd.resnets(64, 10), batches, lr=0.3, depth=2, width=32, replicates=2)
         for row in p.table:
             print(row["step"], row["value"], row["low"], row["high"])
     """
