@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, StateError, check_real, check_several
 from nfd.nets.frame import padded
@@ -17,8 +16,7 @@ from nfd.nets.in_factors import InFactors
 from nfd.scaling.rules import MAX_ETA_C
 
 P = TypeVar("P", bound=InFactors)
-Side = Literal["rows", "columns"]
-SIDES: tuple[Side, ...] = get_args(Side)
+MOMENTUM = "momentum_buffer"  # as PyTorch calls it in its states
 _SCHEDULES = {  # what the schedulers of PyTorch keep in a group
     "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
 }  # fmt: skip
@@ -29,8 +27,6 @@ class FactoredOptimizer(torch.optim.Optimizer):
     """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
 
     kind: ClassVar[str]  # its public name
-    states: ClassVar[Mapping[str, tuple[Side, ...]]] = {}
-    """names of tensors that are kept for a matrix, and of which side each axis is as long"""
     numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that are numbers from 0 on
     of_one_matrix: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # what both parameters of a layer must share
 
@@ -118,7 +114,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
                 self.apply_rule()
             finally:
                 for p in guarded:
-                    p.leave_step(self.state[p].get("momentum_buffer"))
+                    p.leave_step(self.state[p].get(MOMENTUM))
         for p in guarded:
             if p.has_gradient:
                 p.accept()
@@ -147,38 +143,31 @@ class FactoredOptimizer(torch.optim.Optimizer):
         """The parameters of this kind, and the group of each."""
         return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, kind)}
 
-    def _sizes(self, name: str, p: Tensor) -> tuple[int, ...]:
-        """Of a state of this parameter."""
-        return tuple(p.shape[SIDES.index(side)] for side in self.states[name]) if p.dim() == 2 else tuple(p.shape)
-
-    def _kept(self, state: Mapping[str, Any]) -> dict[str, Tensor]:
-        return {name: state[name] for name in self.states if isinstance(state.get(name), Tensor)}
-
     def _check_states(self, state_dict: Mapping[str, Any]) -> None:
-        """ValueError when a saved state cannot be that of the layer in its place."""
+        """ValueError when a saved momentum cannot be that of the layer in its place."""
         ours = [p for group in self.param_groups for p in group["params"]]
         theirs = [k for group in state_dict["param_groups"] for k in group["params"]]
         for p, key in zip(ours, theirs, strict=False):  # of other lengths PyTorch has words of its own
-            if not isinstance(p, Guarded):
+            saved = state_dict["state"].get(key, {}).get(MOMENTUM)
+            if not isinstance(p, Guarded) or saved is None:
                 continue
-            for name, saved in self._kept(state_dict["state"].get(key, {})).items():
-                most = self._sizes(name, p)
-                if saved.dim() != len(most) or any(a > b for a, b in zip(saved.shape, most, strict=True)):
-                    raise InputError(
-                        f"The saved {_spoken(name)} is {list(saved.shape)}, that of the deferred layer in its place at "
-                        f"most {list(most)}. Load the state of the layers first, or save it by {self.kind} of the same "
-                        "network."
-                    )
+            if saved.dim() != p.dim() or any(a > b for a, b in zip(saved.shape, p.shape, strict=True)):
+                raise InputError(
+                    f"The saved momentum is {list(saved.shape)}, that of the deferred layer in its place at most "
+                    f"{list(p.shape)}. Load the state of the layers first, or save it by {self.kind} of the same "
+                    "network."
+                )
 
     def _pad_states(self, p: Guarded) -> None:
         state = self.state.get(p, {})
-        for name, kept in self._kept(state).items():
-            if state["generation"] != p.generation:
-                raise StateError(
-                    f"A {p.owner} was loaded or converted after this optimizer gathered {_spoken(name)}, which refers "
-                    f"to the directions it had before. Load the optimizer's state too, or build a new {self.kind}."
-                )
-            state[name] = padded(kept, *self._sizes(name, p))
+        if state.get(MOMENTUM) is None:
+            return
+        if state["generation"] != p.generation:
+            raise StateError(
+                f"A {p.owner} was loaded or converted after this optimizer gathered momentum, which refers to the "
+                f"directions it had before. Load the optimizer's state too, or build a new {self.kind}."
+            )
+        state[MOMENTUM] = padded(state[MOMENTUM], *p.shape)
 
     def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
         """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
@@ -201,10 +190,6 @@ class FactoredOptimizer(torch.optim.Optimizer):
 def is_factored(groups: Iterable[Mapping[str, Any]]) -> bool:
     """Whether groups hold parameters of layers without stored weights."""
     return any(isinstance(p, Guarded) for group in groups for p in group["params"])
-
-
-def _spoken(state: str) -> str:
-    return state.removesuffix("_buffer").replace("_", " ")
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:

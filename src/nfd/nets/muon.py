@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, check_choice, check_count, check_flag, check_real
 from nfd.nets.coefficients import Coefficients
-from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer, is_factored
+from nfd.nets.factored_optimizer import FactoredOptimizer, is_factored
 from nfd.nets.guarded import Guarded
 from nfd.nets.orthogonal import TOLERANCE
 
@@ -55,7 +55,6 @@ class Muon(FactoredOptimizer):
     """
 
     kind = "nfd.Muon"
-    states: ClassVar = {"momentum_buffer": SIDES}
     numbers = ("lr", "weight_decay", "momentum", "eps")
 
     def __init__(

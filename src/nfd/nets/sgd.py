@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from nfd.core.errors import InputError, check_flag
-from nfd.nets.factored_optimizer import SIDES, FactoredOptimizer
+from nfd.nets.factored_optimizer import FactoredOptimizer
 from nfd.nets.in_factors import InFactors
 
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
@@ -43,7 +43,6 @@ class SGD(FactoredOptimizer, torch.optim.SGD):
     """
 
     kind = "nfd.SGD"
-    states: ClassVar = {"momentum_buffer": SIDES}
     numbers = _NUMBERS
     of_one_matrix = (*_NUMBERS, *_FLAGS)
 
