@@ -103,7 +103,7 @@ class Muon(FactoredOptimizer):
                 f"Layers with resolution={coarsest:g} leave out short directions, but {self.kind} steps these as far "
                 "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
                 "short directions alone. Leave resolution out, or compare with a narrower network without one.",
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
