@@ -190,9 +190,8 @@ class FactoredLinear(FactoredState):
         """How many directions a basis holds, the larger one where there are two."""
 
     def multiplications(self, rows: int) -> float:
-        """Of a query of so many rows, about: with directions old and new, and in a transform."""
-        size = max(self.in_features, self.out_features)
-        return rows * size * (self.directions + rows + math.log2(size + 1))
+        """Of a query of so many rows, about; infinite where a second thread earns its wait: where numbers are drawn."""
+        return math.inf
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``; Theta(std sqrt(in_features)) for inputs of Theta(1)."""
