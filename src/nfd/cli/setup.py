@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 _NOUNS = ("family", "make_model", "task", "batches")
 _FAMILY = ("blocks", "roles", "version")  # what a file may define beside make_model
-_TASK = ("loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr")  # and beside batches
+_TASK = (  # and beside batches
+    "loss", "eval_batches", "schedule", "make_optimizer", "weight_decay", "adamw_lr", "warmup", "init_scale",
+)  # fmt: skip
 
 
 class Setup:
     """What a Python file defines: ``make_model`` or ``family``, ``batches`` or ``task``, and what belongs to them.
 
     The file may also define ``loss``, ``eval_batches``, ``schedule``, ``make_optimizer``, ``weight_decay``,
-    ``adamw_lr``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it runs, so that it can import
-    what lies beside it.
+    ``adamw_lr``, ``warmup``, ``init_scale``, ``blocks``, ``roles`` and ``version``. Its folder is on the path while it
+    runs, so that it can import what lies beside it.
 
     Raises:
         InputError: naming the file, where it is not there or does not define what is needed.

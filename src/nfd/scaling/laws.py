@@ -294,11 +294,6 @@ def law_of(optimizer: object) -> OptimizerLaw:
     return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
 
 
-def rate_for(optimizer: str, rate: float | None) -> float:
-    """``rate`` if it is given, else the rate that a check of this optimizer begins with."""
-    return law_of(optimizer).check_rate if rate is None else rate
-
-
 def check_optimizer(
     optimizer: str, *, rule: str = "mup", momentum: float = 0.0, weight_decay: float = 0.0, weights: str = "dense"
 ) -> None:

@@ -169,12 +169,6 @@ RULES: dict[RuleName, Rule] = {
 }
 
 
-def check_block(rule: str, block: str) -> None:
-    """ValueError where a rule gives inner matrices a rate of their own and a block has none."""
-    if rule_named(rule).boosts_inner and block != "two-layer":
-        raise InputError(f"rule={rule!r} needs block='two-layer'; got block={block!r}.")
-
-
 def check_wide_limit(rule: str) -> Rule:
     """The rule of this name; ValueError where infinitely wide networks do not train under it in the feature regime."""
     fitting = [name for name, other in RULES.items() if other.scales_width]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from nfd.core.errors import MOST, InputError, InputTypeError, check_choice, check_finite, first_line
+from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
 from nfd.scaling.calls import outputs_of, shape_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -149,35 +148,3 @@ def check_counts(argument: str, targets: Tensor) -> None:
             f"{argument} must hold a class id that counts; all {targets.numel()} are {IGNORED}, which no loss counts. "
             "Leave the batch out, or make it larger."
         )
-
-
-def outputs_needed(name: str, targets: Tensor, classes: int | None) -> int:
-    """How many outputs C this loss needs for these targets; checks that the targets fit it."""
-    loss_named(name)
-    if name == "mse":
-        if not targets.dtype.is_floating_point:
-            raise InputTypeError(f"targets for loss='mse' must be floats; got {targets.dtype}. Call targets.float().")
-        if classes not in (None, 1):
-            raise InputError(f"classes must be None or 1 for loss='mse' (one real output); got {classes}.")
-        check_finite("targets", targets)
-        return 1
-    if targets.dtype.is_floating_point or targets.dtype == torch.bool:
-        raise InputTypeError(
-            f"targets for loss='cross-entropy' must be integer class ids; got {targets.dtype}. "
-            "Call targets.long(), or use loss='mse' for real targets."
-        )
-    if classes is not None and classes < 2:
-        raise InputError(f"classes must be at least 2 for loss='cross-entropy'; got {classes}.")
-    for step, of_step in enumerate(targets if targets.dim() > 1 else [targets]):
-        check_counts(f"targets[{step}]" if targets.dim() > 1 else "targets", of_step)
-    counted = targets[targets != IGNORED]
-    low, high = int(counted.min()), int(counted.max())
-    needed = high + 1 if classes is None else classes
-    if low < 0 or high >= needed:
-        raise InputError(
-            f"targets must be class ids in 0..{needed - 1}, or {IGNORED} where none counts; got values from {low} to "
-            f"{high}."
-        )
-    if needed > MOST:
-        raise InputError(f"targets must be class ids in 0..C-1 with C at most {MOST}; got {high}.")
-    return max(needed, 2)
