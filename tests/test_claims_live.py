@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from nfd.core.activations import activation
+from nfd.core.activations import activation, stream_variances
 from nfd.core.estimates import Interval
-from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.paper import distances
 from nfd.paper.claims import (

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from nfd.core import activations
+from nfd.core.activations import stream_variances
 from nfd.core.estimates import Interval, mean
-from nfd.core.variances import stream_variances
 from nfd.data.digits import digits
 from nfd.limits.kernel import kernel
 from nfd.nets.resnet import ResNet

@@ -9,10 +9,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from nfd.core.activations import ACTIVATIONS, activation
+from nfd.core.activations import ACTIVATIONS, activation, gaussian_mean
 from nfd.core.errors import check_choice, check_count, check_depth, check_finite, check_flag, check_real
 from nfd.core.estimates import Interval, combined, mean, satterthwaite, student
-from nfd.core.quadrature import gaussian_mean
 from nfd.core.random import Increment, derive, generator
 from nfd.core.tables import as_text, table_of
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 import nfd
+from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
 from nfd.core.names import RuleName
 from nfd.core.statistics import rms
-from nfd.core.variances import stream_variances
 from nfd.limits.depth import extrapolated, to_infinity
 from nfd.limits.ensemble import Ensemble
 from nfd.meters.verdict import verdict

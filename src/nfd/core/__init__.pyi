@@ -1,6 +1,6 @@
 from .activations import activation as activation
-from .ambient import undisturbed as undisturbed
-from .cache import cached_path as cached_path
+from .activations import gaussian_mean as gaussian_mean
+from .activations import stream_variances as stream_variances
 from .errors import INTERRUPTED as INTERRUPTED
 from .errors import InputError as InputError
 from .errors import check_choice as check_choice
@@ -11,12 +11,14 @@ from .estimates import mean as mean
 from .estimates import satterthwaite as satterthwaite
 from .estimates import standard_errors as standard_errors
 from .estimates import student as student
+from .files import cached_path as cached_path
 from .files import expanded as expanded
 from .files import prepare_directory as prepare_directory
 from .files import prepare_results as prepare_results
 from .files import replace_file as replace_file
 from .files import staged as staged
 from .machine import peak_memory as peak_memory
+from .machine import undisturbed as undisturbed
 from .names import Activation as Activation
 from .names import Block as Block
 from .names import Data as Data
@@ -25,8 +27,6 @@ from .names import Order as Order
 from .names import Regime as Regime
 from .names import RuleName as RuleName
 from .names import Weights as Weights
-from .progress import bar as bar
-from .quadrature import gaussian_mean as gaussian_mean
 from .random import derive as derive
 from .random import generator as generator
 from .statistics import interval as interval
@@ -40,6 +40,6 @@ from .statistics import squared_size as squared_size
 from .statistics import stderr as stderr
 from .statistics import systematic_squares as systematic_squares
 from .tables import Row as Row
+from .tables import bar as bar
 from .tables import rows_as_text as rows_as_text
 from .tables import visible as visible
-from .variances import stream_variances as stream_variances

@@ -7,7 +7,7 @@ For centred jointly Gaussian ``(h, hbar)`` with ``Var h = a``, ``Var hbar = b``,
 * ``hermite(degree, variance)``, the coefficients of ``phi(sqrt(variance) Z)`` in normalised Hermite polynomials.
 
 relu, erf, gelu and identity use closed forms (arc-cosine and arc-sine kernels: Cho & Saul 2009, Williams 1997; gelu
-by Gaussian integration by parts); tanh uses the trapezoidal rule of ``nfd.core.quadrature``, whose error is below 1e-10
+by Gaussian integration by parts); tanh uses the trapezoidal rule below, whose error is under 1e-10
 (tests/test_core.py).
 """
 
@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import check_choice
-from nfd.core.quadrature import gaussian_mean, gaussian_product_mean, hermite_polynomials
 
 _Map = Callable[[Tensor], Tensor]
 _Moment = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -162,3 +161,91 @@ ACTIVATIONS: dict[str, Activation] = {
 def activation(name: str) -> Activation:
     """The activation called ``name``; ValueError with the nearest name when there is none."""
     return ACTIVATIONS[check_choice("activation", name, ACTIVATIONS)]
+
+
+# ---- Gaussian expectations of analytic functions by the trapezoidal rule
+
+
+_WINDOW = 9.0  # the normal density there is 1e-18
+_CHUNK = 2**21  # evaluations held at a time
+
+
+def _nodes(variance: float, tail: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for integrands ``f(sqrt(variance) z)`` with poles at distance >= pi/2 from the axis."""
+    z, step = _places(variance, tail)
+    return z, step * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+
+
+def _places(variance: float, tail: float, most: float = 0.25) -> tuple[Tensor, float]:
+    """Nodes at multiples of a step, of ``most`` at most, and the step."""
+    step = min(most, 0.27 / math.sqrt(max(variance, 1e-300)))
+    half = math.ceil((_WINDOW + tail) / step)
+    return step * torch.arange(-half, half + 1, dtype=torch.float64), step
+
+
+def gaussian_mean(f: Callable[[Tensor], Tensor], variance: float, tail: float = 0.0) -> Tensor:
+    """``E f(Z)`` over the last axis of ``f``'s value; ``f`` takes ``[m]`` and returns ``[..., m]``."""
+    z, weights = _nodes(variance, tail)
+    return f(z) @ weights
+
+
+def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """``E[f(h) f(hbar)]`` for variances ``a, b`` and covariance ``c`` (same shape, float64), elementwise."""
+    largest = float(torch.maximum(a.max(), b.max())) if a.numel() else 0.0
+    z, weights = (v.to(a.device) for v in _nodes(largest))
+    # h = sqrt(a) z, hbar = slope z + spread z': the two-dimensional rule on independent z, z'.
+    slope = torch.where(a > 0, c / a.clamp_min(1e-300).sqrt(), 0.0)
+    spread = (b - slope * slope).clamp_min(0).sqrt()
+
+    def pairs(sd: Tensor, slope: Tensor, spread: Tensor) -> Tensor:
+        inner = f(slope[:, None, None] * z[:, None] + spread[:, None, None] * z) @ weights
+        return (f(sd[:, None] * z) * inner) @ weights
+
+    size = max(1, _CHUNK // len(z) ** 2)
+    parts = zip(*(torch.split(v.flatten(), size) for v in (a.sqrt(), slope, spread)), strict=True)
+    return torch.cat([pairs(*part) for part in parts]).reshape(a.shape) if a.numel() else a.clone()
+
+
+def hermite_polynomials(degree: int, z: Tensor) -> Tensor:
+    """``[degree + 1, m]`` normalised probabilists' Hermite polynomials ``He_k(z) / sqrt(k!)``."""
+    return torch.stack(_hermite(degree, z, torch.ones_like(z)))
+
+
+def _hermite(degree: int, z: Tensor, first: Tensor) -> list[Tensor]:
+    """``first`` times every polynomial up to the degree."""
+    rows = [first, z * first]
+    for k in range(1, degree):
+        rows.append((z * rows[k] - math.sqrt(k) * rows[k - 1]) / math.sqrt(k + 1))
+    return rows[: degree + 1]
+
+
+def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
+    """Nodes ``z [m]`` and weights ``[m, degree + 1]``: ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] / sqrt(k!)``.
+
+    For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of the Gaussian, which
+    keeps them within range at any degree.
+    """
+    z, step = _places(variance, 2 * math.sqrt(degree), min(0.25, 2.0 / math.sqrt(degree + 1)))
+    root = torch.exp(-0.25 * z * z)
+    rows = _hermite(degree, z, root)
+    return z, torch.stack([row * root for row in rows], 1) * (step / math.sqrt(2 * math.pi))
+
+
+# ---- Variances of the streams of infinitely wide networks of finite depth, before training (Props. 2 and 6)
+
+
+def stream_variances(
+    act: Activation | str, start: Tensor | float, L: int, horizon: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each, for inputs with ``E h_0^2 = start``.
+
+    With ``tau = T / L``: ``q_l = q_{l-1} + tau E phi^2(h_{l-1})`` and ``P_{l-1} = P_l (1 + tau E phi'^2(h_{l-1}))``
+    from ``P_L = 1``. ``act``: an activation or its name, such as ``"relu"``.
+    """
+    act = activation(act) if isinstance(act, str) else act
+    tau, q, rates = horizon / L, [torch.as_tensor(start, dtype=torch.float64)], list[Tensor]()
+    for _ in range(L):
+        rates.append(1 + tau * act.slope_moment(q[-1], q[-1], q[-1]))
+        q.append(q[-1] + tau * act.moment(q[-1], q[-1], q[-1]))
+    backward = torch.stack([*rates, torch.ones_like(q[0])]).flip(0).cumprod(0).flip(0)
+    return torch.stack(q), backward

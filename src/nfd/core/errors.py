@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from nfd.core.ambient import plain
-
 if TYPE_CHECKING:  # the command line checks its options before it loads PyTorch
     import torch
 
@@ -300,7 +298,7 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         if value.is_complex():
             raise InputTypeError(f"{argument} must be real; got {value.dtype}.")
-        return plain(value.detach())
+        return value.detach().clone() if value.is_inference() else value.detach()
     try:
         array = np.array(value)
         if not np.iscomplexobj(array):

@@ -1,4 +1,4 @@
-"""The process and the machine: memory, cores, and how many threads PyTorch takes."""
+"""The process around a call of ours: modes of PyTorch, threads, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,61 @@ from nfd.core.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+
+
+# ---- The modes of PyTorch around a call of ours, and how our computations stay as they are
+
+
+_AUTOCASTS = ("cpu", "cuda", "mps", "xpu")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No autocast, no inference mode, gradients, tensors on the CPU and in single precision unless said otherwise.
+
+    Also a decorator: ``@undisturbed()``.
+    """
+    import torch  # the command line looks at its options before it loads PyTorch
+
+    with ExitStack() as stack:
+        _enter_gradients(stack)
+        if torch.get_default_dtype() != torch.float32:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float32)
+        if torch.get_default_device() != torch.device("cpu"):
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """No autocast, no inference mode, gradients: for models of others, which may want a default device or type.
+
+    Also a decorator: ``@gradients()``.
+    """
+    with ExitStack() as stack:
+        _enter_gradients(stack)
+        yield
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or where it was made in inference mode a copy, which may be trained on."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _enter_gradients(stack: ExitStack) -> None:
+    import torch
+
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.enable_grad())
+    for kind in _AUTOCASTS:
+        with suppress(RuntimeError):  # a kind of device that this PyTorch does not know
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+
+
+# ---- The process and the machine: memory, cores, and how many threads PyTorch takes
+
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")  # what Linux lets a container have

@@ -1,4 +1,4 @@
-"""The names that networks and runs are chosen by."""
+"""The names that networks and runs are chosen by, and defaults, each stated once."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10", "images"]
 Decay = Literal["constant-product", "independent", "raw"]
 ExecutorName = Literal["processes", "inline", "ray"]
+
+
+# ---- Defaults that Python's functions and the command line share, each stated once
+
+
+BASE = 64, 4  # width and depth at which rates are tuned
+RULE: RuleName = "complete-p"  # of your own models, in plans and in every question about them
+OPTIMIZER = "adamw"  # the same; networks of nfd.nets have theirs
+RESOLUTION = 0.1  # of structured layers
+SEEDS = 3  # of each network of a check

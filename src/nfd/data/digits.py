@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nfd.core.ambient import undisturbed
+from nfd.core.machine import undisturbed
 from nfd.data.dataset import Dataset, Images
 
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from nfd.core.defaults import BASE, RESOLUTION
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -20,7 +19,7 @@ from nfd.core.errors import (
     check_patterns,
     check_seed,
 )
-from nfd.core.names import NetworkWeights, RuleName
+from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.paper import member_of

@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from nfd.core.activations import Activation
+from nfd.core.activations import Activation, hermite_functions
 from nfd.core.errors import InputError
 from nfd.core.names import KernelKind
-from nfd.core.quadrature import hermite_functions
 
 KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 _RTOL, _ATOL = 1e-12, 1e-15

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.activations import activation
-from nfd.core.ambient import undisturbed
+from nfd.core.machine import undisturbed
 from nfd.core.names import Activation
 from nfd.core.random import generator
 from nfd.limits.kernel import gram_matrix

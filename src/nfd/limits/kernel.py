@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.activations import ACTIVATIONS
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import (
     InputError,
     check_choice,
@@ -21,6 +20,7 @@ from nfd.core.errors import (
     check_finite,
     check_numbers,
 )
+from nfd.core.machine import undisturbed
 from nfd.limits.flow import KINDS
 from nfd.limits.table import Table, check_horizon, evaluated, table
 

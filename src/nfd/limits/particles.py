@@ -12,7 +12,6 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from nfd.core import activations
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import (
     MOST,
     InputError,
@@ -25,7 +24,7 @@ from nfd.core.errors import (
     check_real,
     check_seed,
 )
-from nfd.core.machine import bytes_of
+from nfd.core.machine import bytes_of, undisturbed
 from nfd.core.random import derive
 from nfd.core.statistics import stderr
 from nfd.limits.scheme import Particles, Slope

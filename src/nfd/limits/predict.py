@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, InputError, check_choice, check_count, check_depth, check_flag, check_real
+from nfd.core.machine import undisturbed
 from nfd.core.names import NetworkWeights
 from nfd.core.statistics import rms, stderr
 from nfd.families.family import Family, as_family

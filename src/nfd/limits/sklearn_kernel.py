@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError
+from nfd.core.machine import undisturbed
 from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
 
 Array = NDArray[np.float64]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nfd.core.ambient import gradients
-from nfd.core.defaults import SEEDS
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -17,7 +15,8 @@ from nfd.core.errors import (
     check_real,
     check_several,
 )
-from nfd.core.names import AXES, Axis
+from nfd.core.machine import gradients
+from nfd.core.names import AXES, SEEDS, Axis
 from nfd.core.tables import Row
 from nfd.families.family import Family, as_family
 from nfd.meters.batch_noise import samples_of_a_part

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import undisturbed
 from nfd.core.estimates import UNKNOWN, Interval
+from nfd.core.machine import undisturbed
 from nfd.core.names import Axis, RuleName
 from nfd.core.statistics import pooled_slope
 from nfd.core.tables import Row

@@ -8,9 +8,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, check_choice, check_seed
-from nfd.core.machine import bytes_of, memory_of
+from nfd.core.machine import bytes_of, gradients, memory_of
 from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import in_bytes

@@ -12,8 +12,8 @@ import torch
 from rich.table import Column
 from torch import nn
 
-from nfd.core.ambient import gradients
 from nfd.core.errors import InputError, InputTypeError, UsageError, check_choice, check_count, check_patterns
+from nfd.core.machine import gradients
 from nfd.core.tables import as_text, in_bytes, table_of
 from nfd.nets.asked import rows_asked
 from nfd.nets.frame import LEAST_ROOM, predicted_bytes

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import gradients
 from nfd.core.errors import check_count, check_real
+from nfd.core.machine import gradients
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
 from nfd.nets.factored import FactoredLinear, Kept

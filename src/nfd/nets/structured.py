@@ -8,8 +8,8 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import gradients
 from nfd.core.errors import check_choice, check_count
+from nfd.core.machine import gradients
 from nfd.core.names import BasisName, Feedback, Space
 from nfd.core.random import Increment
 from nfd.nets.coefficients import Coefficients

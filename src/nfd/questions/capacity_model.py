@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
+from nfd.core.machine import undisturbed
 from nfd.families.family import Family, as_family
 from nfd.questions.budget import Cost, Costs, Resource, counted
 from nfd.questions.law import Losses, check_sizes

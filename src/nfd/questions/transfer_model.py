@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import (
     MOST,
     WIDEST,
@@ -23,6 +22,7 @@ from nfd.core.errors import (
     check_real,
     check_several,
 )
+from nfd.core.machine import undisturbed
 from nfd.core.names import RuleName
 from nfd.families.family import Family, as_family
 from nfd.questions.against import SettingAxis, Variation

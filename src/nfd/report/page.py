@@ -12,8 +12,7 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
-from nfd.core.cache import cached_path
-from nfd.core.files import replace_file
+from nfd.core.files import cached_path, replace_file
 from nfd.report.section import Label, Panel, Section
 from nfd.report.series import DARK
 from nfd.report.templates import templates

@@ -17,9 +17,9 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import undisturbed
 from nfd.core.errors import InputError, InputTypeError, StateError, check_count, check_device, check_flag
-from nfd.core.progress import Bar, bar
+from nfd.core.machine import undisturbed
+from nfd.core.tables import Bar, bar
 from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.trial import Group, Trial, groups
 from nfd.store import Record, Store

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.core.ambient import plain
 from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
+from nfd.core.machine import plain
 
 
 def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:

@@ -9,8 +9,8 @@ from typing import Protocol, cast, runtime_checkable
 
 from torch import nn
 
-from nfd.core.defaults import OPTIMIZER, RULE
 from nfd.core.errors import InputError, check_choice
+from nfd.core.names import OPTIMIZER, RULE
 from nfd.scaling.entries import Parts
 from nfd.scaling.entry import Entry
 from nfd.scaling.given_base import GivenBase

@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nfd.core.ambient import gradients, plain
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
+from nfd.core.machine import gradients, plain
 from nfd.core.names import Decay, RuleName
 from nfd.scaling.blocks import Repeated, Where, block_of, blocks_of, repeated
 from nfd.scaling.calls import check_input, mapped

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfd.core.ambient import plain
 from nfd.core.errors import InputError, check_several
+from nfd.core.machine import plain
 from nfd.scaling.calls import batch_size, check_not_empty, check_sample, mapped, on_device
 
 BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nfd.core.ambient import gradients
+from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.scaling.calls import as_written, attention_by_parts
 
