@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.core.estimates import Interval
-from nfd.questions.law import fit_law
+from nfd.forecasts.law import fit_law
 from nfd.questions.optimum import Scores, rounded
 from nfd.questions.rule_transfer import Regret, drift
 

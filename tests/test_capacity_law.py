@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nfd.core.estimates import Interval
-from nfd.questions.budget import Cost, Costs, amount, best_size, returns
-from nfd.questions.law import Law, fit_law
+from nfd.forecasts.budget import Cost, Costs, amount, best_size, returns
+from nfd.forecasts.law import Law, fit_law
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
 NOISE = {"1/n": lambda n: 0.7 / math.sqrt(n), "equal": lambda n: 0.06, "small": lambda n: 0.2 / math.sqrt(n)}

@@ -22,12 +22,12 @@ from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
 from nfd.core.names import RuleName
 from nfd.core.statistics import rms
+from nfd.forecasts.budget import Cost, Costs, best_size, returns
+from nfd.forecasts.law import fit_law
 from nfd.limits.depth import extrapolated, to_infinity
 from nfd.limits.ensemble import Ensemble
 from nfd.meters.verdict import verdict
 from nfd.nets.network import Network
-from nfd.questions.budget import Cost, Costs, best_size, returns
-from nfd.questions.law import fit_law
 from nfd.questions.rule_transfer import TOLERANCE
 from nfd.scaling.laws import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES

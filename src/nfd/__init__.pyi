@@ -1,6 +1,9 @@
 from . import integrations as integrations
 from .families.family import Family as Family
 from .families.resnets import resnets as resnets
+from .forecasts.scaling_law import Capacity as Capacity
+from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law
+from .forecasts.trained import scaling_law as scaling_law
 from .limits.kernel import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
@@ -20,9 +23,6 @@ from .nets.muon import Muon as Muon
 from .nets.resnet import ResNet as ResNet
 from .nets.sgd import SGD as SGD
 from .nets.structured import StructuredLinear as StructuredLinear
-from .questions.capacity_model import scaling_law as scaling_law
-from .questions.scaling_law import Capacity as Capacity
-from .questions.scaling_law import fit_scaling_law as fit_scaling_law
 from .questions.transfer import Transfer as Transfer
 from .questions.transfer_logs import fit_transfer as fit_transfer
 from .questions.transfer_model import transfer as transfer

@@ -270,11 +270,10 @@ class ScalingLaw(Logged):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.questions.budget import amount, check_resource
-        from nfd.questions.capacity_answers import answers_of
-        from nfd.questions.capacity_findings import capacity_findings
-        from nfd.questions.capacity_model import scaling_law
-        from nfd.questions.scaling_law import fit_scaling_law
+        from nfd.forecasts.answers import answers_of, capacity_findings
+        from nfd.forecasts.budget import amount, check_resource
+        from nfd.forecasts.scaling_law import fit_scaling_law
+        from nfd.forecasts.trained import scaling_law
         from nfd.report.report import Report, made_by
 
         budgets = pairs("--best", self.best)

@@ -3,7 +3,7 @@
 ``loss(n, L) = floor + a / n + b / L`` for large n and L: the floor is the loss of the infinite network trained the
 same way, ``a / n`` and ``b / L`` the first corrections of the limits in width and depth. Networks that can be trained
 are of moderate size, where terms of second order, ``c / n^2 + d / L^2 + e / (n L)``, still bend the loss; the fit
-reckons with them (``nfd.questions.law``).
+reckons with them (``nfd.forecasts.law``).
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _box(centred: Array, most: int) -> float:
 # covers the floor 0 to 65 times in 100 when such terms have a tenth to a half of the first order's size
 # (``benchmarks/coverage_laws.py`` has the numbers with them).
 #
-# Whether the law holds is tested by ``nfd.questions.law``.
+# Whether the law holds is tested by ``nfd.forecasts.law``.
 
 
 Grid = dict[tuple[int, int], Array]

@@ -13,8 +13,8 @@ import numpy as np
 from nfd.core.errors import InputError, check_choice, check_count, check_real
 from nfd.core.estimates import Interval
 from nfd.core.machine import bytes_of
-from nfd.questions.law import Law
-from nfd.questions.power_law import PowerLaw, interval_of
+from nfd.forecasts.law import Law
+from nfd.forecasts.power_law import PowerLaw, interval_of
 
 Resource = Literal["parameters", "flops", "memory"]
 

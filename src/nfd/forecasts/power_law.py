@@ -1,7 +1,7 @@
 """The law of size of a ladder of any kind: ``loss = floor + sum_k A_k / x_k^p_k``.
 
 Width and depth have the power 1 of their limits' first correction; parameters and tokens have powers that are fitted
-(``nfd.questions.power_law``). This law stands in where ``nfd.questions.law`` cannot be fitted: with one seed a rung,
+(``nfd.forecasts.power_law``). This law stands in where ``nfd.forecasts.law`` cannot be fitted: with one seed a rung,
 one axis, several lengths of training, or parameters alone.
 
 Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the form in parameters and tokens).
@@ -20,7 +20,7 @@ from scipy.special import gammaincinv
 
 from nfd.core.errors import InputError, check_count
 from nfd.core.estimates import Interval, f_tail
-from nfd.questions.law import Losses
+from nfd.forecasts.law import Losses
 
 Array = NDArray[np.float64]
 Sizes = tuple[float, ...]
@@ -224,11 +224,11 @@ def interval_of(value: float, draws: Array) -> Interval:
     return Interval(value, float(draws.std(ddof=1)), float(low), float(high))
 
 
-# ---- The fit of ``nfd.questions.power_law`` to the losses of a ladder.
+# ---- The fit of ``nfd.forecasts.power_law`` to the losses of a ladder.
 #
 # Least squares. Every run scatters alike about the law, by what is left over: the larger of the mean square of the
 # runs and that of the rungs, so that misfit counts as noise. Width and depth have terms of second order, each with
-# one measurement more, as in ``nfd.questions.law``: at the smallest size it is 0, with a standard error of the first
+# one measurement more, as in ``nfd.forecasts.law``: at the smallest size it is 0, with a standard error of the first
 # order there. A power that is fitted bends the law enough.
 #
 # Whether the law holds is tested by its misfit against the noise of the seeds, where rungs have several, and by how

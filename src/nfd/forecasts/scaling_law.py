@@ -1,6 +1,6 @@
 """The law of size of some runs, its floor, the best size for a budget, and what holds the law to account.
 
-The runs are trained (``nfd.questions.capacity_model``) or come from a log (``nfd.questions.scaling_law``). A size
+The runs are trained (``nfd.forecasts.trained``) or come from a log (``nfd.forecasts.scaling_law``). A size
 outside the fit is predicted, then compared with the runs there.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 from nfd.core.errors import InputError, check_real
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import rows_as_text
-from nfd.questions.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
-from nfd.questions.law import Law, Losses, fit_law
+from nfd.forecasts.budget import BestSize, BestSplit, Costs, Resource, best_size, best_split, counted
+from nfd.forecasts.law import Law, Losses, fit_law
+from nfd.forecasts.power_law import PowerLaw, Sizes, fit_power_law, without_smallest
 from nfd.questions.logs import Field, Log, LoggedRun, at_rate, read_log
-from nfd.questions.power_law import PowerLaw, Sizes, fit_power_law, without_smallest
 
 
 @dataclass(frozen=True)
@@ -275,9 +275,9 @@ def fit_scaling_law(
     """Fit a law of size to the final losses of your logged runs, from any framework.
 
     If width n and depth L vary independently and every size has two seeds or more, the law is
-    ``loss = floor + a/n + b/L`` with terms of second order (``nfd.questions.law``). Otherwise it has the variables
+    ``loss = floor + a/n + b/L`` with terms of second order (``nfd.forecasts.law``). Otherwise it has the variables
     that vary among width, depth, parameters N and tokens D: ``floor + a / n + b / L + c / D^beta`` or
-    ``floor + a / N^alpha + c / D^beta`` (``nfd.questions.power_law``). As a test, a second fit without the largest size
+    ``floor + a / N^alpha + c / D^beta`` (``nfd.forecasts.power_law``). As a test, a second fit without the largest size
     predicts its loss. Small sizes are left out until the law holds; one by least squares must predict the largest, too.
 
     Example::

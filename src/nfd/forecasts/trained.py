@@ -10,9 +10,9 @@ from typing import Any
 from nfd.core.errors import MOST, WIDEST, InputError, check_ascending, check_count, check_real
 from nfd.core.machine import undisturbed
 from nfd.families.family import Family, as_family
-from nfd.questions.budget import Cost, Costs, Resource, counted
-from nfd.questions.law import Losses, check_sizes
-from nfd.questions.scaling_law import Capacity, judged_law
+from nfd.forecasts.budget import Cost, Costs, Resource, counted
+from nfd.forecasts.law import Losses, check_sizes
+from nfd.forecasts.scaling_law import Capacity, judged_law
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.calls import batch_size
