@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.random import generator
-from nfd.scaling.calls import call_with, doubled, evaluating, outputs_of
-from nfd.scaling.tensors import TensorInfo, tensors
+from nfd.scaling.model import TensorInfo, call_with, doubled, evaluating, outputs_of, tensors
 
 _STEP, _ALONG, _MOVED = 1e-4, 1e-3, 1e-9
 _CACHES = ("past_key_values", "past_key_value", "layer_past", "use_cache")  # would be written to

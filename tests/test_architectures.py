@@ -27,7 +27,7 @@ from tests.architectures import (
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.names import matches
+from nfd.scaling.model import matches
 
 # Four times as wide and three times as deep as the base. By hand, for branches of l^-a (a = 0 and l = 1; 1/2; 1):
 # a branch adds l^-a f, and l of them must move the stream by 1, so that each may move it by 1/l.

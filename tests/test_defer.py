@@ -16,8 +16,7 @@ import nfd
 from nfd.nets import Reason
 from nfd.nets.convolution import DeferredConv
 from nfd.nets.factored import FactoredLinear
-from nfd.scaling.calls import outputs_of
-from nfd.scaling.tensors import is_conv1d, modules
+from nfd.scaling.model import is_conv1d, modules, outputs_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # all are small here
 F64 = torch.float64

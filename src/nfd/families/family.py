@@ -25,15 +25,13 @@ from nfd.families.member import Member
 from nfd.families.paper import member_of
 from nfd.nets.defer import defer
 from nfd.nets.meta import meta_matrices
-from nfd.scaling.blocks import blocks_named
-from nfd.scaling.calls import on_device
+from nfd.scaling.entries import MakeModel, check_constructor, instance
 from nfd.scaling.forward_multipliers import defaults_of, told_by
 from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
+from nfd.scaling.model import blocks_named, on_device, tensors
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
-from nfd.scaling.sizes import MakeModel, check_constructor, instance
-from nfd.scaling.tensors import tensors
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
 

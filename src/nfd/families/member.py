@@ -17,11 +17,9 @@ from nfd.core.random import global_streams
 from nfd.families.streams import StreamEnds
 from nfd.nets.module_stack import ModuleStack
 from nfd.nets.stacked_optimizers import by_name, stacked_group
-from nfd.scaling.blocks import block_of, stacks_of
-from nfd.scaling.calls import as_written, batch_size, call_with, evaluating, outputs_of
+from nfd.scaling.model import as_written, batch_size, block_of, call_with, evaluating, modules, outputs_of, stacks_of
 from nfd.scaling.plan import Groups, Plan
 from nfd.scaling.rules import Role, rule_named
-from nfd.scaling.tensors import modules
 
 if TYPE_CHECKING:
     from nfd.nets.network import Network

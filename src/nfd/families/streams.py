@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputTypeError
 from nfd.core.statistics import rms
-from nfd.scaling.calls import outputs_of
+from nfd.scaling.model import outputs_of
 
 _ROUNDED = 4  # last digits by which what was added may differ from a multiple of what the block made
 

@@ -15,10 +15,10 @@ from nfd.forecasts.law import Losses, check_sizes
 from nfd.forecasts.scaling_law import Capacity, judged_law
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
-from nfd.scaling.calls import batch_size
+from nfd.scaling.entries import MakeModel
 from nfd.scaling.laws import check_optimizer
+from nfd.scaling.model import batch_size
 from nfd.scaling.rules import MAX_RATE
-from nfd.scaling.sizes import MakeModel
 from nfd.store import Record
 from nfd.training.schedule import knows_steps
 from nfd.training.task import Batch, Task, as_task

@@ -14,7 +14,7 @@ from torch import nn
 from nfd.core.errors import InputError
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.kept_rates import SCALE, check_rates, warn_of_lost_ratios
-from nfd.scaling.names import listed
+from nfd.scaling.model import listed
 from nfd.scaling.plan import Plan
 
 

@@ -20,9 +20,9 @@ from nfd.limits.ensemble import Ensemble, Networks
 from nfd.limits.loss import LimitLosses, limit_losses, replicate_losses
 from nfd.limits.prediction import Prediction
 from nfd.runs.sweep import Sweep
+from nfd.scaling.entries import MakeModel
 from nfd.scaling.laws import names_where
 from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
-from nfd.scaling.sizes import MakeModel
 from nfd.training.task import Batch, Task, as_task
 
 WIDTH, REPLICATES = 1024, 8

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nfd.core.errors import InputError
 from nfd.core.tables import as_text, table_of
 from nfd.meters.noise import GradientNoise, Gradients, inner
-from nfd.scaling.calls import batch_size
+from nfd.scaling.model import batch_size
 from nfd.training.batches import cut
 from nfd.training.task import Pair, check_labels
 

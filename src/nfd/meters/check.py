@@ -27,9 +27,9 @@ from nfd.meters.outcome import Check, failures_of
 from nfd.meters.table import METERS, rows
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
+from nfd.scaling.entries import MakeModel
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
-from nfd.scaling.sizes import MakeModel
 from nfd.store import Record
 from nfd.training import driver
 from nfd.training.task import Batch, Task, as_task

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from nfd.families.streams import EndGradients
 from nfd.meters.event import Event, EventKind
-from nfd.scaling.tensors import modules
+from nfd.scaling.model import modules
 
 _RELUS = {torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_, nn.functional.relu}
 _DEAD = 0.5  # share of a layer's units that give 0 for a whole batch

@@ -22,7 +22,7 @@ from nfd.meters.health import dead_units, first_bad, gradient_events
 from nfd.meters.readings import readings
 from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline
 from nfd.runs.trial import Observation, Observer
-from nfd.scaling.calls import outputs_of
+from nfd.scaling.model import outputs_of
 from nfd.training.loop import Step
 from nfd.training.task import Task
 

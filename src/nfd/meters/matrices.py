@@ -26,7 +26,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.nets.dense import DenseLinear
 from nfd.scaling.laws import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.tensors import TensorInfo, is_conv1d
+from nfd.scaling.model import TensorInfo, is_conv1d
 
 _POWER_ITERATIONS = 16
 

@@ -16,7 +16,7 @@ from nfd.meters.advice import cure_of_all
 from nfd.meters.batch_noise import noise_as_text
 from nfd.meters.event import Event, EventKind, Failure
 from nfd.meters.verdict import LIMITS, THRESHOLDS
-from nfd.scaling.names import listed
+from nfd.scaling.model import listed
 from nfd.training.task import COPIES
 
 MEANINGS = {

@@ -13,8 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nfd.core.statistics import rms
 from nfd.families.member import Member
-from nfd.scaling.calls import evaluating, outputs_of
-from nfd.scaling.tensors import give_back, modules, tensors
+from nfd.scaling.model import evaluating, give_back, modules, outputs_of, tensors
 
 
 @dataclass(frozen=True)

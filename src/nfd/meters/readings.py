@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nfd.families.member import Member
 from nfd.meters.updates import Look
-from nfd.scaling.blocks import block_of
+from nfd.scaling.model import block_of
 
 
 class Reading(NamedTuple):

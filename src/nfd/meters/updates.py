@@ -36,11 +36,9 @@ from nfd.core.statistics import rms
 from nfd.families.member import Member
 from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_norms
 from nfd.meters.passes import Pass, pass_of, quiet
-from nfd.scaling.blocks import block_of
-from nfd.scaling.calls import outputs_of
+from nfd.scaling.model import TensorInfo, block_of, outputs_of, tensors, whole
 from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
-from nfd.scaling.tensors import TensorInfo, tensors, whole
 
 UPDATES = (
     "activation",

@@ -20,8 +20,7 @@ from nfd.nets.frame import LEAST_ROOM, predicted_bytes
 from nfd.nets.hadamard import padded_size
 from nfd.nets.linear_map import LinearMap
 from nfd.nets.wide import Candidate, Reason, candidates
-from nfd.scaling.calls import call_with, check_input, evaluating, on_device
-from nfd.scaling.names import numberless
+from nfd.scaling.model import call_with, check_input, evaluating, numberless, on_device
 from nfd.scaling.plan import Plan
 
 UnstoredWeights = Literal["structured", "deferred"]

@@ -14,7 +14,7 @@ from nfd.nets.attention import DeferredAttention, projections, without_reading
 from nfd.nets.convolution import DeferredConv
 from nfd.nets.factored import FactoredLinear
 from nfd.nets.unstored import Unstored
-from nfd.scaling.tensors import is_conv1d
+from nfd.scaling.model import is_conv1d
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 _FORWARDS = [kind.forward for kind in _CONVOLUTIONS]

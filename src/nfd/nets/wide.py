@@ -11,12 +11,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.errors import InputError
 from nfd.nets.linear_map import LinearMap, linear_maps
-from nfd.scaling.blocks import block_of, blocks_of
 from nfd.scaling.held import Held, held_by
-from nfd.scaling.names import matches
+from nfd.scaling.model import block_of, blocks_of, matches, modules
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import is_spectral
-from nfd.scaling.tensors import modules
 
 _HOOKS = (  # of modules and of tensors, as PyTorch keeps them
     "forward_pre_hook",

@@ -32,11 +32,11 @@ from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
-from nfd.scaling.calls import evaluating
+from nfd.scaling.entries import MakeModel, instance
 from nfd.scaling.forward_multipliers import told_by
 from nfd.scaling.laws import OptimizerLaw, check_optimizer
+from nfd.scaling.model import evaluating
 from nfd.scaling.rules import MAX_RATE, RULES
-from nfd.scaling.sizes import MakeModel, instance
 from nfd.store import Record
 from nfd.training.losses import classes_last
 from nfd.training.schedule import knows_steps, warmed

@@ -27,7 +27,7 @@ from nfd.core.random import derive, global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
 from nfd.nets.factored import FULL
-from nfd.scaling.tensors import tensors
+from nfd.scaling.model import tensors
 from nfd.store import Record, Status
 from nfd.training import driver
 from nfd.training.loop import Step

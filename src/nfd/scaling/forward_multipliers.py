@@ -11,14 +11,10 @@ from torch import nn
 
 from nfd.core.errors import InputError, check_choice
 from nfd.core.names import OPTIMIZER, RULE
-from nfd.scaling.entries import Parts
-from nfd.scaling.entry import Entry
+from nfd.scaling.entries import Entry, Parts, Ratios, Start, layout_of, ratios_by_role, start_of
 from nfd.scaling.given_base import GivenBase
-from nfd.scaling.matrices import layout_of
-from nfd.scaling.names import listed
+from nfd.scaling.model import listed, modules, tensors
 from nfd.scaling.rules import ROLES, Power, Role
-from nfd.scaling.sizes import Ratios, Start, ratios_by_role, start_of
-from nfd.scaling.tensors import modules, tensors
 
 
 @runtime_checkable

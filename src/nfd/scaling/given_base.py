@@ -8,9 +8,8 @@ from typing import Self
 from torch import nn
 
 from nfd.core.errors import MOST, WIDEST, InputError, InputTypeError, check_callable, check_count
-from nfd.scaling.blocks import Where, blocks_of
-from nfd.scaling.sizes import Base, MakeModel, check_constructor, instance, made_again
-from nfd.scaling.tensors import check_stored, tensors
+from nfd.scaling.entries import Base, MakeModel, check_constructor, instance, made_again
+from nfd.scaling.model import Where, blocks_of, check_stored, tensors
 
 
 @dataclass(frozen=True)

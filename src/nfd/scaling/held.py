@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.names import listed
-from nfd.scaling.tensors import modules, tensors
+from nfd.scaling.model import listed, modules, tensors
 
 if TYPE_CHECKING:
-    from nfd.scaling.entry import Entry
+    from nfd.scaling.entries import Entry
 
 _MOST = 3  # shapes that a message names
 

@@ -9,12 +9,10 @@ from typing import Any
 from torch import nn
 
 from nfd.core.errors import InputTypeError
-from nfd.scaling.blocks import Blocks, Where, block_of, blocks_of, in_base
-from nfd.scaling.calls import on_device
 from nfd.scaling.given_base import GivenBase
+from nfd.scaling.model import Blocks, Where, block_of, blocks_of, in_base, on_device
 from nfd.scaling.own_factors import Own, Seen, own_factors
-from nfd.scaling.roles import Anatomy
-from nfd.scaling.trace import trace
+from nfd.scaling.roles import Anatomy, trace
 
 _DIGITS = 6  # of a power: what float32 holds of the factors of two models
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nfd.scaling.entry import Entry
-from nfd.scaling.names import listed
+from nfd.scaling.entries import Base, Entry, Start
+from nfd.scaling.model import listed
 from nfd.scaling.roles import Anatomy
-from nfd.scaling.sizes import Base, Start
 
 _BEYOND_CHANCE = 6.0  # standard errors
 _LEAST = math.log(1.05)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nfd.scaling.blocks import Blocks, block_of, container_of, in_base
 from nfd.scaling.graph import Operation
+from nfd.scaling.model import Blocks, block_of, container_of, in_base
 
 _SAME = 1e-4  # of the logarithm of a ratio: the same factor, rounded
 

@@ -32,23 +32,19 @@ from nfd.core.names import Decay, RuleName
 from nfd.core.random import generator
 from nfd.core.statistics import rms
 from nfd.core.tables import as_text, table_of
-from nfd.scaling.blocks import block_of, in_any_block, stacks_of
 from nfd.scaling.combined import optimizer_of
-from nfd.scaling.entry import Entry
+from nfd.scaling.entries import Entry, Positive, acts_inside
 from nfd.scaling.explain_run import explained_run
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.kept_rates import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.matrices import acts_inside
-from nfd.scaling.names import listed, matches
+from nfd.scaling.model import TensorInfo, block_of, in_any_block, listed, matches, stacks_of, tensors, unwrapped, whole
 from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, Power, Powers, Role, rule_named
 from nfd.scaling.run_laws import Quantity
 from nfd.scaling.run_scaling import ADAM_BETAS, RunScaling, check_betas, large_schedule, run_scaling
 from nfd.scaling.scaled import Scaled
 from nfd.scaling.self_describing import head_sizes
-from nfd.scaling.sizes import Positive
-from nfd.scaling.tensors import TensorInfo, tensors, unwrapped, whole
 
 if TYPE_CHECKING:
     from nfd.scaling.held import Held

@@ -12,17 +12,21 @@ from torch import Tensor, nn
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_patterns
 from nfd.core.machine import gradients, plain
 from nfd.core.names import Decay, RuleName
-from nfd.scaling.blocks import Repeated, Where, block_of, blocks_of, repeated
-from nfd.scaling.calls import check_input, mapped
 from nfd.scaling.entries import (
+    Base,
+    MakeModel,
     Parts,
+    anatomy_by_base,
     depths_of,
     entries_of_base,
     entries_of_ratio,
+    is_unbuilt,
     multipliers,
     note_on_kept,
+    notes_on_matrices,
     stream_width,
     widest,
+    with_layouts,
     with_own_constants,
     with_own_factors,
     with_tied_heads,
@@ -30,17 +34,27 @@ from nfd.scaling.entries import (
 from nfd.scaling.forward_multipliers import check_nothing_said, defaults_of, told_by, told_parts
 from nfd.scaling.given_base import GivenBase
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.matrices import notes_on_matrices, with_layouts
 from nfd.scaling.measured_factors import foreseen_factors, measured_factors
+from nfd.scaling.model import (
+    Repeated,
+    Where,
+    block_of,
+    blocks_of,
+    check_input,
+    check_not_complex,
+    check_not_parametrized,
+    check_stored,
+    mapped,
+    parametrized,
+    repeated,
+    tensors,
+)
 from nfd.scaling.own_depth import with_own_depth
 from nfd.scaling.own_factors import Own
 from nfd.scaling.plan import DECAYS, Plan
+from nfd.scaling.roles import settled_roles
 from nfd.scaling.rules import ROLES, Rule, rule_named
 from nfd.scaling.self_describing import head_sizes
-from nfd.scaling.settled_roles import settled_roles
-from nfd.scaling.sizes import Base, MakeModel
-from nfd.scaling.tensors import check_not_complex, check_not_parametrized, check_stored, parametrized, tensors
-from nfd.scaling.unbuilt import anatomy_by_base, is_unbuilt
 
 _CLIP = (
     "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the base (Hugging "

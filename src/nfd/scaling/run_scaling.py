@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, check_flag, check_real
 from nfd.core.estimates import Interval
+from nfd.scaling.entries import Positive
 from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.rate_schedule import RateSchedule
 from nfd.scaling.run_laws import NAMES, RUN_LAWS, SATURATION, SHARED, TIME_SCALE, Label, Quantity, RunLaw
-from nfd.scaling.sizes import Positive
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfd.scaling.tensors import modules
+from nfd.scaling.model import modules
 
 _HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
 _QUERIES = ("q_proj", "query", "q")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputError, check_several
 from nfd.core.machine import plain
-from nfd.scaling.calls import batch_size, check_not_empty, check_sample, mapped, on_device
+from nfd.scaling.model import batch_size, check_not_empty, check_sample, mapped, on_device
 
 BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nfd.core.errors import InputError, InputTypeError, first_line
 from nfd.families.member import Member, StackedMembers
 from nfd.nets.module_stack import over_tensors
-from nfd.scaling.calls import evaluating, outputs_of, shape_of
+from nfd.scaling.model import evaluating, outputs_of, shape_of
 from nfd.scaling.plan import Groups
 from nfd.training.loop import Around, Rates, Step, train
 from nfd.training.optimizers import optimizer_named, stacked_optimizer_named, stacked_options

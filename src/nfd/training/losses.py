@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, check_choice, first_line
-from nfd.scaling.calls import outputs_of, shape_of
+from nfd.scaling.model import outputs_of, shape_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError, InputTypeError, blaming, check_callable, check_real, check_takes
-from nfd.scaling.calls import batch_size, device_of, shape_of, tensors_in
+from nfd.scaling.model import batch_size, device_of, shape_of, tensors_in
 from nfd.scaling.rules import MAX_RATE
 from nfd.training.batches import batches_in_words, cut, pairs_of, placed
 from nfd.training.losses import IGNORED, MODELS_OWN, check_counts, loss_named, loss_of

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nfd.core.machine import gradients
 from nfd.core.random import global_streams
-from nfd.scaling.calls import as_written, attention_by_parts
+from nfd.scaling.model import as_written, attention_by_parts
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nfd.scaling.blocks import block_of
 from nfd.scaling.laws import law_of
-from nfd.scaling.names import numberless
+from nfd.scaling.model import block_of, numberless
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import INPUT_LIKE
 from nfd.watch.alerts import STANDS, Alert, Cause

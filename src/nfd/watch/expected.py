@@ -9,8 +9,7 @@ from pathlib import Path
 from nfd.core.errors import InputError, check_callable
 from nfd.core.files import expanded
 from nfd.meters.outcome import Check
-from nfd.scaling.blocks import stacks_of
-from nfd.scaling.names import listed, numberless
+from nfd.scaling.model import listed, numberless, stacks_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.alerts import Alarm

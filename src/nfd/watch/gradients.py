@@ -13,8 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from nfd.meters.matrices import norm
-from nfd.scaling.blocks import block_of
-from nfd.scaling.tensors import TensorInfo, whole
+from nfd.scaling.model import TensorInfo, block_of, whole
 
 RATIO = "gradient_ratio"
 

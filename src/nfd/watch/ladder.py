@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
 from nfd.scaling.laws import WHOLE_MATRIX, law_of
-from nfd.scaling.names import numberless
+from nfd.scaling.model import numberless
 from nfd.watch.rows import WatchRow
 
 CHANGE = "change"  # of a matrix, by all of its entries

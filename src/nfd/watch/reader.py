@@ -13,9 +13,8 @@ from nfd.families.paper import member_of
 from nfd.meters.passes import Pass
 from nfd.meters.readings import Reading, layers_of, meter_of, of_layer, readings
 from nfd.meters.updates import NO_BLOCKS, Baseline, Look
-from nfd.scaling.calls import blaming_the_sample
+from nfd.scaling.model import blaming_the_sample, modules, tensors
 from nfd.scaling.plan import Plan
-from nfd.scaling.tensors import modules, tensors
 from nfd.watch.activity import DEAD, ENTROPY, LOGITS, Activity, activity
 from nfd.watch.apart import apart
 from nfd.watch.gradients import RATIO, gradient_ratios

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from nfd.scaling.model import TensorInfo, whole
 from nfd.scaling.plan import Plan, start_of
-from nfd.scaling.tensors import TensorInfo, whole
 
 
 class Starts(Mapping[str, Tensor]):

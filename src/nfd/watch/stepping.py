@@ -27,7 +27,7 @@ from nfd.scaling.combined import by_law
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.kept_rates import ALIKE, REMEDY, SCALE, warn_of_lost_ratios
 from nfd.scaling.laws import OptimizerLaw, law_of
-from nfd.scaling.names import listed
+from nfd.scaling.model import listed
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.alerts import Alert, Cause

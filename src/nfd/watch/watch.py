@@ -19,10 +19,9 @@ from nfd.core.errors import InputError, InputTypeError, check_count, check_flag,
 from nfd.core.tables import as_text, table_of
 from nfd.meters.noise import GradientNoise
 from nfd.meters.outcome import Check
-from nfd.scaling.calls import check_input
 from nfd.scaling.held import held_as_planned
+from nfd.scaling.model import check_input, check_stored
 from nfd.scaling.plan import Plan
-from nfd.scaling.tensors import check_stored
 from nfd.watch.alerts import Cause
 from nfd.watch.bands import Band
 from nfd.watch.beginning import Beginning

@@ -1,0 +1,660 @@
+"""A model as it is written: the names and axes of its tensors, its residual blocks, and how it is called."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import count, islice
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from nfd.core.errors import InputError, InputTypeError, blaming, check_finite
+from nfd.core.machine import plain
+
+# ---- Dotted names of modules and tensors: patterns, what those of several blocks share, and lists of them
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a dotted name fits a pattern: ``*`` for any one part, a first or last ``**`` for one or more."""
+    parts, wanted = name.split("."), pattern.split(".")
+    if "**" in (wanted[0], wanted[-1]) and len(parts) < len(wanted):
+        return False
+    if wanted[-1] == "**":
+        parts, wanted = parts[: len(wanted) - 1], wanted[:-1]
+    elif wanted[0] == "**":
+        parts, wanted = parts[len(parts) - len(wanted) + 1 :], wanted[1:]
+    return len(parts) == len(wanted) and all(fnmatchcase(p, w) for p, w in zip(parts, wanted, strict=True))
+
+
+def numberless(name: str) -> str:
+    """A name with ``*`` for every number: the same for what corresponds in several blocks or experts."""
+    return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """So many of the names, in quotes, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(map(repr, names[:most]))}{more}"
+
+
+# ---- What a module's tensors are: their names, owners, and which dimensions are fan-in and fan-out
+
+
+_WRAPPED = {  # classes that put another name between a model and its parameters
+    "OptimizedModule": "_orig_mod",
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "Scaled": "scaled_module",
+    "DeferredConv": "linear",
+}
+_ROUNDING = 1.01  # of bounds, in 16 bits
+_PREFIXES = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "scaled_module"}
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)
+
+
+def modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by canonical name: without what DDP, FSDP, ``torch.compile`` and ``nfd.Scaled`` put into it.
+
+    Where one of these stands around a module, the name is the inner module's. Shared modules have several names.
+    """
+    named: dict[str, nn.Module] = {}
+
+    def walk(module: nn.Module, name: str) -> None:
+        inner = next((_WRAPPED[kind] for kind in _kinds(type(module)) if kind in _WRAPPED), None)
+        if inner is not None and inner in module._modules:
+            walk(getattr(module, inner), name)
+            return
+        named[name] = module
+        for key, child in module._modules.items():
+            if child is not None:
+                walk(child, f"{name}.{key}" if name else key)
+
+    walk(model, "")
+    return named
+
+
+def unwrapped(name: str) -> str:
+    """The name of a tensor without the parts that wrappers put into it; a module of the user's may be one of them."""
+    return ".".join(part for part in name.split(".") if part not in _PREFIXES)
+
+
+def check_not_complex(model: nn.Module) -> None:
+    """ValueError when parameters are complex: rules and optimizers are about real ones."""
+    found = [name for name, t in tensors(model).items() if t.parameter.is_complex()]
+    if found:
+        raise InputError(
+            f"A plan scales real parameters; these are complex: {listed(found)}. Hold the real and the imaginary part "
+            "in one real parameter (torch.view_as_complex(parameter) in forward), or one that does not train in a "
+            "buffer (register_buffer)."
+        )
+
+
+def check_stored(model: nn.Module) -> None:
+    """ValueError when matrices of the model are deferred, so that there is no tensor to plan, draw or measure."""
+    deferred = [name for name, module in modules(model).items() if getattr(module, "is_deferred", False) is True]
+    if deferred:
+        raise InputError(
+            f"A plan is for stored weights; these layers are deferred: {listed(deferred)}. "
+            "Plan or check the same model with stored weights, at any width on the meta device, and let "
+            "nfd.defer(model, plan) replace them. Networks of nfd have their own net.param_groups, for nfd.SGD."
+        )
+
+
+def parametrized(model: nn.Module) -> dict[str, str]:
+    """Which tensor each parameter stands for, and by which function, that ``torch.nn.utils`` computes a tensor from:
+    of ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other parametrization. A mask of pruning is none.
+    """
+    computed: dict[str, str] = {}
+    for place, module in modules(model).items():
+        if isinstance(module, ParametrizationList):
+            owner, _, key = place.rpartition("parametrizations.")
+            how = f"{owner}{key} by {type(module[0]).__name__.lstrip('_')}"
+            computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm | SpectralNorm):
+                full = f"{place}.{hook.name}".lstrip(".")
+                parts = [f"{full}_{part}" for part in ("g", "v", "orig") if f"{hook.name}_{part}" in module._parameters]
+                computed |= dict.fromkeys(parts, f"{full} by {type(hook).__name__}")
+    return computed
+
+
+def check_not_parametrized(model: nn.Module) -> None:
+    """ValueError when matrices that train are computed from other parameters: a factor of those is none of theirs."""
+    computed, own = parametrized(model), tensors(model)
+    found = dict.fromkeys(
+        numberless(computed[name])
+        for name, t in own.items()
+        if name in computed and t.parameter.requires_grad and not t.is_vector
+    )
+    if found:
+        raise InputError(
+            f"A plan scales the start and the rate of matrices; these are computed from other parameters: "
+            f"{', '.join(found)}. Remove this before planning and training (torch.nn.utils.parametrize."
+            "remove_parametrizations; remove_weight_norm or remove_spectral_norm where that made it), or freeze them. "
+            "rule='standard' leaves them as they are."
+        )
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One parameter: canonical name, owner, and the dimensions that count its inputs and outputs.
+
+    ``ins`` and ``outs`` are None where the module does not tell. ``names``: every name, of a shared parameter;
+    ``readers``: those that are not of an embedding.
+    """
+
+    name: str
+    parameter: nn.Parameter = field(repr=False)
+    owner: nn.Module = field(repr=False)
+    names: tuple[str, ...]
+    readers: tuple[str, ...]
+    ins: tuple[int, ...] | None
+    outs: tuple[int, ...] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return tuple(self.parameter.shape)
+
+    @property
+    def owner_name(self) -> str:
+        """The name of the module that holds it."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is a bias, a gain, or anything with one dimension or none."""
+        return self.parameter.dim() < 2
+
+    @property
+    def is_bias_of_pytorch(self) -> bool:
+        """Whether it is a bias of a layer of PyTorch, within the bounds between which such layers draw it."""
+        weight = self.owner._parameters.get("weight")
+        if isinstance(self.owner, nn.RNNBase | nn.RNNCellBase):
+            inputs = self.owner.hidden_size
+        elif isinstance(self.owner, nn.Linear | _ConvNd) and weight is not None:
+            inputs = math.prod(weight.shape[1:])
+        elif isinstance(self.owner, nn.Bilinear):
+            inputs = self.owner.in1_features
+        else:
+            return False
+        values, named = self.parameter.detach(), self.name.rpartition(".")[2].startswith("bias")
+        return named and (values.is_meta or bool((values.abs() <= _ROUNDING * inputs**-0.5).all()))
+
+    def drawn(self, start: Tensor | None = None) -> Tensor:
+        """Its entries that begin at random, as they are now or in its start: all but the row of padding of an
+        embedding."""
+        values, row = self.parameter.detach() if start is None else start, self.padding
+        return values if row is None else torch.cat([values[:row], values[row + 1 :]])
+
+    @property
+    def padding(self) -> int | None:
+        """The row of an embedding that stands for padding and is zero."""
+        row = getattr(self.owner, "padding_idx", None)
+        return row % self.shape[0] if isinstance(row, int) and len(self.shape) == 2 else None
+
+    def fan_in(self) -> int | None:
+        """How many inputs each of its outputs adds up; None where unknown."""
+        return None if self.ins is None else math.prod(self.shape[k] for k in self.ins)
+
+
+def tensors(model: nn.Module) -> dict[str, TensorInfo]:
+    """Every parameter by canonical name, shared ones once: under their first name, as what an embedding among their
+    owners makes of them."""
+    places: dict[int, list[tuple[str, nn.Module, nn.Parameter]]] = {}
+    for prefix, module in modules(model).items():
+        for key, p in module._parameters.items():
+            if p is not None:
+                places.setdefault(id(p), []).append((f"{prefix}.{key}" if prefix else key, module, p))
+    named = {}
+    for own in places.values():
+        names = tuple(dict.fromkeys(name for name, _, _ in own))
+        chosen, owner, p = next((place for place in own if isinstance(place[1], _TABLES)), own[0])
+        ins, outs = _axes(owner, chosen.rpartition(".")[2], p)
+        readers = tuple(name for name, module, _ in own if not isinstance(module, _TABLES))
+        named[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
+    return named
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor; of one that is sharded by FSDP2 all of them, on each of the processes, which must all
+    ask."""
+    return cast(Tensor, tensor.full_tensor()) if hasattr(tensor, "full_tensor") else tensor
+
+
+def give_back(model: nn.Module) -> None:
+    """Modules that FSDP2 shards forget what they gathered for a pass, which the next pass would take otherwise."""
+    for module in model.modules():
+        if "FSDPModule" in _kinds(type(module)):
+            cast(Any, module).reshard()
+
+
+def _axes(owner: nn.Module, attribute: str, p: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Dimensions of fan-in and fan-out."""
+    every = tuple(range(p.dim()))
+    if p.dim() < 2:
+        return (), every
+    if isinstance(owner, _ConvTransposeNd):
+        return (0, *every[2:]), (1,)
+    if isinstance(owner, _ConvNd):
+        return every[1:], (0,)
+    if isinstance(owner, _TABLES):
+        return (), (1,)
+    if isinstance(owner, nn.Bilinear):
+        return (1, 2), (0,)
+    if isinstance(owner, nn.MultiheadAttention) and p.dim() == 3:  # bias_k, bias_v
+        return (), (2,)
+    if isinstance(owner, _NORMS):
+        return (), every
+    if p.dim() == 2 and is_conv1d(owner):
+        return (0,), (1,)
+    known = isinstance(owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase)
+    if p.dim() == 2 and (known or (attribute.endswith("weight") and hasattr(owner, "in_features"))):
+        return (1,), (0,)
+    return None, None
+
+
+def is_conv1d(owner: nn.Module) -> bool:
+    """Whether a module is Hugging Face's linear layer, or a subclass of it, whose weight is [in, out]."""
+    return "Conv1D" in _kinds(type(owner)) and hasattr(owner, "nf")
+
+
+def _kinds(kind: type) -> tuple[str, ...]:
+    """The names of a class and of its bases: of classes that are imported only where they are in use."""
+    return tuple(base.__name__ for base in kind.mro())
+
+
+def groups(t: TensorInfo) -> int:
+    """Into how many parts a transposed convolution splits its inputs: its weight is [in, out / groups, ...]."""
+    return int(t.owner.groups) if isinstance(t.owner, _ConvTransposeNd) and not t.is_vector else 1
+
+
+def ratio(shape: Sequence[int], base: Sequence[int], axes: Sequence[int]) -> float:
+    """How much larger than the base these dimensions are together."""
+    return math.prod(shape[k] / base[k] for k in axes)
+
+
+# ---- Residual blocks: by a pattern, or as children of one kind in containers
+
+
+_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+Kind = str | tuple[Any, ...]
+Blocks = dict[str, Kind]  # the kinds of blocks, by name in the order of the model
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """The kinds of children, by container, of which a deeper instance has more: its blocks, at every depth."""
+
+    kinds: Mapping[str, frozenset[Kind]]
+
+    def blocks_of(self, model: nn.Module) -> Blocks:
+        """The children of these kinds, and what stands between them."""
+        parts = modules(model)
+        found: Blocks = {}
+        for name, kinds in self.kinds.items():
+            found |= _chosen(name, parts[name], kinds) if name in parts else {}
+        return found
+
+
+Where = str | Sequence[str] | Repeated | None  # as a user says it, or as two instances show it
+
+
+def blocks_of(model: nn.Module, where: Where) -> Blocks:
+    """The residual blocks: by a pattern or by their kinds, else as the containers show."""
+    if isinstance(where, Repeated):
+        return where.blocks_of(model)
+    return blocks_found(model) if where is None else blocks_named(model, where)
+
+
+def repeated(model: nn.Module, other: nn.Module) -> Repeated | None:
+    """What containers have more of in one of two models: its kinds of blocks; None where there are none such."""
+    first, second = modules(model), modules(other)
+    kinds: dict[str, frozenset[Kind]] = {}
+    for name, module in first.items():
+        if name not in second or not isinstance(module, _CONTAINERS) or _is_inside(name, kinds):
+            continue
+        here, there = (Counter(map(kind_of, part.children())) for part in (module, second[name]))
+        if here.total() != there.total():
+            more = frozenset(kind for kind in here | there if here[kind] != there[kind])
+            both = [_chosen(name, part, more) for part in (module, second[name])]  # with those that stand between
+            kinds[name] = more.union(*(own.values() for own in both))
+    return Repeated(kinds) if kinds else None
+
+
+def blocks_named(model: nn.Module, pattern: str | Sequence[str]) -> Blocks:
+    """The modules that fit a pattern such as ``"transformer.h.*"``; ValueError when there are none."""
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    named = {name: kind_of(module) for name, module in modules(model).items() if name}
+    fitting = {name: kind for name, kind in named.items() if any(matches(name, p) for p in patterns)}
+    missing = [p for p in patterns if not any(matches(name, p) for name in named)]
+    if missing or not patterns:
+        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_found(model)})
+        hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
+        raise InputError(f"blocks must name modules of the model; no match for {', '.join(missing)!r}. {hint}".strip())
+    return fitting
+
+
+def blocks_found(model: nn.Module) -> Blocks:
+    """Children of the outermost containers: all, where they are of one class, else those of kinds that stand twice."""
+    return {name: kind for own in _containers(model, 2).values() for name, kind in own.items()}
+
+
+def single_blocks(model: nn.Module) -> list[str]:
+    """The modules that stand alone where others would be blocks, as patterns where nothing stands beside them."""
+    parts, single = modules(model), []
+    for container, own in _containers(model, 1).items():
+        if len(own) == 1:
+            (name,) = own
+            single.append(f"{container}.*".lstrip(".") if len(parts[container]._modules) == 1 else name)
+    return single
+
+
+def _containers(model: nn.Module, least: int) -> dict[str, Blocks]:
+    """The outermost containers that hold at least so many blocks, and these."""
+    containers: dict[str, Blocks] = {}
+    for name, module in modules(model).items():
+        if isinstance(module, _CONTAINERS) and not _is_inside(name, containers):
+            own = _chosen(name, module, None)
+            if len(own) >= least:
+                containers[name] = own
+    return containers
+
+
+def _is_inside(name: str, outer: Container[str]) -> bool:
+    """Whether a module is a part of one of these."""
+    parts = name.split(".") if name else []
+    return any(".".join(parts[:k]) in outer for k in range(len(parts)))
+
+
+def _chosen(name: str, container: nn.Module, kinds: frozenset[Kind] | None) -> Blocks:
+    """The blocks of a container, of these kinds: all its children where they are of one class, else from the first to
+    the last of the kinds, without what is no block between them.
+
+    Where the kinds are not known, they are those of blocks that it holds twice, or of the only one.
+    """
+    children = {f"{name}.{key}".lstrip("."): child for key, child in container.named_children()}
+    own = {key: kind_of(child) for key, child in children.items()}
+    may = [key for key, child in children.items() if _is_block(child)]
+    if len({type(child) for child in children.values()}) == 1:
+        return own if kinds is not None or len(may) == len(own) else {}
+    may = [key for key in may if not isinstance(children[key], nn.ModuleList | nn.ModuleDict)]
+    if kinds is None:
+        counted = Counter(own[key] for key in may)
+        kinds = frozenset(kind for kind in counted if counted[kind] > 1 or len(may) == 1)
+    are = {key for key in own if own[key] in kinds and any(True for _ in children[key].parameters())}
+    places = [k for k, key in enumerate(own) if key in are]
+    return {key: own[key] for key in [*own][min(places) : max(places) + 1] if key in are or key in may} if are else {}
+
+
+def kind_of(module: nn.Module) -> Kind:
+    """The name of its class, of a container of PyTorch with the kinds of its children.
+
+    A class that is made anew at every call of a constructor, or by FSDP2 when it shards, is the same.
+    """
+    kind = next(c for c in type(module).__mro__ if not c.__name__.startswith(("FSDP", "Parametrized")))
+    own = f"{kind.__module__}.{kind.__qualname__}"
+    return (own, *map(kind_of, module.children())) if kind in _CONTAINERS else own
+
+
+def _is_block(module: nn.Module) -> bool:
+    return any(True for _ in module.children()) and any(p.dim() >= 2 for p in module.parameters())
+
+
+def in_base(name: str, blocks: Blocks, base: Blocks, names: Container[str]) -> str | None:
+    """The name in the base model of a tensor of the model: in the same block where it is there, else in one alike.
+
+    That is the second of its kind that has such a tensor, as the first block often differs, or the first. What stands
+    behind the blocks in one container has another number there. None where the base has blocks of some of the model's
+    kinds, but none of this one.
+    """
+    block = block_of(name, blocks)
+    if block is None:
+        return _beside(name, blocks, base)
+    rest, container = name[len(block) :], container_of(block)
+    theirs = [b for b in base if container_of(b) == container]
+    ours = {kind for b, kind in blocks.items() if container_of(b) == container}
+    if any(base[b] in ours for b in theirs):
+        theirs = [b for b in theirs if base[b] == blocks[block]]
+        if not theirs:
+            return None
+    alike = [b for b in theirs if b + rest in names]
+    return name if block in alike or not alike else alike[min(1, len(alike) - 1)] + rest
+
+
+def _beside(name: str, blocks: Blocks, base: Blocks) -> str:
+    """The name in the base of what is in no block: in a numbered container as many other children stand before it."""
+    parts = name.split(".")
+    for k, part in enumerate(parts):
+        own, others = (_numbers(".".join(parts[:k]), some) for some in (blocks, base))
+        if own and part.isdigit():
+            place = int(part) - sum(number < int(part) for number in own)
+            number = next(islice((j for j in count() if j not in others), place, None))
+            return ".".join([*parts[:k], str(number), *parts[k + 1 :]])
+    return name
+
+
+def _numbers(container: str, blocks: Blocks) -> set[int]:
+    """The numbers of the blocks of a container."""
+    keys = (block.rpartition(".")[2] for block in blocks if container_of(block) == container)
+    return {int(key) for key in keys if key.isdigit()}
+
+
+def container_of(block: str) -> str:
+    """The module that holds a block."""
+    return block.rpartition(".")[0]
+
+
+def stacks_of(blocks: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The blocks of every stack, such as an encoder and a decoder, by the name of what holds them, with ``*`` for
+    numbers. One stack, or none, has no name."""
+    stacks: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        name = numberless(container_of(block)) or "*"
+        stacks[name] = (*stacks.get(name, ()), block)
+    return stacks if len(stacks) > 1 else {"": tuple(blocks)}
+
+
+def block_of(name: str, blocks: Iterable[str]) -> str | None:
+    """The block that holds a tensor, or None."""
+    return next((block for block in blocks if name.startswith(f"{block}.")), None)
+
+
+def in_any_block(name: str, blocks: Iterable[str]) -> str:
+    """The name with ``*`` for its block: the same for what corresponds in several blocks."""
+    block = block_of(name, blocks)
+    return name if block is None else f"{block.rpartition('.')[0]}.*{name[len(block) :]}".lstrip(".")
+
+
+# ---- How a model is called with a sample, and what of its answer are the outputs
+
+
+def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
+    """What a model returns for ``sample``, in eval mode, with all that autograd keeps of parameters and inputs.
+
+    Parameters that do not train are followed too. Compiled modules run as they were written.
+
+    Raises:
+        TypeError: when the model raises an error on this sample.
+    """
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        with evaluating(model), torch.random.fork_rng(devices=[]), as_written(), blaming_the_sample(sample):
+            made = call_with(model, mapped(sample, _followed))
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+    return [output for output in tensors_in(made) or [outputs_of(made)] if output.requires_grad]
+
+
+def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
+    """InputTypeError with the model's own error, and the input, where a model raises an error on it."""
+    what = f"the model must take the sample, {shape_of(sample)}; give it an input that it takes. It raised"
+    return blaming(what, InputTypeError)
+
+
+def as_written() -> AbstractContextManager[Any]:
+    """Compiled modules run as they were written; where nothing is compiled, its compiler is not even loaded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+@contextmanager
+def attention_by_parts() -> Iterator[None]:
+    """PyTorch's attention calls its parts, for hooks to see them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and every module's own mode again afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def call_with(model: nn.Module, sample: Any) -> Any:
+    """The model's output for a tensor, a tuple of arguments, or a mapping of keyword arguments."""
+    if isinstance(sample, Tensor):
+        return model(sample)
+    if isinstance(sample, tuple | list):
+        return model(*sample)
+    if not isinstance(sample, Mapping):
+        raise InputTypeError(
+            f"inputs of batches must be a tensor, a tuple of arguments or a dict of them; got {type(sample).__name__}."
+        )
+    return model(**sample)
+
+
+def check_input(sample: Any) -> None:
+    """Raise TypeError or ValueError unless a sample may be an input of a model, with finite numbers."""
+    if not isinstance(sample, Tensor | tuple | list | Mapping):
+        raise InputTypeError(f"sample must be a tensor, a tuple or a dict of arguments; got {type(sample).__name__}.")
+    if not isinstance(sample, Tensor) and not sample:
+        raise InputError(f"sample must hold the arguments of the model; got an empty {type(sample).__name__}.")
+    check_sample("sample", sample)
+    check_not_empty("sample", sample)
+
+
+def check_not_empty(argument: str, value: Any) -> None:
+    """ValueError where the first tensor holds no numbers: means over such a batch are not-a-number."""
+    first = next(iter(tensors_in(value)), None)
+    if first is not None and not first.numel():
+        raise InputError(f"{argument} must hold samples; got an empty tensor, {list(first.shape)}. Leave it out.")
+
+
+def check_sample(argument: str, value: Any) -> None:
+    """Raise ValueError, naming the place, for a number that is not finite in a tensor, or in tensors of a tuple, list
+    or mapping; there minus infinity may stand, as in masks of attention."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            check_finite(argument, value)
+        return
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, tuple | list):
+        parts = enumerate(value)
+    for name, part in parts:
+        masked = isinstance(part, Tensor) and part.is_floating_point()
+        check_sample(f"{argument}[{name!r}]", part.masked_fill(part == -torch.inf, 0.0) if masked else part)
+
+
+def outputs_of(result: Any) -> Tensor:
+    """The tensor a model returned: itself, its ``logits``, or the first of several."""
+    while not isinstance(result, Tensor):
+        if hasattr(result, "logits"):
+            result = result.logits
+        elif isinstance(result, Mapping) and result:
+            parts = [part for name, part in result.items() if name != "loss"] or [*result.values()]
+            result = result["logits"] if "logits" in result else parts[0]
+        elif isinstance(result, tuple | list) and result:
+            result = result[0]
+        else:
+            raise InputTypeError(
+                f"The model must return a tensor, or hold one in .logits; got {type(result).__name__}."
+            )
+    return result
+
+
+def batch_size(sample: Any, argument: str = "sample") -> int:
+    """How many inputs a sample holds: the first dimension of its first tensor. Messages call it ``argument``."""
+    first = next(iter(tensors_in(sample)), None)
+    if first is None or first.dim() == 0:
+        arrived = type(sample).__name__ if first is None else "a single number"
+        raise InputTypeError(f"{argument} must hold a tensor with a batch dimension; got {arrived}.")
+    return len(first)
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``leaf`` of everything in dicts, tuples and lists, however deep."""
+    if isinstance(value, Mapping):
+        return {name: mapped(part, leaf) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(mapped(part, leaf) for part in value)
+    return leaf(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in dicts, tuples and lists, however deep."""
+    tensors: list[Tensor] = []
+    mapped(value, lambda part: tensors.append(part) if isinstance(part, Tensor) else None)
+    return tensors
+
+
+def device_of(value: Any) -> torch.device:
+    """Where the first tensor in it lies; the CPU without one."""
+    return next((tensor.device for tensor in tensors_in(value)), torch.device("cpu"))
+
+
+def on_device(value: Any, place: torch.device | None) -> Any:
+    """The same with its tensors on a device, or where they are."""
+    return mapped(value, lambda part: plain(part.to(place or part.device)) if isinstance(part, Tensor) else part)
+
+
+def doubled(value: Any) -> Any:
+    """Inputs with their floating-point tensors in double precision."""
+    return mapped(value, lambda part: part.detach().double() if _is_floating(part) else part)
+
+
+def _followed(part: Any) -> Any:
+    return part.detach().clone().requires_grad_() if _is_floating(part) else part
+
+
+def _is_floating(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point()
+
+
+def shape_of(value: Any) -> str:
+    """The shape and type of a tensor, the names and shapes in a mapping, or the kind of anything else, in a message."""
+    if isinstance(value, Mapping):
+        parts = ", ".join(f"{name} {shape_of(part)}" for name, part in value.items())
+        return f"{type(value).__name__} of {parts}" if parts else f"an empty {type(value).__name__}"
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
