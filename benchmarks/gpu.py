@@ -21,7 +21,7 @@ from benchmarks.show import terminal
 from nfd.core.errors import check_device
 from nfd.core.machine import peak_memory
 from nfd.data.digits import digits
-from nfd.nets.frame import predicted_bytes
+from nfd.wide.basis import predicted_bytes
 
 WIDTH, DEPTH, STEPS, BATCH = 262_144, 4, 12, 8
 ETA_C = 0.1

@@ -20,7 +20,7 @@ from benchmarks.dense import DenseBaseline
 from nfd.core.machine import peak_memory
 from nfd.core.random import Increment
 from nfd.data.digits import digits
-from nfd.nets.revealed import RevealedMatrix
+from nfd.wide.lazy_gaussian import RevealedMatrix
 
 if TYPE_CHECKING:
     from nfd.core.names import NetworkWeights

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets.deferred import DeferredLinear
 from nfd.nets.network import Network
+from nfd.wide.layers import DeferredLinear
 
 Program = Callable[[nn.Module, torch.optim.Optimizer], list[Tensor]]
 

@@ -25,7 +25,6 @@ from nfd.core.estimates import Interval, mean
 from nfd.data.digits import digits
 from nfd.limits.kernel import kernel
 from nfd.nets.resnet import ResNet
-from nfd.nets.sgd import SGD
 from nfd.paper import distances, two_limits
 from nfd.paper.claims import (
     backward,
@@ -47,6 +46,7 @@ from nfd.paper.claims import blocks as blocks_of_runs
 from nfd.paper.claims.evidence import Evidence
 from nfd.paper.claims.table import CLAIMS as EVERY
 from nfd.paper.two_limits import ETA_C
+from nfd.wide.optimizers import SGD
 
 MODULES = (backward, first_step, forward, identities, kernels, limit, post_activation, regimes, two_layer)
 CLAIMS = {claim.id: claim for module in MODULES for claim in module.CLAIMS}

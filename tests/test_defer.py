@@ -13,10 +13,10 @@ from tests.test_plan import families
 from torch import Tensor, nn
 
 import nfd
-from nfd.nets import Reason
-from nfd.nets.convolution import DeferredConv
-from nfd.nets.factored import FactoredLinear
 from nfd.scaling.model import is_conv1d, modules, outputs_of
+from nfd.wide import Reason
+from nfd.wide.linear import FactoredLinear
+from nfd.wide.stand_ins import DeferredConv
 
 pytestmark = pytest.mark.filterwarnings("ignore:A (Deferred|Structured)Linear of size")  # all are small here
 F64 = torch.float64

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.nets.network import Network
-from nfd.nets.revealed import RevealedMatrix
+from nfd.wide.lazy_gaussian import RevealedMatrix
 from pretend import pretended_cuda
 from replay import gap
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import nfd
 from nfd.core.names import Feedback, NetworkWeights
-from nfd.nets.orthogonal import TOLERANCE
+from nfd.wide.basis import TOLERANCE
 from replay import gap
 
 F64 = torch.float64

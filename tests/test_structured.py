@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import nfd
 from nfd.core.random import Increment
 from nfd.data.digits import digits
-from nfd.nets.hadamard import hadamard as in_place
-from nfd.nets.rotated import RotatedMatrix
+from nfd.wide.rotated import RotatedMatrix
+from nfd.wide.rotated import hadamard as in_place
 
 F64 = torch.float64
 CPU = torch.device("cpu")

@@ -12,17 +12,8 @@ from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import check as check
 from .meters.outcome import Check as Check
-from .nets.defer import defer as defer
-from .nets.defer import store_weights as store_weights
-from .nets.deferral import Deferral as Deferral
-from .nets.deferral import deferral as deferral
-from .nets.deferred import DeferredLinear as DeferredLinear
-from .nets.meta import meta_matrices as meta_matrices
 from .nets.mlp import MLP as MLP
-from .nets.muon import Muon as Muon
 from .nets.resnet import ResNet as ResNet
-from .nets.sgd import SGD as SGD
-from .nets.structured import StructuredLinear as StructuredLinear
 from .questions.transfer import Transfer as Transfer
 from .questions.transfer_logs import fit_transfer as fit_transfer
 from .questions.transfer_model import transfer as transfer
@@ -40,5 +31,14 @@ from .scaling.run_scaling import RunScaling as RunScaling
 from .scaling.scaled import Scaled as Scaled
 from .training.task import Task as Task
 from .watch.watch import Watch as Watch
+from .wide.defer import Deferral as Deferral
+from .wide.defer import defer as defer
+from .wide.defer import deferral as deferral
+from .wide.defer import meta_matrices as meta_matrices
+from .wide.defer import store_weights as store_weights
+from .wide.layers import DeferredLinear as DeferredLinear
+from .wide.layers import StructuredLinear as StructuredLinear
+from .wide.optimizers import SGD as SGD
+from .wide.optimizers import Muon as Muon
 
 __version__: str

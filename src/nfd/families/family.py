@@ -23,8 +23,6 @@ from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.paper import member_of
-from nfd.nets.defer import defer
-from nfd.nets.meta import meta_matrices
 from nfd.scaling.entries import MakeModel, check_constructor, instance
 from nfd.scaling.forward_multipliers import defaults_of, told_by
 from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
@@ -32,6 +30,7 @@ from nfd.scaling.model import blocks_named, on_device, tensors
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.rules import RULES
+from nfd.wide.defer import defer, meta_matrices
 
 _UNSAID: Any = None  # a rule or an optimizer that nobody chose: the default of the model takes its place
 

@@ -14,12 +14,12 @@ from nfd.core.names import RuleName
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.nets.dense import factor_gradients_
-from nfd.nets.factored import FactoredLinear
 from nfd.nets.network import Network
 from nfd.scaling.forward_multipliers import roles_of, told_by
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan
 from nfd.scaling.rules import Role, rule_named
+from nfd.wide.linear import FactoredLinear
 
 
 class PaperMember(Member):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nfd.core.names import Feedback
 from nfd.core.random import Increment
-from nfd.nets.in_factors import InFactors
+from nfd.wide.parameters import InFactors
 
 _WIDE = 512  # from here on a pass over W takes longer than the calls that save it
 

@@ -29,16 +29,14 @@ from nfd.core.errors import (
 )
 from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
-from nfd.nets.deferred import DeferredLinear
 from nfd.nets.dense import DenseLinear
-from nfd.nets.factored import FactoredLinear
-from nfd.nets.factored_state import FEEDBACKS
 from nfd.nets.streams import Arithmetic, Streams
-from nfd.nets.structured import StructuredLinear
 from nfd.scaling.forward_multipliers import roles_of, told_entries
 from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
+from nfd.wide.layers import DeferredLinear, StructuredLinear
+from nfd.wide.linear import FEEDBACKS, FactoredLinear
 
 Linear = DenseLinear | FactoredLinear
 

@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 
-from nfd.nets.muon import COEFFICIENTS, EPSILON, MOMENTUM, STEPS, Shape, shape_factor
+from nfd.wide.optimizers import COEFFICIENTS, EPSILON, MOMENTUM, STEPS, Shape, shape_factor
 
 Group = dict[str, Any]
 

@@ -26,13 +26,13 @@ from nfd.core.names import NetworkWeights
 from nfd.core.random import derive, global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
-from nfd.nets.factored import FULL
 from nfd.scaling.model import tensors
 from nfd.store import Record, Status
 from nfd.training import driver
 from nfd.training.loop import Step
 from nfd.training.task import Task
 from nfd.training.together import most_together
+from nfd.wide.linear import FULL
 
 NUMERICS = 3  # counts changes of what a trial computes beyond rounding
 

@@ -194,7 +194,7 @@ _OF_SGD = frozenset({"momentum", "dampening", "nesterov", "maximize", "foreach",
 _STACKED = "nfd.nets.stacked_optimizers"
 _MUON = OptimizerLaw(
     "muon",
-    "nfd.nets.muon:make_muon",
+    "nfd.wide.optimizers:make_muon",
     unit=WHOLE_MATRIX,
     shape_norm=lambda rows, columns: math.sqrt(max(1.0, rows / columns)),  # PyTorch's "original", and Keller Jordan's
     classes=("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"),
@@ -208,7 +208,7 @@ _NOT_MADE = dataclasses.replace(_MUON, make=None, make_stacked=None)
 _OF_THE_LIBRARY = (
     OptimizerLaw(
         "sgd",
-        "nfd.nets.sgd:SGD",
+        "nfd.wide.optimizers:SGD",
         degree=1.0,
         classes=("SGD",),
         decoupled=False,
@@ -241,7 +241,7 @@ _OF_THE_LIBRARY = (
     dataclasses.replace(
         _MUON,
         name="muon-match-rms-adamw",
-        make="nfd.nets.muon:make_muon_of_adamws_size",
+        make="nfd.wide.optimizers:make_muon_of_adamws_size",
         make_stacked=f"{_STACKED}:stacked_muon_of_adamws_size",
         shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # PyTorch's, and Moonlight's
     ),

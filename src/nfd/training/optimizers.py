@@ -36,8 +36,8 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
     Raises:
         ValueError: for another name, and for what the optimizer cannot do exactly.
     """
-    from nfd.nets.factored_optimizer import is_factored
     from nfd.scaling.combined import optimizer_of
+    from nfd.wide.optimizers import is_factored
 
     groups = [{"weight_decay": 0.0} | group for group in groups]
     check_optimizer(name, momentum=momentum, weights="deferred" if is_factored(groups) else "dense")

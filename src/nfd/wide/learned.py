@@ -23,10 +23,20 @@ from torch import Tensor
 
 from nfd.core.names import Space
 from nfd.core.random import Increment
-from nfd.nets.frame import LEAST_ROOM, Frame, add_rows, inner, padded, tiled
-from nfd.nets.orthogonal import TOLERANCE, Basis, Matrix, lacking
-from nfd.nets.revealed import unit_rows
-from nfd.nets.rotated import RotatedMatrix
+from nfd.wide.basis import (
+    LEAST_ROOM,
+    TOLERANCE,
+    Basis,
+    Frame,
+    Matrix,
+    add_rows,
+    inner,
+    lacking,
+    padded,
+    tiled,
+    unit_rows,
+)
+from nfd.wide.rotated import RotatedMatrix
 
 SPACES: tuple[Space, ...] = get_args(Space)
 BLOCKS = ("update", "momentum", "gradient")

@@ -10,17 +10,80 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import reduce
+from typing import Any, NoReturn, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfd.core.errors import StateError
-from nfd.nets.frame import padded
-from nfd.nets.in_factors import GRADIENT, InFactors, block
-from nfd.nets.refusals import STORED
+from nfd.wide.basis import LEAST_ROOM, padded
+from nfd.wide.learned import SLOTS, LearnedMatrix
 
+STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
+
+GRADIENT: Any = torch.Tensor.grad  # where PyTorch keeps one
 _ROUNDINGS = 64.0  # that an entry of a gradient may be off by after it was scaled, some times and in parts
+
+
+class InFactors(nn.Parameter):
+    """A matrix whose gradient is a sum of products ``left' right`` over the rows of batches.
+
+    As long as nobody reads it, it stays in these ``factors``, which are smaller and which ``descend`` needs alone; None
+    where there are none.
+    """
+
+    factors: list[tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient, of the size of the parameter; it is made of its factors when it is first read."""
+        if self.factors is not None:
+            self._multiply()
+        return self._stored
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        self.factors = None
+        GRADIENT.__set__(self, value)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether there is a gradient; asking makes none of its factors."""
+        return self.factors is not None or self._stored is not None
+
+    @property
+    def in_factors(self) -> bool:
+        """Whether the whole gradient is in factors: autograd may have stored another one beside them."""
+        return self.factors is not None and self._stored is None
+
+    def add_gradient(self, left: Tensor, right: Tensor) -> None:
+        """Add ``left' right``, of factors that nobody writes to, to the gradient."""
+        self.factors = [*(self.factors or []), (left, right)]
+
+    def descend(self, rate: float) -> bool:
+        """Subtract ``rate`` times the gradient if that is in factors still; whether it was."""
+        if not self.in_factors:
+            return False
+        for left, right in self.factors or []:
+            torch.Tensor.__getitem__(self, block(left, right)).addmm_(left.T, right, alpha=-rate)
+        return True
+
+    def _multiply(self) -> None:
+        """Have the gradient that is in factors as a tensor."""
+        products = [left.T @ right for left, right in self.factors or []]
+        beside = [] if self._stored is None else [self._stored]
+        self.grad = reduce(torch.add, products + beside)
+
+    @property
+    def _stored(self) -> Tensor | None:
+        """The gradient where PyTorch keeps it, for ourselves."""
+        return cast("Tensor | None", GRADIENT.__get__(self))
+
+
+def block(left: Tensor, right: Tensor) -> tuple[slice, slice]:
+    """Where ``left' right`` lies in a matrix that may have grown since."""
+    return slice(left.shape[1]), slice(right.shape[1])
 
 
 class Guarded(InFactors):
@@ -227,3 +290,105 @@ def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarde
         setattr(parameter, name, value)
     parameter.accept()
     return parameter
+
+
+class Coefficients(Guarded):
+    """The column of W in its blocks and samples (``nfd.wide.learned``), padded with zeros.
+
+    ``weights`` is the column of the gradient: 1 for every sample of the batch. Optimizers that are linear step the
+    first by the second. What others see as the gradient is a fixed vector times the Frobenius norm of the dense
+    gradient, so that clipping by norm is that of W, and an edit by entries is no multiple.
+    """
+
+    matrix: LearnedMatrix
+    weights: Tensor | None = None
+    unused: bool = True  # whether no step saw the block of the gradient
+
+    @property
+    def has_factors(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def held(self) -> list[Tensor]:
+        return [tensor for tensor in (self.data, self._stored, self.weights) if tensor is not None]
+
+    def add_gradient(self, left: Tensor, right: Tensor) -> None:
+        """Record the rows of a batch, gradients and inputs."""
+        self.settle()
+        first = SLOTS + self.matrix.count
+        self.matrix.record(right, left)
+        last = SLOTS + self.matrix.count
+        if last > len(self):
+            room = max(last, len(self) + max(len(self) // 2, LEAST_ROOM))
+            self.data = padded(self.data, room)
+            self.weights = None if self.weights is None else padded(self.weights, room)
+        if self.weights is None:
+            self.weights = torch.zeros_like(self.data)
+        self.weights[first:last] = 1.0
+
+    def begin_gradient(self) -> None:
+        if not self.has_gradient:
+            self.weights = torch.zeros_like(self.data)
+
+    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
+        self.settle()
+        weights = self.weights
+        self.data = fn(self.data)
+        self.weights = None if weights is None else fn(weights)
+        self.accept()
+
+    def descend(self, rate: float) -> bool:
+        if not self.in_factors or self.weights is None:
+            return False
+        self.add_(self.weights, alpha=-rate)
+        return True
+
+    def enter_step(self) -> None:
+        """Have the column of the gradient where optimizers of PyTorch look for it."""
+        self.settle()
+        self.unused = False
+        if self.weights is not None:
+            self._put(self.weights)
+            self.made = self.weights, self.weights._version
+
+    def leave_step(self, momentum: Tensor | None) -> None:
+        """Have all samples stepped; compress them where they are many."""
+        self.made = None
+        self._put(None)
+        if self.weights is None:
+            return
+        self.matrix.stepped = self.matrix.count
+        if self.matrix.is_long:
+            self.compress(momentum)
+
+    def compress(self, momentum: Tensor | None) -> list[Tensor]:
+        """Move all samples into the basis, and return its blocks: of W, of the momentum and of the gradient, if any."""
+        columns = [self.data, momentum, self.weights]
+        self.matrix.compress(columns)
+        self.unused = True
+        for slot, column in enumerate(columns):
+            if column is not None:
+                column.zero_()
+                column[slot] = 1.0
+        return [block[: self.matrix.basis.rank] for block in self.matrix.blocks if block is not None]
+
+    def _gradient(self) -> Tensor:
+        pattern = torch.arange(1, len(self) + 1, dtype=torch.float64, device=self.device).sin_()
+        if self.weights is None or not len(self):
+            return torch.zeros_like(self.data)
+        shown: Tensor = pattern * (self.matrix.gradient_size(self.weights) / pattern.norm())
+        return shown.to(self.dtype)
+
+    def _scale_gradient(self, factor: float) -> None:
+        if self.weights is not None:
+            self.weights.mul_(factor) if factor else self.weights.zero_()
+
+    def _drop_gradient(self) -> None:
+        if self.weights is not None:
+            self.weights = None
+            self.matrix.forget()
+            if self.unused:
+                self.matrix.blocks[-1] = None
+
+    def _facts(self) -> dict[str, Any]:
+        return super()._facts() | {"matrix": self.matrix}

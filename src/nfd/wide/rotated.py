@@ -19,6 +19,7 @@ Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/stru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -28,7 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.random import Increment, derive, generator
-from nfd.nets.hadamard import hadamard, padded_size
+
+# ---- A matrix of structured randomness with the limits of a Gaussian one, at O(n log n) a product
+
 
 _Signs = tuple[Tensor, Tensor | None]  # of some coordinates, [T, 1, n], and their places among N, [T, n], if not all
 
@@ -142,3 +145,43 @@ def _quarter_circle(N: int) -> NDArray[np.float64]:
     angle = np.linspace(0, np.pi / 2, 20001)  # s = 2 sin(angle) has the distribution (2 angle + sin(2 angle)) / pi
     s = 2 * np.sin(np.interp((np.arange(N) + 0.5) / N, (2 * angle + np.sin(2 * angle)) / np.pi, angle))
     return np.asarray(s * np.sqrt(N / np.mean(s**2)))
+
+
+# ---- The Walsh-Hadamard transform, orthonormal: ``H x`` of vectors of 2^m entries in O(n log n)
+
+
+_MOST_BITS = 4  # of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest
+
+
+def padded_size(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
+
+
+def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """``x H`` of rows ``[b, 2^m]`` in the memory of one of the two, both contiguous, and what is spare then.
+
+    Fresh memory for every factor would take longer than the arithmetic where rows are long.
+    """
+    b, n = x.shape
+    for bits in _split(n.bit_length() - 1):
+        size = 1 << bits
+        H = _factor(bits, x.dtype, x.device).expand(b, -1, -1)
+        torch.bmm(H, x.view(b, n // size, size).mT, out=spare.view(b, size, n // size))
+        x, spare = spare, x
+    return x, spare
+
+
+def _split(bits: int) -> list[int]:
+    """Bits of the factors, as equal as they can be."""
+    count = max(1, math.ceil(bits / _MOST_BITS))
+    return [(bits + k) // count for k in range(count)]
+
+
+@lru_cache(maxsize=64)
+def _factor(bits: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The orthonormal Hadamard matrix of ``2^bits``."""
+    H = torch.ones(1, 1, dtype=torch.float64, device="cpu")
+    for _ in range(bits):
+        H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])
+    return (H * 2 ** (-bits / 2)).to(device, dtype)

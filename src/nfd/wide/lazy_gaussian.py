@@ -32,10 +32,21 @@ import torch
 from torch import Tensor
 
 from nfd.core.random import Increment
-from nfd.nets.frame import Frame, add_combination, combination, inner, tiled, untiled, with_room
-from nfd.nets.orthogonal import TOLERANCE, Basis, Expansion, expand, expand_by_length
-
-_SMALL, _LARGE = 1e-12, 1e12  # lengths whose squares are far from the limits of float32
+from nfd.wide.basis import (
+    TOLERANCE,
+    Basis,
+    Expansion,
+    Frame,
+    add_combination,
+    combination,
+    expand,
+    expand_by_length,
+    inner,
+    tiled,
+    unit_rows,
+    untiled,
+    with_room,
+)
 
 
 @dataclass
@@ -273,20 +284,3 @@ class RevealedMatrix:
 
 def _covers(tensor: Tensor, shape: tuple[int, int]) -> bool:
     return tensor.dim() == 2 and all(have >= need for have, need in zip(tensor.shape, shape, strict=True))
-
-
-def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Rows of length one, or zero, the lengths ``[b, 1]``, free of overflow and underflow, and whether any is bad.
-
-    Rows that are not finite become zero and have length NaN, so that their answer is NaN.
-    """
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if all(_SMALL < value < _LARGE for value in length.flatten().tolist()):
-        return x / length, length, False
-    peak = x.abs().amax(1, keepdim=True)
-    finite = torch.isfinite(peak)
-    bad = not bool(finite.all())
-    x, peak = torch.where(finite, x, 0.0), torch.where(finite, peak, torch.nan)
-    scaled = x / torch.where(peak > 0, peak, 1.0)
-    norm = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
-    return scaled.div_(norm.clamp_min(1.0)), peak * norm, bad

@@ -1,0 +1,11 @@
+from .defer import Deferral as Deferral
+from .defer import Reason as Reason
+from .defer import Replacement as Replacement
+from .defer import defer as defer
+from .defer import deferral as deferral
+from .defer import meta_matrices as meta_matrices
+from .defer import store_weights as store_weights
+from .layers import DeferredLinear as DeferredLinear
+from .layers import StructuredLinear as StructuredLinear
+from .optimizers import SGD as SGD
+from .optimizers import Muon as Muon

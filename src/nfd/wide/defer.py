@@ -1,0 +1,750 @@
+"""Any model with layers without stored weights for its wide matrices: which they are, the way there and back."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, cast, get_args
+
+import torch
+from rich.table import Column
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
+
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    UsageError,
+    check_choice,
+    check_count,
+    check_patterns,
+    check_seed,
+)
+from nfd.core.machine import bytes_of, gradients, memory_of
+from nfd.core.names import BasisName
+from nfd.core.random import derive
+from nfd.core.tables import as_text, in_bytes, table_of
+from nfd.scaling.held import Held, held_by
+from nfd.scaling.model import (
+    block_of,
+    blocks_of,
+    call_with,
+    check_input,
+    evaluating,
+    matches,
+    modules,
+    numberless,
+    on_device,
+)
+from nfd.scaling.plan import Plan
+from nfd.scaling.rules import is_spectral
+from nfd.wide.basis import LEAST_ROOM, predicted_bytes
+from nfd.wide.layers import DeferredLinear, StructuredLinear
+from nfd.wide.linear import FactoredLinear
+from nfd.wide.rotated import padded_size
+from nfd.wide.stand_ins import DeferredAttention, DeferredConv, LinearMap, linear_maps, placed, reading, replaced
+
+# ---- ``nfd.defer`` and back: any model with layers without stored weights for its wide matrices
+
+
+_LAYERS: dict[str, Callable[..., FactoredLinear]] = {"structured": StructuredLinear, "deferred": DeferredLinear}
+
+
+@gradients()
+def defer(
+    model: nn.Module,
+    plan: Plan | None = None,
+    *,
+    weights: UnstoredWeights = "structured",
+    where: str | Sequence[str] = "**",
+    samples: int | None = None,
+    resolution: float | None = None,
+    memory: str | int | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """Replace the wide matrices of a model by layers that do not store their weights.
+
+    It replaces ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d`` without groups, and the
+    projections of ``nn.MultiheadAttention``. With a plan these are the matrices that it calls hidden, inner or outer;
+    otherwise those in residual blocks. A new layer starts with the standard deviation of the plan, or with that of the
+    weights that it replaces. Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``.
+    Train the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or ``nfd.Muon``.
+
+    Args:
+        model: any module, changed in place. On the meta device, where a model of any width takes no memory, it needs a
+            plan; tensors that stay are then made on the CPU. ``nfd.meta_matrices`` makes one with its buffers.
+        plan: of this model, for an optimizer that acts on matrices as a whole: ``"sgd"`` or a kind of ``"muon"``.
+        weights: ``"structured"`` for the limit of large width at O(n log n) a product, or ``"deferred"`` for the exact
+            law of Gaussian weights.
+        where: pattern or patterns of names of modules; others stay dense. In patterns ``*`` is one part of a name, a
+            first or last ``**`` any number.
+        samples: number of rows that pass through a layer in training (inputs times positions), to reserve memory at
+            once.
+        resolution: of the layers, below which they leave out directions; None for none.
+        memory: bound on the memory of the layers after so many samples, such as ``"4 GiB"``; None for that of the
+            machine.
+        seed: of all random numbers.
+
+    Returns:
+        the model, or the layer if the model is itself a linear map. Its attribute ``deferral`` is the table of all
+        matrices, with the reasons why some stay, as ``nfd.deferral`` returns it.
+
+    Raises:
+        TypeError, ValueError: naming the argument; matrices whose weights are tied, read by another module, or hooked
+            into, so that no layer can stand in for them; and buffers on the meta device, which no plan restores.
+
+    Source: docs/mathematics/structured.md.
+
+    Example::
+
+        with nfd.meta_matrices():
+            wide = make_model(4096, 2)
+        plan = nfd.plan(
+            wide, rule="complete-p", make_model=make_model, base=(16, 2), optimizer="sgd", sample=x
+        )
+        wide = nfd.defer(wide, plan)
+        optimizer = plan.make_optimizer(wide, lr=0.1)
+    """
+    layer_of = _LAYERS[check_choice("weights", weights, get_args(UnstoredWeights))]
+    check_model_and_plan(model, plan)
+    shared: dict[str, Any] = {} if resolution is None else {"resolution": resolution}
+    patterns, seed = patterns_of(where), check_seed(seed)
+    _check_buffers(model)
+    chosen = candidates(model, plan, patterns)
+    told = forecast(chosen, plan, weights, {}, samples=samples)
+    maps = replaceable(chosen, plan, patterns)
+    if samples is not None:
+        _check_memory(told, samples, memory, next(iter(maps.values())).weight.device)
+
+    def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
+        n_in, n_out = linear.features
+        options = shared | ({"basis": _basis(plan, name)} if weights == "structured" else {})
+        layer = layer_of(
+            n_in,
+            n_out,
+            std=_std(linear) if plan is None else plan.std(name),
+            seed=derive(seed, "defer", name.rpartition(".")[0] if linear.key == "weight" else name),
+            dtype=linear.weight.dtype,
+            device="cpu" if linear.weight.is_meta else linear.weight.device,
+            **options,
+        )
+        if samples is not None:
+            layer.reserve(samples)
+        return layer
+
+    model = replaced(model, maps, layer_for)
+    if plan is not None:
+        _make_the_rest(model, plan)
+        plan.apply_(model, seed)
+    model.__dict__["deferral"] = told
+    return model
+
+
+def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Replace all layers without stored weights by dense modules that have the same weights.
+
+    It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced, and ``nn.Linear``
+    where it replaced none. Memory is that of the dense model.
+
+    Args:
+        model: changed in place. Optimizers must be made again.
+        seed: of the parts of deferred matrices that were not drawn yet.
+
+    Returns:
+        the model, or the dense module where the model is itself such a layer.
+
+    Raises:
+        TypeError, ValueError: naming the argument, layers whose backward pass goes through another matrix, and hooks on
+            layers, which would be lost.
+
+    Example::
+
+        dense = nfd.store_weights(nfd.defer(make_model(64, 2)))
+    """
+    check_model_and_plan(model, None)
+    seed = check_seed(seed)
+    _check_hooks(model)
+    behind: set[int] = set()  # layers that the module around them has put back
+    for name, module in list(model.named_modules()):
+        if isinstance(module, DeferredAttention):
+            for key, layer in module.layers.items():
+                behind.add(id(layer))
+                module.store(key, _weights(layer, f"{name}.{key}", seed))
+        layer = module.linear if isinstance(module, DeferredConv) else module
+        if isinstance(layer, FactoredLinear) and id(layer) not in behind:
+            behind.add(id(layer))
+            model = placed(model, name, _stored(layer, name, seed))
+    for module in model.modules():
+        if isinstance(module, DeferredAttention):
+            reading(module)
+    model.__dict__.pop("deferral", None)
+    return model
+
+
+def _check_hooks(model: nn.Module) -> None:
+    """ValueError where hooks would be lost with the layers."""
+    lost = {name: hooks_on(m) for name, m in model.named_modules() if isinstance(m, FactoredLinear | DeferredConv)}
+    for name, hooks in lost.items():
+        if hooks:
+            raise InputError(
+                f"{name or 'model'!r} has hooks that would be lost with it: {', '.join(hooks)}. Remove them, and "
+                "register them on the stored module."
+            )
+
+
+def _check_memory(told: Deferral, samples: int, memory: str | int | None, device: torch.device) -> None:
+    """ValueError where the layers of a deferral could come to hold more than there is."""
+    place = torch.device("cpu") if device.type == "meta" else device
+    most, needed = memory_of(place) if memory is None else bytes_of(memory), sum(own.bytes for own in told.replaced)
+    if needed > most:
+        bound = "Structured layers mostly need far fewer directions than samples. " * (told.weights == "structured")
+        raise InputError(
+            f"After samples={samples} the layers could need {in_bytes(needed)}, with gradients and states of the "
+            f"optimizer; {in_bytes(most)} are available. {bound}Lower samples, leave layers out by where=, or raise "
+            "memory=."
+        )
+
+
+def _basis(plan: Plan | None, name: str) -> BasisName:
+    """Inputs, for a matrix that reads the residual stream: its vectors have fewer directions than those of a branch."""
+    return "inputs" if plan is not None and plan.entries[name].role == "inner" else "auto"
+
+
+def _check_buffers(model: nn.Module) -> None:
+    lost = [name for name, buffer in model.named_buffers() if buffer.is_meta]
+    if lost:
+        raise InputError(
+            f"model has buffers on the meta device, whose numbers no plan restores: {', '.join(lost[:3])}. Make the "
+            "model under nfd.meta_matrices() instead, which leaves buffers their numbers."
+        )
+
+
+def _std(linear: LinearMap) -> float:
+    """The standard deviation of weights as they stand."""
+    if linear.weight.is_meta:
+        raise InputError(
+            "model is on the meta device, so it has no initial weights whose scale could be copied. Pass plan=."
+        )
+    return float(linear.weight.detach().double().square().mean().sqrt())
+
+
+def _make_the_rest(model: nn.Module, plan: Plan) -> None:
+    """Give tensors on the meta device memory on the CPU, where a plan can begin them."""
+    made: dict[int, nn.Parameter] = {}
+    for prefix, module in model.named_modules():
+        for key, p in module._parameters.items():
+            if p is None or not p.is_meta:
+                continue
+            name = f"{prefix}.{key}".lstrip(".")
+            if not p.requires_grad or (name in plan.entries and plan.entries[name].start.kept):
+                raise InputError(f"model has {name!r}, whose initial values no plan restores. Make it on the CPU.")
+            if hooks := hooks_on(p):
+                raise InputError(f"model has {name!r} on the meta device with a {hooks[0]}. Make it on the CPU.")
+            own = nn.Parameter(torch.empty_like(p, device="cpu"), p.requires_grad)
+            module._parameters[key] = made.setdefault(id(p), own)
+
+
+def _stored(layer: FactoredLinear, name: str, seed: int) -> nn.Module:
+    """The dense module with the weights that a layer has now."""
+    with torch.device("meta"):
+        original = layer.original or nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    (linear,) = linear_maps(original)
+    return linear.store(_weights(layer, name, seed), layer.bias).train(layer.training)
+
+
+def _weights(layer: FactoredLinear, name: str, seed: int) -> Tensor:
+    """The weights that a layer has now; ValueError where it has two matrices."""
+    W = layer.dense_weights(seed)
+    if isinstance(W, Tensor):
+        return W
+    raise InputError(
+        f"model has {name!r} with feedback={layer.feedback!r}: its backward pass goes through another matrix, "
+        "which no dense module has."
+    )
+
+
+# ---- ``nfd.deferral``: what ``nfd.defer`` replaces in a model, what it leaves and why, and what both take
+
+
+UnstoredWeights = Literal["structured", "deferred"]
+_WIDTH = 150  # of the printed table, at most
+_MOMENTUM = 1  # numbers that an optimizer keeps for each weight, where no plan names it
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One matrix of a model, and what ``nfd.defer`` does with it.
+
+    Attributes:
+        name: of the tensor. kind: of its module. shape: as it is stored.
+        reason: why it stays; None if it is replaced.
+        rows: rows of a batch that pass through it; None without a ``sample``, and if it stays.
+        rank: the largest possible number of directions of its update after the training.
+        bytes: memory after the training, with gradient and optimizer states. stored_bytes: with stored weights.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    reason: Reason | None
+    rows: int | None
+    rank: int | None
+    bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class Deferral:
+    """The result of ``nfd.deferral``: what ``nfd.defer`` does with each matrix of a model. Print it to see the table.
+
+    Bytes count matrices only, not vectors and not the activations stored for gradients. For structured weights they are
+    an upper bound, usually far too high: it assumes one direction per row in training.
+
+    Attributes:
+        weights: ``"structured"`` or ``"deferred"``. replacements: one for every tensor of two or more dimensions.
+
+    Example::
+
+        deferral = nfd.deferral(make_model(64, 2), sample=x, steps=100)
+        print(deferral.bytes, deferral.stored_bytes)  # with and without the replacement
+        [row for row in deferral.table if row["reason"]]  # the matrices that stay, and why
+    """
+
+    weights: str
+    replacements: tuple[Replacement, ...]
+
+    @property
+    def replaced(self) -> tuple[Replacement, ...]:
+        """The matrices that layers without stored weights replace."""
+        return tuple(own for own in self.replacements if own.reason is None)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all matrices after the replacement, those that stay included."""
+        return sum(own.bytes for own in self.replacements)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Memory of all matrices with stored weights."""
+        return sum(own.stored_bytes for own in self.replacements)
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One dict per matrix; ``reason`` is the name of the ``Reason`` why it stays, or None if it is replaced."""
+        return [
+            {**vars(own), "shape": list(own.shape), "reason": None if own.reason is None else own.reason.name}
+            for own in self.replacements
+        ]
+
+    def __str__(self) -> str:
+        names = ("module", "shape", "replaced", "rows", "rank", "memory", "stored")
+        table = table_of(Column("matrix", no_wrap=True, overflow="fold"), *names)
+        alike = Counter(map(_generic, self.replacements))
+        for own, count in alike.items():
+            times = f"{count} x " if count > 1 else ""
+            size = " x ".join(map(str, own.shape))
+            done = "yes" if own.reason is None else own.reason.value
+            rank = "" if own.rank is None else f"at most {own.rank:,}"
+            rows = "" if own.rows is None else f"{own.rows:,}"
+            held = [in_bytes(count * size) for size in (own.bytes, own.stored_bytes)]
+            table.add_row(f"{times}{own.name}", own.kind, size, done, rows, rank, *held)
+        total = (
+            f"{len(self.replaced)} of {len(self.replacements)} matrices replaced by {self.weights} weights: "
+            f"{in_bytes(self.bytes)} for {in_bytes(self.stored_bytes)} with stored ones, gradients and states of the "
+            "optimizer included."
+        )
+        return f"{as_text(table, _WIDTH)}\n{total}"
+
+    __repr__ = __str__
+
+
+@gradients()
+def deferral(
+    model: nn.Module,
+    plan: Plan | None = None,
+    *,
+    weights: UnstoredWeights = "structured",
+    where: str | Sequence[str] = "**",
+    sample: Any = None,
+    steps: int = 1,
+    samples: int | None = None,
+) -> Deferral:
+    """List the matrices that ``nfd.defer`` would replace in a model, and why not the others, with their memory.
+
+    The model does not change, and no large memory is used: only shapes are followed through a forward pass.
+
+    Args:
+        model, plan, weights, where: as in ``nfd.defer``; the model may be on the meta device.
+        sample: a batch of the training, to count the rows that pass through every layer: inputs, tokens or patches.
+        steps: how many such batches there are.
+        samples: rows in training, of every layer, where there is no sample; as in ``nfd.defer``.
+
+    Raises:
+        TypeError, ValueError: naming the argument; if the path of the sample through the model depends on its values.
+
+    Source: docs/howto/wide.md.
+
+    Example::
+
+        print(nfd.deferral(make_model(64, 2), sample=x, steps=100))
+    """
+    check_choice("weights", weights, get_args(UnstoredWeights))
+    check_model_and_plan(model, plan)
+    patterns = patterns_of(where)
+    if sample is not None:
+        check_input(sample)
+    steps = check_count("steps", steps)
+    chosen = candidates(model, plan, patterns)
+    if sample is not None and any(own.reason is Reason.UNSTORED for own in chosen):
+        raise InputError(
+            "model already has layers without stored weights, which cannot compute with shapes alone; got sample=. "
+            "Leave it out, or call nfd.deferral before nfd.defer."
+        )
+    rows = {} if sample is None else _rows(model, chosen, plan, patterns, sample)
+    return forecast(chosen, plan, weights, rows, steps, samples)
+
+
+def forecast(
+    chosen: Sequence[Candidate],
+    plan: Plan | None,
+    weights: UnstoredWeights,
+    rows: Mapping[str, int],
+    steps: int = 1,
+    samples: int | None = None,
+) -> Deferral:
+    """What becomes of these candidates, with rows of a batch by their names, or so many samples in all."""
+    if samples is not None:
+        samples = check_count("samples", samples, minimum=0)
+    made = []
+    for own in chosen:
+        asked = rows.get(own.name)
+        seen = samples if samples is not None else None if asked is None else asked * steps
+        made.append(_replacement(own, plan, weights, asked, seen))
+    return Deferral(weights, tuple(made))
+
+
+def check_model_and_plan(model: object, plan: object) -> None:
+    """TypeError where these are none."""
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputTypeError(f"plan must be an nfd.Plan; got {type(plan).__name__}.")
+
+
+def patterns_of(where: str | Sequence[str]) -> list[str]:
+    """The patterns of ``where``, checked."""
+    patterns = check_patterns("where", where)
+    return [patterns] if isinstance(patterns, str) else patterns or []
+
+
+def _replacement(
+    own: Candidate, plan: Plan | None, weights: UnstoredWeights, asked: int | None, seen: int | None
+) -> Replacement:
+    kind = "" if own.owner is None else type(own.owner).__name__
+    law = None if plan is None or own.name not in plan.entries else plan.law_for(own.name)
+    states = _MOMENTUM if law is None else law.states
+    n_in, n_out = (1, torch.Size(own.shape).numel()) if own.linear is None else own.linear.features
+    itemsize = torch.float32.itemsize if own.linear is None else own.linear.weight.element_size()
+    stored = itemsize * (2 + states) * n_in * n_out  # weights, gradients and what the optimizer keeps
+    if own.reason is not None:
+        return Replacement(own.name, kind, own.shape, own.reason, None, None, stored, stored)
+    rank = None if seen is None else min(seen, n_in, n_out)
+    held = _structured_bytes if weights == "structured" else predicted_bytes
+    taken = held(n_in, n_out, seen or 0, itemsize)
+    return Replacement(own.name, kind, own.shape, None, asked, rank, taken, stored)
+
+
+def _structured_bytes(n_in: int, n_out: int, samples: int, itemsize: int) -> int:
+    """What a structured layer holds after so many samples, with momentum, where each adds a direction; at most.
+
+    Vectors of samples or of the basis, of the update and of its momentum, with an eighth of room; a Gram matrix; and
+    signs, orders and singular values of a transform.
+    """
+    rank, longest = min(samples, n_in, n_out), max(n_in, n_out)
+    room = min(max(rank + rank // 8, LEAST_ROOM), longest) if rank else 0
+    return itemsize * (4 * room * longest + 6 * padded_size(longest) + rank**2)
+
+
+def _rows(
+    model: nn.Module, chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str], sample: Any
+) -> dict[str, int]:
+    """Rows that a sample asks every matrix for that is replaced, by a copy of the model without numbers."""
+
+    def maps_of(twin: nn.Module) -> dict[str, LinearMap]:
+        return {c.name: c.linear for c in candidates(twin, plan, patterns) if c.reason is None and c.linear is not None}
+
+    def run(twin: nn.Module) -> None:
+        with torch.device("meta"), evaluating(twin):
+            call_with(twin, on_device(sample, torch.device("meta")))
+
+    try:
+        return rows_asked(_without_numbers(model), maps_of, run)
+    except UsageError:
+        raise
+    except Exception as error:
+        message = (str(error).splitlines() or [""])[0][:200]
+        raise InputError(
+            f"sample must be an input that the model takes, which is followed by shapes alone; got "
+            f"{type(sample).__name__}, and the model raised {type(error).__name__}: {message} If the sample is right, "
+            "leave it out and pass samples=, the rows of the training."
+        ) from error
+
+
+def _without_numbers(model: nn.Module) -> nn.Module:
+    """A copy of a model on the meta device."""
+    held = [*model.parameters(), *model.buffers()]
+    memo = {
+        id(t): nn.Parameter(t.to("meta"), t.requires_grad) if isinstance(t, nn.Parameter) else t.to("meta")
+        for t in held
+    }
+    return copy.deepcopy(model, memo)
+
+
+def _generic(own: Replacement) -> Replacement:
+    return Replacement(**{**vars(own), "name": numberless(own.name)})
+
+
+# ---- The matrices of a model that layers without stored weights can replace, and why the others stay
+
+
+_HOOKS = (  # of modules and of tensors, as PyTorch keeps them
+    "forward_pre_hook",
+    "forward_hook",
+    "backward_pre_hook",
+    "backward_hook",
+    "post_accumulate_grad_hook",
+    "state_dict_pre_hook",
+    "state_dict_hook",
+    "load_state_dict_pre_hook",
+    "load_state_dict_post_hook",
+)
+_FORWARD = "a forward of its own"
+
+
+class Reason(StrEnum):
+    """Why a matrix is left as it is."""
+
+    NARROW = "not wide on both sides"
+    OUTSIDE = "no linear map in a block"
+    UNNAMED = "where= does not name it"
+    FROZEN = "does not train"
+    UNSTORED = "has no stored weights already"
+    TIED = "its weight is tied to that of another module"
+    COMPUTED = "its weight is computed from other tensors"
+    GROUPED = "it is a convolution with groups, which are matrices of their own; write it as several convolutions"
+    ATTENTION = "its attention adds keys of its own, or reads weights in a way of its own"
+    OTHER = "it is no linear map of its own"
+    KEPT = "it begins in a way of its own"
+    HOOKED = "code hooks into it, which no layer in its place would call"
+    ELEMENTWISE = "its optimizer acts on every entry of a matrix"
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether the matrix is wide and was selected, but has to be stored all the same."""
+        return self not in (Reason.NARROW, Reason.OUTSIDE, Reason.UNNAMED, Reason.FROZEN, Reason.UNSTORED)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tensor of two or more dimensions, and why no layer stands in for it; ``reason`` is None where one does.
+
+    ``owner`` is the module that holds it; ``linear`` is the tensor as a linear map, None where it is none; ``hooks``
+    are named where they are the reason.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    owner: nn.Module | None
+    linear: LinearMap | None
+    reason: Reason | None
+    hooks: tuple[str, ...] = ()
+
+
+def candidates(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> list[Candidate]:
+    """Every tensor of two or more dimensions, by canonical name, with the decision of what a layer stands in for.
+
+    Wide are tensors that are hidden, inner or outer by the plan, and linear maps in residual blocks where there is
+    none. Those that ``patterns`` name and that train are replaced, unless there is an obstacle.
+    """
+    parts, held = modules(model), held_by(model)
+    maps = {f"{name}.{own.key}".lstrip("."): own for name, part in parts.items() for own in linear_maps(part)}
+    held |= {name: Held(tuple(own.weight.shape), (own.weight,)) for name, own in maps.items() if name not in held}
+    wide = _wide_in_blocks(model, parts, maps) if plan is None else _wide_by_plan(plan, maps)
+    chosen = []
+    for name, own in held.items():
+        if len(own.shape) < 2:
+            continue
+        place = name.rpartition(".")[0]
+        owner, linear = parts.get(place), maps.get(name)
+        if not own.is_stored:
+            reason: Reason | None = Reason.UNSTORED
+        elif name not in wide:
+            reason = Reason.OUTSIDE if plan is None else Reason.NARROW
+        elif not any(matches(place, pattern) for pattern in patterns):
+            reason = Reason.UNNAMED
+        elif not own.is_trained:
+            reason = Reason.FROZEN
+        else:
+            reason = _obstacle(parts, owner, linear) or (None if plan is None else _obstacle_by_plan(plan, name))
+        hooks = () if reason is not None or linear is None else _hooks_of(linear)
+        chosen.append(Candidate(name, own.shape, owner, linear, Reason.HOOKED if hooks else reason, hooks))
+    return chosen
+
+
+def wide_maps(model: nn.Module, plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
+    """The linear maps to replace, by the canonical name of their weights.
+
+    Raises:
+        ValueError: naming matrices that are wide and that no layer can stand in for; also where there are none.
+    """
+    return replaceable(candidates(model, plan, patterns), plan, patterns)
+
+
+def replaceable(chosen: Sequence[Candidate], plan: Plan | None, patterns: Sequence[str]) -> dict[str, LinearMap]:
+    """Those of the candidates that are replaced; ValueError as by ``wide_maps``."""
+    obstacles = {own.name: own for own in chosen if own.reason is not None and own.reason.is_obstacle}
+    for name, own in obstacles.items():
+        if plan is not None and own.reason is Reason.ELEMENTWISE:
+            plan.law_for(name).check_deferred(name)
+    if obstacles:
+        several = "; ".join(": ".join([repr(name), str(own.reason), *own.hooks]) for name, own in obstacles.items())
+        raise InputError(f"No layer can stand in for these matrices; name others by where=. {several}.")
+    wide = {own.name: own.linear for own in chosen if own.reason is None and own.linear is not None}
+    if not wide:
+        hint = "" if plan is not None else " Without plan= only residual blocks are looked at."
+        raise InputError(f"where={list(patterns)!r} names no matrix that is wide on both sides and trains.{hint}")
+    return wide
+
+
+def _wide_in_blocks(model: nn.Module, parts: Mapping[str, nn.Module], maps: Mapping[str, LinearMap]) -> set[str]:
+    """Weights of linear maps in residual blocks, or of a model that is itself a linear map or an attention."""
+    blocks = blocks_of(model, None)
+    grouped = {f"{name}.weight".lstrip(".") for name, part in parts.items() if _is_grouped(part)}
+    names = {*maps, *grouped}
+    if blocks:
+        return {name for name in names if block_of(name, blocks) is not None}
+    return names if isinstance(model, nn.MultiheadAttention) else {name for name in names if "." not in name}
+
+
+def _wide_by_plan(plan: Plan, maps: Mapping[str, LinearMap]) -> set[str]:
+    """Weights that a plan calls hidden, inner or outer, and whose sides both grow with width."""
+    wide = set()
+    for name, entry in plan.entries.items():
+        grows = entry.ratios.fan_in != 1 and entry.ratios.fan_out != 1
+        both = entry.matrix is not None if len(entry.shape) == 2 else name in maps or grows
+        if is_spectral(entry.role) and both:
+            wide.add(name)
+    return wide
+
+
+def _obstacle(parts: Mapping[str, nn.Module], owner: nn.Module | None, linear: LinearMap | None) -> Reason | None:
+    """Why a matrix must keep its weights; None where it need not."""
+    if linear is None and isinstance(owner, nn.MultiheadAttention):
+        return Reason.ATTENTION
+    if linear is None:
+        return Reason.GROUPED if _is_grouped(owner) else Reason.OTHER
+    weight = linear.module._parameters.get(linear.key)
+    if weight is None:
+        return Reason.COMPUTED
+    if sum(any(p is weight for p in part._parameters.values()) for part in parts.values()) > 1:
+        return Reason.TIED
+    around = [part for part in parts.values() if any(child is owner for child in part._modules.values())]
+    if any(isinstance(part, nn.MultiheadAttention) and not linear_maps(part) for part in around):
+        return Reason.ATTENTION
+    return None
+
+
+def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
+    if not plan.law_for(name).equivariant:
+        return Reason.ELEMENTWISE
+    return Reason.KEPT if plan.entries[name].start.kept else None
+
+
+def hooks_on(holder: nn.Module | Tensor) -> tuple[str, ...]:
+    """What would be lost with a module or a weight: its hooks, and a ``forward`` that stands in place of its own."""
+    named = [(kind, hook) for kind in _HOOKS for hook in (getattr(holder, f"_{kind}s", None) or {}).values()]
+    hooks = [f"{kind.replace('_', ' ')} {getattr(hook, '__qualname__', type(hook).__name__)}" for kind, hook in named]
+    return (*hooks, _FORWARD) if "forward" in vars(holder) else tuple(hooks)
+
+
+def _hooks_of(linear: LinearMap) -> tuple[str, ...]:
+    """Of a map and its weight. An attention stays the same module, so that its own hooks stay too."""
+    is_kept = isinstance(linear.module, nn.MultiheadAttention)
+    return hooks_on(linear.weight) + tuple(h for h in hooks_on(linear.module) if not is_kept or h == _FORWARD)
+
+
+def _is_grouped(module: nn.Module | None) -> bool:
+    """Whether a module is a convolution with groups of several channels."""
+    return isinstance(module, _ConvNd) and module.groups > 1 and module.weight.shape[1] > 1
+
+
+# ---- How many rows the layers of a deferred model are asked for, counted before there is one: tokens, patches, inputs
+
+
+class CountedLinear(nn.Module):
+    """``y = x W' + b`` in place of a layer without stored weights, with the weights stored; it counts its rows."""
+
+    suffix = ".weight"
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.update = self.scale = weight  # which hold nothing else here
+        self.bias, self.rows, self.weight_shape = None, 0, tuple(weight.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        self.rows += x.numel() // x.shape[-1]
+        return nn.functional.linear(x, self.update, self.bias)
+
+
+def rows_asked(
+    model: nn.Module, maps_of: Callable[[nn.Module], Mapping[str, LinearMap]], run: Callable[[nn.Module], Any]
+) -> dict[str, int]:
+    """Rows that each linear map is asked for, by name.
+
+    Args:
+        model: is left as it is; a copy runs, with the same numbers.
+        maps_of: the maps of the model, or of a copy of it.
+        run: asks a model.
+    """
+    counted: dict[str, CountedLinear] = {}
+
+    def layer_for(name: str, linear: LinearMap) -> FactoredLinear:
+        counted[name] = CountedLinear(linear.matrix)
+        return cast(FactoredLinear, counted[name])
+
+    twin = copy.deepcopy(model)
+    twin = replaced(twin, maps_of(twin), layer_for)
+    with torch.no_grad():
+        run(twin)
+    return {name: layer.rows for name, layer in counted.items()}
+
+
+# ---- ``nfd.meta_matrices``: a model of any size with its vectors and buffers, and without the numbers of its matrices
+
+
+class meta_matrices(TorchFunctionMode):  # noqa: N801 - a context manager, named as torch.no_grad is
+    """A context in which models are built without memory for their matrices, so that they can have any width.
+
+    Matrices are made on the meta device: they have shapes and no numbers. This applies to tensors of two or more
+    dimensions that are made by ``torch.empty``, as in all layers of PyTorch and Hugging Face. Vectors and buffers keep
+    their numbers: rotary tables, masks, running statistics. Under ``torch.device("meta")`` these would be lost. Pass
+    the model to ``nfd.plan`` and ``nfd.defer``.
+
+    Example::
+
+        with nfd.meta_matrices():
+            model = make_model(2**16, 4)
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if function is torch.empty and options.get("device") is None:
+            made = function(*args, **{**options, "device": "meta"})
+            if made.dim() > 1:
+                return made
+        return function(*args, **options)

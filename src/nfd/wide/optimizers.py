@@ -1,0 +1,474 @@
+"""SGD and Muon for networks with layers without stored weights."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from nfd.core.errors import (
+    InputError,
+    InputTypeError,
+    StateError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_real,
+    check_several,
+)
+from nfd.scaling.rules import MAX_ETA_C
+from nfd.wide.basis import TOLERANCE, padded
+from nfd.wide.parameters import Coefficients, Guarded, InFactors
+
+# ---- What optimizers of layers without stored weights share: settings, states that grow, checks, and saved states
+
+
+P = TypeVar("P", bound=InFactors)
+_BUFFER = "momentum_buffer"  # as PyTorch calls it in its states
+_SCHEDULES = {  # what the schedulers of PyTorch keep in a group
+    "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum",
+}  # fmt: skip
+_NAMES = {"params", "param_names", "name", "role", "roles", "lr_scale"}
+
+
+class FactoredOptimizer(torch.optim.Optimizer):
+    """An optimizer that steps ordinary parameters and those of layers without stored weights alike."""
+
+    kind: ClassVar[str]  # its public name
+    numbers: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # settings that are numbers from 0 on
+    of_one_matrix: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")  # what both parameters of a layer must share
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The settings that a parameter group may have."""
+        raise NotImplementedError
+
+    def moves_scale(self, group: Mapping[str, Any]) -> bool:
+        """Whether a layer's ``scale``, whose gradient is zero, changes under these settings, as by weight decay."""
+        return bool(group["weight_decay"])
+
+    def apply_rule(self) -> None:
+        """Update all parameters that have a gradient; ``step`` calls it."""
+        raise NotImplementedError
+
+    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
+        """ValueError or TypeError unless the settings are in their ranges; ``where`` names them in the message."""
+        for name in self.numbers:
+            if name in settings:
+                check_real(f"{name} of {where}", settings[name], least=0.0, below=MAX_ETA_C)
+
+    def check_params(self, params: Any) -> Any:
+        """Return parameters or groups of them; TypeError for anything else."""
+        if isinstance(params, torch.Tensor | dict):  # of which PyTorch has its own words
+            return params
+        return check_several("params", params, "parameters or of groups of them")
+
+    def check_group(self, group: Mapping[str, Any], where: str) -> None:
+        """ValueError unless a group has only settings of this optimizer, in their ranges."""
+        foreign = sorted(map(str, group.keys() - self.options - _SCHEDULES - _NAMES))
+        if foreign:
+            raise InputError(
+                f"{self.kind} has no {', '.join(map(repr, foreign))}, which {where} holds: its options are "
+                f"{', '.join(sorted(self.options))}. Groups of another optimizer need that optimizer; those of "
+                "nfd.SGD come from net.param_groups(lr) or nfd.plan(..., optimizer='sgd')."
+            )
+        self.check_settings(group, where)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; settings that it does not have are the defaults."""
+        if isinstance(param_group, dict):  # otherwise PyTorch has words of its own
+            where = f"group {len(self.param_groups)}"
+            self.check_group(param_group, where)
+            settings = self.defaults | param_group
+            self.check_group(settings, where)
+            given = {name: settings[name] for name in self.numbers if name in settings}
+            param_group |= {name: float(n) for name, n in given.items() if not isinstance(n, torch.Tensor)}
+        _uncompiled(torch.optim.Optimizer.add_param_group)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients: None by default, zeros with ``set_to_none=False``."""
+        for p in self._all(InFactors) if set_to_none else ():
+            p.grad = None  # without making one of its factors
+        _uncompiled(torch.optim.Optimizer.zero_grad)(self, set_to_none)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the parameters once; the momentum of a layer that has grown is first padded with zeros.
+
+        Args:
+            closure: computes the loss again and its gradients, as in PyTorch; None in most loops.
+
+        Returns:
+            The loss of the closure, or None.
+
+        Raises:
+            RuntimeError: before anything changes, if the gradient of a layer was edited in another way than scaling, or
+                if its two parameters would be updated differently.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        guarded = self._all(Guarded)
+        for p in guarded:
+            p.check()
+            p.check_gradient()
+        self._check_layers(guarded)
+        for p in guarded:
+            self._pad_states(p)
+        with torch.no_grad():
+            for p in guarded:
+                p.enter_step()
+            try:
+                self.apply_rule()
+            finally:
+                for p in guarded:
+                    p.leave_step(self.state[p].get(_BUFFER))
+        for p in guarded:
+            if p.has_gradient:
+                p.accept()
+            self.state[p]["generation"] = p.generation
+        return loss
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load the result of ``state_dict()``. Load the state of the model first: both must be of the same step.
+
+        Raises:
+            ValueError, TypeError: if it is not the state of such an optimizer and of these layers.
+        """
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+            raise InputTypeError(
+                f"state_dict must be what state_dict() of {self.kind} returned; got {type(state_dict).__name__}."
+            )
+        for index, group in enumerate(state_dict["param_groups"]):
+            self.check_group(group, f"group {index} of the saved state")
+        self._check_states(state_dict)
+        super().load_state_dict(dict(state_dict))
+        for p, state in self.state.items():
+            if isinstance(p, Guarded):
+                state["generation"] = p.generation
+
+    def _all(self, kind: type[P]) -> dict[P, dict[str, Any]]:
+        """The parameters of this kind, and the group of each."""
+        return {p: group for group in self.param_groups for p in group["params"] if isinstance(p, kind)}
+
+    def _check_states(self, state_dict: Mapping[str, Any]) -> None:
+        """ValueError when a saved momentum cannot be that of the layer in its place."""
+        ours = [p for group in self.param_groups for p in group["params"]]
+        theirs = [k for group in state_dict["param_groups"] for k in group["params"]]
+        for p, key in zip(ours, theirs, strict=False):  # of other lengths PyTorch has words of its own
+            saved = state_dict["state"].get(key, {}).get(_BUFFER)
+            if not isinstance(p, Guarded) or saved is None:
+                continue
+            if saved.dim() != p.dim() or any(a > b for a, b in zip(saved.shape, p.shape, strict=True)):
+                raise InputError(
+                    f"The saved momentum is {list(saved.shape)}, that of the deferred layer in its place at most "
+                    f"{list(p.shape)}. Load the state of the layers first, or save it by {self.kind} of the same "
+                    "network."
+                )
+
+    def _pad_states(self, p: Guarded) -> None:
+        state = self.state.get(p, {})
+        if state.get(_BUFFER) is None:
+            return
+        if state["generation"] != p.generation:
+            raise StateError(
+                f"A {p.owner} was loaded or converted after this optimizer gathered momentum, which refers to the "
+                f"directions it had before. Load the optimizer's state too, or build a new {self.kind}."
+            )
+        state[_BUFFER] = padded(state[_BUFFER], *p.shape)
+
+    def _check_layers(self, guarded: Mapping[Guarded, Mapping[str, Any]]) -> None:
+        """Raise unless the update and the scale of every layer, two parts of one matrix, are stepped alike."""
+        alone = {p for p in guarded if p.dim() == 0 and p.has_gradient}
+        for update, group in guarded.items():
+            if update.dim() == 0 or not update.has_gradient:
+                continue
+            scale = update.scale
+            if scale is not None and scale in guarded and scale.has_gradient:
+                alone.discard(scale)
+                settings = [[g[name] for name in self.of_one_matrix] for g in (group, guarded[scale])]
+                if settings[0] != settings[1] and any(map(self.moves_scale, (group, guarded[scale]))):
+                    raise StateError(_DIFFERENT)
+            elif group["weight_decay"]:
+                raise StateError(_DIFFERENT)
+        if any(guarded[scale]["weight_decay"] for scale in alone):
+            raise StateError(_DIFFERENT)
+
+
+def is_factored(groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether groups hold parameters of layers without stored weights."""
+    return any(isinstance(p, Guarded) for group in groups for p in group["params"])
+
+
+def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that PyTorch keeps out of its compiler; without that where there is no compiler yet.
+
+    PyTorch would import it for this, which takes longer than many runs do.
+    """
+    return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
+
+
+_DIFFERENT = (
+    "update and scale of a layer without stored weights are two parts of one matrix, and this step would give them "
+    "different rates, momentum or weight decay, or a gradient to one of them alone. Put both parameters of a layer in "
+    "one group, scale beside update though it has no dimensions, and clear their gradients together."
+)
+
+
+# ---- Stochastic gradient descent for networks with layers without stored weights
+
+
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay")
+_FLAGS = ("nesterov", "maximize")
+
+
+class SGD(FactoredOptimizer, torch.optim.SGD):
+    """``torch.optim.SGD`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
+
+    SGD is linear in the weights, so on ``W = s W_0 + P D Q'`` it acts on ``s`` and ``D`` separately and exactly as
+    it would on ``W``: weight decay, momentum, dampening, Nesterov and maximize included. ``foreach`` and ``fused``
+    change the speed, not the result.
+
+    Args:
+        params: usually ``net.param_groups(lr=..., rule=...)``, each group with its own rate. Groups may have options
+            of ``torch.optim.SGD``, entries of PyTorch's schedulers, and ``name``, ``role`` or ``roles``.
+        **options: ``momentum``, ``weight_decay``, ``nesterov``, ...
+
+    Raises:
+        ValueError, TypeError: for options of other optimizers, in a group or a loaded state; negative rates; and
+            ``differentiable``, since a deferred layer cannot be differentiated twice.
+        RuntimeError: by ``step``, before any parameter moves, if the gradient of a deferred layer was edited in another
+            way than scaling, or if D and s of one layer have different settings.
+
+    Source: docs/mathematics/deferred-decisions.md.
+
+    Example::
+
+        net = nfd.ResNet(64, 10, width=4096, depth=2, weights="deferred")
+        optimizer = nfd.SGD(net.param_groups(lr=0.3), momentum=0.9)
+    """
+
+    kind = "nfd.SGD"
+    numbers = _NUMBERS
+    of_one_matrix = (*_NUMBERS, *_FLAGS)
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        options.setdefault("lr", 1e-3)
+        self.check_group(options, "the options")
+        super().__init__(self.check_params(params), **options)
+
+    @property
+    def options(self) -> frozenset[str]:
+        return frozenset({*_NUMBERS, *_FLAGS, "foreach", "differentiable", "fused"})
+
+    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
+        super().check_settings(settings, where)
+        for name in _FLAGS:
+            if name in settings:
+                check_flag(f"{name} of {where}", settings[name])
+        if settings.get("differentiable"):
+            raise InputError(
+                "nfd.SGD takes no differentiable=True: a deferred layer cannot be differentiated twice. Use "
+                "torch.optim.SGD with stored weights."
+            )
+        without = not settings.get("momentum", True) or settings.get("dampening")
+        if settings.get("nesterov") and "momentum" in settings and without:
+            raise InputError(f"nesterov of {where} needs a momentum and no dampening.")
+
+    def moves_scale(self, group: Mapping[str, Any]) -> bool:
+        return bool(group["weight_decay"] or group["momentum"])
+
+    def apply_rule(self) -> None:
+        """Update all parameters by PyTorch's rule; a plain step uses the gradient's factors without their product."""
+        whole = [group["params"] for group in self.param_groups]
+        try:
+            for group in self.param_groups:
+                if not any(group[name] for name in ("momentum", "weight_decay", "fused")):  # fused ones may skip a step
+                    rate = -float(group["lr"]) if group["maximize"] else float(group["lr"])
+                    group["params"] = [p for p in group["params"] if not (isinstance(p, InFactors) and p.descend(rate))]
+            inspect.unwrap(torch.optim.SGD.step)(self)  # PyTorch runs hooks around step already
+        finally:
+            for group, params in zip(self.param_groups, whole, strict=True):
+                group["params"] = params
+
+
+# ---- Muon for networks with layers without stored weights: an orthogonalised update of the matrix as a whole
+
+
+Shape = Literal["original", "match_rms_adamw"]
+_MOST_STEPS = 100
+
+# PyTorch's defaults
+MOMENTUM, EPSILON, STEPS = 0.95, 1e-7, 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+class Muon(FactoredOptimizer):
+    """``torch.optim.Muon`` for models with ``DeferredLinear`` or ``StructuredLinear``, whose parameters grow.
+
+    With the momentum ``B <- mu B + (1 - mu) G`` and ``M = (1 - mu) G + mu B`` (Nesterov) or ``M = B``,
+
+        W <- (1 - lr wd) W - lr c NS(M)
+
+    where NS brings every singular value near 1 by Newton-Schulz steps, and c follows from the shape of W. NS is an odd
+    polynomial of the singular values of ``M / |M|``, so that ``NS(P M Q') = P NS(M) Q'`` for orthonormal P and Q: it is
+    exact on the small matrix of a layer without stored weights; decay acts on its scale too. Here NS runs on the
+    smaller Gram matrix of M and in the precision of M. PyTorch's runs on M in bfloat16, which also turns rounding
+    beside a gradient of low rank into a part of the step.
+
+    Args:
+        params: matrices, and all parameters of layers without stored weights except biases. The rest of a model needs
+            another optimizer: ``plan.make_optimizer`` of a plan with ``optimizer="muon"`` makes one of both.
+        lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in ``torch.optim.Muon``.
+
+    Raises:
+        ValueError, TypeError: if a parameter is not a matrix, and for settings that Muon does not have.
+        RuntimeError: by ``step``, as by ``nfd.SGD``.
+
+    Source: Jordan et al. 2024, Muon; docs/mathematics/deferred-decisions.md.
+
+    Example::
+
+        layer = nfd.DeferredLinear(4096, 4096)
+        optimizer = nfd.Muon([layer.update, layer.scale], lr=0.02)
+    """
+
+    kind = "nfd.Muon"
+    numbers = ("lr", "weight_decay", "momentum", "eps")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = MOMENTUM,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        eps: float = EPSILON,
+        ns_steps: int = STEPS,
+        adjust_lr_fn: Shape | None = None,
+    ) -> None:
+        settings = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        self.check_settings(settings, "the options")
+        super().__init__(self.check_params(params), settings)
+
+    @property
+    def options(self) -> frozenset[str]:
+        return frozenset({*self.defaults, "use_muon"})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of matrices; settings that it does not have are the defaults."""
+        super().add_param_group(param_group)
+        params = self.param_groups[-1]["params"]
+        vectors = [list(p.shape) for p in params if not isinstance(p, Guarded) and p.dim() != 2]
+        if vectors:
+            del self.param_groups[-1]
+            raise InputError(
+                f"{self.kind} steps matrices; params hold one of shape {vectors[0]}. Give vectors, embeddings and "
+                "readouts to torch.optim.AdamW, or plan with optimizer='muon', which does."
+            )
+        coarsest = max((p.resolution for p in params if isinstance(p, Guarded)), default=0.0)
+        if coarsest > max(TOLERANCE.values()):
+            warnings.warn(
+                f"Layers with resolution={coarsest:g} leave out short directions, but {self.kind} steps these as far "
+                "as long ones, so that nothing bounds the difference: inputs with a large common offset differ in "
+                "short directions alone. Leave resolution out, or compare with a narrower network without one.",
+                stacklevel=4,
+            )
+
+    def check_settings(self, settings: Mapping[str, Any], where: str) -> None:
+        super().check_settings(settings, where)
+        if "nesterov" in settings:
+            check_flag(f"nesterov of {where}", settings["nesterov"])
+        if "ns_steps" in settings:
+            check_count(f"ns_steps of {where}", settings["ns_steps"], maximum=_MOST_STEPS - 1)
+        coefficients = settings.get("ns_coefficients", (1, 1, 1))
+        if not isinstance(coefficients, Sequence) or len(coefficients) != 3:
+            raise InputError(f"ns_coefficients of {where} must be three numbers; got {coefficients!r}.")
+        for coefficient in coefficients:
+            check_real(f"ns_coefficients of {where}", coefficient)
+        if settings.get("adjust_lr_fn") is not None:
+            check_choice(f"adjust_lr_fn of {where}", settings["adjust_lr_fn"], ("original", "match_rms_adamw"))
+
+    def apply_rule(self) -> None:
+        """Update all parameters that have a gradient; ``step`` calls it."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.mul_(1 - float(group["lr"]) * group["weight_decay"])
+                    if p.dim() and p.numel():
+                        self._move(p, p.grad, group)
+
+    def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
+        """Add the part of a step that comes from the gradient."""
+        state, momentum = self.state[p], group["momentum"]
+        if _BUFFER not in state:
+            state[_BUFFER] = torch.zeros_like(grad)
+        W, average, G = p, state[_BUFFER], grad
+        if isinstance(p, Coefficients):  # in their basis, whose rows are orthonormal
+            W, average, G = p.compress(average)
+        average.lerp_(G, 1 - momentum)
+        M = G.lerp(average, momentum) if group["nesterov"] else average
+        update = orthogonalised(M, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        shape = p.stands_for if isinstance(p, Guarded) else p.shape
+        W.add_(update, alpha=-float(group["lr"]) * shape_factor(group["adjust_lr_fn"], shape[0], shape[1]))
+
+
+def orthogonalised(M: Tensor, coefficients: Sequence[float], steps: int, eps: float) -> Tensor:
+    """``X_k`` of ``X_0 = M / |M|`` and ``X <- a X + b A X + c A^2 X`` with ``A = X X'``, for a wide M."""
+    size = torch.linalg.vector_norm(M).clamp_min(eps)
+    for done in range(0, steps, STEPS):
+        M = _turned(M, size, coefficients, min(STEPS, steps - done))
+        size = torch.ones_like(size)
+    return M
+
+
+def _turned(M: Tensor, size: Tensor, coefficients: Sequence[float], steps: int) -> Tensor:
+    """These steps from ``X_0 = M / size``.
+
+    Every X is ``P M`` with P a polynomial of ``A_0``, and all these commute: the steps act on P and A alone. Rounding
+    in the null space of A grows from step to step, so that few steps can be taken at once.
+    """
+    a, b, c = coefficients
+    is_wide = M.shape[0] <= M.shape[1]
+    A = (M @ M.T if is_wide else M.T @ M) / size**2
+    identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
+    P = identity / size
+    for remaining in reversed(range(steps)):
+        turn = a * identity + b * A + c * A @ A
+        P = P @ turn
+        if remaining:
+            A = turn @ A @ turn
+    return torch.matmul(P, M) if is_wide else torch.matmul(M, P)
+
+
+def shape_factor(adjust: Shape | None, rows: int, columns: int) -> float:
+    """What PyTorch multiplies the rate of a matrix by."""
+    if adjust == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """PyTorch's Muon, and ours where layers have no stored weights."""
+    return Muon(groups, **options) if is_factored(groups) else torch.optim.Muon(groups, **options)
+
+
+def make_muon_of_adamws_size(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """The same, with updates as large as those of AdamW."""
+    return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)
