@@ -31,9 +31,8 @@ from nfd.data.digits import digits
 from nfd.meters.job import Meters
 from nfd.scaling.combined import optimizer_of
 from nfd.scaling.laws import law_of
-from nfd.watch.alerts import Alarm, Cause
-from nfd.watch.bands import Bands
-from nfd.watch.ladder import Ladder
+from nfd.watch.bands import Bands, Ladder
+from nfd.watch.causes import Alarm, Cause
 
 WIDTHS, DEPTHS, SEEDS = (32, 64), (2, 4), 3
 WIDE, DEEP, STEPS, EVERY = 128, 8, 24, 3

@@ -22,7 +22,7 @@ from benchmarks.networks import SHARE
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory
 from nfd.data.digits import digits
-from nfd.limits.table import table
+from nfd.limits.kernels import table
 
 DEPTH = 256
 SOME = 64  # layers of the recursion that are timed: each costs the same

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from nfd.core.errors import InputError
-from nfd.watch.alerts import Alarm, Alert, Cause
-from nfd.watch.bands import Bands
-from nfd.watch.ladder import Ladder, LadderRun, Series, kinds_of
-from nfd.watch.rows import WatchRow
+from nfd.watch.bands import Bands, Ladder, LadderRun, Series, WatchRow, kinds_of
+from nfd.watch.causes import Alarm, Alert, Cause
 
 STEPS = (1, 2, 4, 8, 16, 32)
 WIDE, DEEP = 128, 8

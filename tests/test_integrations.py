@@ -14,7 +14,7 @@ import nfd
 from nfd.core.errors import InputError
 from nfd.integrations.planned_optimizer import check_optimizers
 from nfd.integrations.rows import of_network, to_tensorboard, to_wandb
-from nfd.watch.rows import WatchRow
+from nfd.watch.bands import WatchRow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Hugging Face's and Lightning's own
 

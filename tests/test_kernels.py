@@ -18,7 +18,7 @@ from sklearn.svm import SVC
 
 import nfd
 from nfd.core.activations import ACTIVATIONS, activation
-from nfd.limits.flow import KINDS
+from nfd.limits.kernels import KINDS
 
 every_activation = pytest.mark.parametrize(
     "name", [name if name in ("relu", "tanh") else pytest.param(name, marks=pytest.mark.slow) for name in ACTIVATIONS]
@@ -74,8 +74,8 @@ def test_long_horizons_are_as_accurate(name: str, kind: str) -> None:
 
 
 def test_what_the_table_cannot_resolve_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfd.limits.table._NORMS", (5, 9))
-    monkeypatch.setattr("nfd.limits.flow._MOST_DEGREES", 128)
+    monkeypatch.setattr("nfd.limits.kernels._NORMS", (5, 9))
+    monkeypatch.setattr("nfd.limits.kernels._MOST_DEGREES", 128)
     with pytest.warns(RuntimeWarning, match=r"is known to .* not to 1e-09: its table would need more"):
         _, bound = nfd.kernel([[1e-3], [3.0]], activation="erf", horizon=2.345, return_error=True)
     assert bound > 1e-9

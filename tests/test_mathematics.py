@@ -24,8 +24,7 @@ from nfd.core.names import RuleName
 from nfd.core.statistics import rms
 from nfd.forecasts.budget import Cost, Costs, best_size, returns
 from nfd.forecasts.law import fit_law
-from nfd.limits.depth import extrapolated, to_infinity
-from nfd.limits.ensemble import Ensemble
+from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict
 from nfd.nets.network import Network
 from nfd.questions.rule_transfer import TOLERANCE

@@ -4,11 +4,11 @@ from .families.resnets import resnets as resnets
 from .forecasts.scaling_law import Capacity as Capacity
 from .forecasts.scaling_law import fit_scaling_law as fit_scaling_law
 from .forecasts.trained import scaling_law as scaling_law
-from .limits.kernel import kernel as kernel
+from .limits.kernels import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
+from .limits.predict import Prediction as Prediction
 from .limits.predict import predict as predict
-from .limits.prediction import Prediction as Prediction
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import check as check
 from .meters.outcome import Check as Check

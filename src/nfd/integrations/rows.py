@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from nfd.watch.rows import WatchRow
+from nfd.watch.bands import WatchRow
 
 
 def tag(row: WatchRow) -> str:

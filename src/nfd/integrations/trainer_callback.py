@@ -8,7 +8,7 @@ from typing import Any
 from nfd.integrations.planned_optimizer import check_optimizers
 from nfd.integrations.rows import of_network
 from nfd.scaling.plan import Plan
-from nfd.watch.rows import WatchRow
+from nfd.watch.bands import WatchRow
 from nfd.watch.watch import Watch
 
 try:

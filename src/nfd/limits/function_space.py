@@ -15,7 +15,7 @@ from nfd.core.activations import activation
 from nfd.core.machine import undisturbed
 from nfd.core.names import Activation
 from nfd.core.random import generator
-from nfd.limits.kernel import gram_matrix
+from nfd.limits.kernels import gram_matrix
 
 _DEGREE = 12
 _POINTS, _DIMENSION = 48, 6

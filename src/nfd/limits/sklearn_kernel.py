@@ -11,7 +11,7 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
 from nfd.core.errors import InputError
 from nfd.core.machine import undisturbed
-from nfd.limits.kernel import checked_inputs, diagonal, gram_matrix
+from nfd.limits.kernels import checked_inputs, diagonal, gram_matrix
 
 Array = NDArray[np.float64]
 
@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
     """Kernel of the infinitely wide and deep residual network, with the horizon T as its hyperparameter.
 
-    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of ``nfd.limits.flow`` themselves. It
-    combines with scikit-learn's kernels (``ConstantKernel() * InfiniteDepthKernel() + WhiteKernel()``).
+    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of ``nfd.limits.kernels``. It combines
+    with scikit-learn's kernels (``ConstantKernel() * InfiniteDepthKernel() + WhiteKernel()``).
 
     Args:
         kind: ``"nngp"``, ``"ntk"`` or ``"independent-feedback"``, as in ``nfd.kernel``.

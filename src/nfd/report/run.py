@@ -14,9 +14,7 @@ from nfd.report import plot
 from nfd.report.plot import Place, Plot
 from nfd.report.section import Label
 from nfd.report.templates import templates
-from nfd.watch.ladder import Series, stack_at
-from nfd.watch.rows import WatchRow
-from nfd.watch.series import at_steps, in_series, steps_of
+from nfd.watch.bands import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
+import torch
 from rich.table import Column
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_flag, check_seed
+from nfd.core.machine import gradients
+from nfd.core.random import global_streams
 from nfd.core.tables import as_text, table_of
+from nfd.families.paper import member_of
+from nfd.meters.health import ModulePath, Relus
+from nfd.meters.matrices import norm
 from nfd.meters.noise import GradientNoise
 from nfd.meters.outcome import Check
+from nfd.meters.passes import Pass
+from nfd.meters.readings import Reading, layers_of, meter_of, of_layer, readings
+from nfd.meters.updates import NO_BLOCKS, Baseline, Look
 from nfd.scaling.held import held_as_planned
-from nfd.scaling.model import check_input, check_stored
+from nfd.scaling.model import (
+    TensorInfo,
+    as_written,
+    attention_by_parts,
+    blaming_the_sample,
+    block_of,
+    check_input,
+    check_stored,
+    modules,
+    tensors,
+    whole,
+)
 from nfd.scaling.plan import Plan
-from nfd.watch.alerts import Cause
-from nfd.watch.bands import Band
-from nfd.watch.beginning import Beginning
-from nfd.watch.expected import expectation
-from nfd.watch.ladder import Series
-from nfd.watch.reader import NO_GRADIENTS, Reader
-from nfd.watch.rows import Expected, Kept, LeftOut, WatchRow
-from nfd.watch.series import at_steps, in_series, steps_of
-from nfd.watch.stepping import Stepping
+from nfd.watch.bands import Band, Expected, Kept, LeftOut, Series, WatchRow, at_steps, in_series, steps_of
+from nfd.watch.causes import Beginning, Cause, Starts, Stepping, expectation
+
+# ---- ``nfd.Watch``: meters on a training that is under way
 
 
 class Watch:
@@ -52,8 +71,8 @@ class Watch:
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
       last step's update with z (``nfd.meters.matrices``); of inner ones ``update_to_weight``,
       ``|W - W(0)|_2 / |W(0)|_2``;
-    - of every block and of the network ``gradient_ratio`` (``nfd.watch.gradients``), from the gradients that are there;
-    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.activity``).
+    - of every block and of the network ``gradient_ratio`` (``nfd.watch.watch``), from the gradients that are there;
+    - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.watch``).
 
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under FSDP2 every process
@@ -67,7 +86,7 @@ class Watch:
             ``alerts(rows)`` works too.
         seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as trained ones.
-            Initial weights are then not compared with the plan (``nfd.watch.beginning``).
+            Initial weights are then not compared with the plan (``nfd.watch.causes``).
         samples: samples per step. If given, the gradients of the eight steps before every look are added to ``noise``.
             They must be unclipped, and not yet set to zero.
 
@@ -410,3 +429,260 @@ def _expected(watch: Watch, rows: Sequence[WatchRow]) -> str:
     if len(rows) > 1:
         return f"{beyond} of {len(bands)} outside" if beyond else "all within"
     return f"{bands[0].value:.3g} [{bands[0].low:.3g}, {bands[0].high:.3g}]{' outside' if beyond else ''}"
+
+
+# ---- One look at a model: its meters as rows, what is kept of its start, and what it does not show
+
+
+DEAD, ENTROPY, LOGITS = "dead_units", "attention_entropy", "attention_logits"
+_NO_ATTENTION = "no softmax of attention is seen in a pass over the sample: there is none, or a fused kernel has it."
+_ABSENT = {
+    DEAD: "no ReLU is seen in a pass over the sample, or the sample has fewer than 16 rows.",
+    ENTROPY: _NO_ATTENTION,
+    LOGITS: _NO_ATTENTION,
+}
+NO_GRADIENTS = "no parameter had a gradient at the last look: call step() before zero_grad()."
+
+
+class Reader:
+    """Reads a model at every look.
+
+    Args:
+        model: before training; a wrapper's model is called itself.
+        plan, sample, seed: as in ``nfd.Watch``.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, sample: Any, seed: int) -> None:
+        self.member = member_of(modules(model)[""], plan)
+        module = self.member.module
+        with apart(module):
+            with blaming_the_sample(sample):
+                self.baseline = Baseline(self.member, sample, partial(Starts, plan, seed))
+            with activity(module) as active:
+                self.baseline.seen()
+        self._unread = {
+            meter_of(m, stack): why for stack, unread in self.baseline.unread.items() for m, why in unread.items()
+        } | {m: why for m, why in _ABSENT.items() if m not in active.network}
+        if not self.member.blocks:
+            self._unread[RATIO] = NO_BLOCKS
+        self._previous: dict[str, Tensor] | None = None
+
+    @property
+    def starts(self) -> Starts:
+        """The matrices before training."""
+        return cast(Starts, self.baseline.start)
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """The layer of every matrix, by their names."""
+        return layers_of(self.baseline.matrices)
+
+    def before_step(self, *, looked_at: bool) -> None:
+        """Copy the matrices that a step will change, where a look will ask for the alignment of its update."""
+        self._previous = None  # before new ones are made
+        if looked_at:
+            self._previous = self.baseline.weights()
+
+    def rows(self, step: int) -> list[WatchRow]:
+        """Look at the model after so many steps."""
+        module = self.member.module
+        previous, self._previous = self._previous, None  # of this step alone, also where the look fails
+        with apart(module):
+            infos, stacks = tensors(module), self.member.stacks
+            ratios = {stack: gradient_ratios(infos, blocks) for stack, blocks in stacks.items()}
+            with activity(module) as active:
+                seen = self.baseline.seen()
+            look = self.baseline.look(previous, seen)
+        for stack, own in ratios.items():
+            if own:
+                self._unread.pop(meter_of(RATIO, stack), None)
+            else:
+                self._unread.setdefault(meter_of(RATIO, stack), NO_GRADIENTS)
+        return [WatchRow(step, *reading) for reading in self._all(look, active, ratios)]
+
+    def _all(self, look: Look, active: Activity, ratios: Mapping[str, Mapping[str, float]]) -> Iterator[Reading]:
+        yield from readings(self.member, look)
+        first = {meter_of(RATIO, stack): next(iter(own.values())) for stack, own in ratios.items() if own}
+        for meter, value in (active.network | first).items():
+            yield Reading(meter, None, None, value)
+        for block, ratio in (item for own in ratios.values() for item in own.items()):
+            yield from of_layer(self.member, block, block, {RATIO: ratio})
+        for layer, meters in active.layers.items():
+            yield from of_layer(self.member, layer, layer, meters)
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The meters that cannot be read from this model, and why."""
+        return [LeftOut(meter, reason) for meter, reason in self._unread.items()]
+
+    @property
+    def keeps(self) -> list[Kept]:
+        """What is stored, where, and how many bytes."""
+        before = self.baseline.before
+        seen = [before.outputs, before.features, *before.behind.values()]
+        distinct = {h.data_ptr(): h for h in seen}.values()
+        kept = [Kept("outputs and stream of the sample", str(before.outputs.device), sum(h.nbytes for h in distinct))]
+        if self.starts.kept:
+            kept.append(Kept("initial matrices", "cpu", sum(start.nbytes for start in self.starts.kept.values())))
+        if self._previous:
+            place = str(next(iter(self._previous.values())).device)
+            kept.append(Kept("matrices before the next step", place, sum(w.nbytes for w in self._previous.values())))
+        return kept
+
+    def state(self) -> dict[str, Any]:
+        """What is known of the start, for a checkpoint."""
+        before = {part.name: getattr(self.baseline.before, part.name) for part in fields(Pass)}
+        return {"before": before, "seed": self.starts.seed, "kept": self.starts.kept}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Know this start again."""
+        known = {part.name for part in fields(Pass)}  # earlier versions stored more
+        self.baseline.begin_at(Pass(**{name: part for name, part in state["before"].items() if name in known}))
+        self.starts.seed, self.starts.kept = state["seed"], dict(state["kept"])
+
+
+# ---- What units and attention do over a pass: dead units, entropies and logits
+
+
+_SOFTMAXES = {torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default}
+
+
+@dataclass
+class Activity:
+    """The meters of a pass: a value for every time that a module's ReLU or attention ran."""
+
+    seen: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+
+    def add(self, meter: str, layer: str, value: float) -> None:
+        """Note a value of a layer."""
+        self.seen[meter][layer].append(value)
+
+    @property
+    def network(self) -> dict[str, float]:
+        """The mean of each meter over all layers."""
+        return {meter: _mean([_mean(own) for own in layers.values()]) for meter, layers in self.seen.items()}
+
+    @property
+    def layers(self) -> dict[str, dict[str, float]]:
+        """The meters of each layer."""
+        layers: dict[str, dict[str, float]] = {}
+        for meter, of in self.seen.items():
+            for layer, values in of.items():
+                layers.setdefault(layer, {})[meter] = _mean(values)
+        return layers
+
+
+@contextmanager
+def activity(model: nn.Module) -> Iterator[Activity]:
+    """Within it a pass of the model shows what its units and its attention do."""
+    path, seen = ModulePath(), Activity()
+    relus = Relus(path)
+    with path.followed(model), relus, _Softmaxes(path, seen):
+        yield seen
+    for layer, share in relus.seen:
+        seen.add(DEAD, layer, share)
+
+
+class _Watching:
+    """What ``_Softmaxes`` does at every operation. In the class of the mode itself PyTorch would wrap this method for
+    its compiler, which takes as long as a small operation."""
+
+    path: ModulePath
+    seen: Activity
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in _SOFTMAXES and self._attends(args[0], args[1]):
+            logits, shares = args[0].double(), out.double()
+            visible = shares != 0
+            squares = torch.where(visible, logits, 0.0).square().sum() / visible.sum()
+            self.seen.add(ENTROPY, self.path.name, float(torch.special.entr(shares).sum(-1).mean()))
+            self.seen.add(LOGITS, self.path.name, float(squares.sqrt()))
+        return out
+
+    def _attends(self, logits: Tensor, dim: int) -> bool:
+        several = logits.dim() > 3 or isinstance(self.path.module, nn.MultiheadAttention)
+        return several and dim % logits.dim() == logits.dim() - 1
+
+
+class _Softmaxes(_Watching, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches every softmax that is attention's."""
+
+    def __init__(self, path: ModulePath, seen: Activity) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.path, self.seen = path, seen
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+# ---- Gradients between layers, as the backward pass of a training left them
+
+
+RATIO = "gradient_ratio"
+
+
+def gradient_ratios(infos: Mapping[str, TensorInfo], blocks: Sequence[str]) -> dict[str, float]:
+    """The ratio of every block of a stack; none where the last one has no gradient, or zero."""
+    squares: dict[str, float] = {}
+    for name, t in infos.items():
+        block = block_of(name, blocks)
+        if block is not None and t.parameter.grad is not None:
+            squares[block] = squares.get(block, 0.0) + norm(whole(t.parameter.grad)) ** 2
+    last = math.sqrt(squares.get(blocks[-1], 0.0)) if blocks else 0.0
+    return {block: math.sqrt(squares.get(block, 0.0)) / last for block in blocks} if last != 0 else {}
+
+
+# ---- Passes over a sample that leave the training around them as it was
+
+
+@contextmanager
+def apart(model: nn.Module) -> Iterator[None]:
+    """Within it a model runs outside of a trainer's autocast, as it was written where it is compiled, attention by its
+    parts, from random streams of its own; afterwards its buffers and the global streams are what they were."""
+    places = {p.device for p in model.parameters() if p.device.type != "cpu"}
+    with ExitStack() as stack:
+        stack.enter_context(gradients())
+        stack.enter_context(global_streams(0, sorted(places, key=str)))
+        stack.enter_context(as_written())
+        stack.enter_context(attention_by_parts())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_same_buffers(model))
+        stack.enter_context(_own_forward(model))
+        yield
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Buffers that a pass writes or replaces are put back."""
+    before = [
+        (module._buffers, name, buffer, buffer.clone(), buffer._version)
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for held, name, buffer, values, version in before:
+            if buffer._version != version:
+                buffer.copy_(values)
+            held[name] = buffer
+
+
+@contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """The model's own ``forward``, where Accelerate put one of 16 bits over it and left it beside. The start of a
+    training was read before that, and differences of numbers of 16 bits are noise where the updates are small."""
+    wrapped = model.__dict__.get("forward")
+    if wrapped is None or "_original_forward" not in model.__dict__:
+        yield
+        return
+    model.forward = model.__dict__["_original_forward"]
+    try:
+        yield
+    finally:
+        model.forward = wrapped
