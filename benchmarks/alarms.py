@@ -29,8 +29,7 @@ from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data.digits import digits
 from nfd.meters.job import Meters
-from nfd.scaling.combined import optimizer_of
-from nfd.scaling.laws import law_of
+from nfd.scaling.optimizers import law_of, optimizer_of
 from nfd.watch.bands import Bands, Ladder
 from nfd.watch.causes import Alarm, Cause
 

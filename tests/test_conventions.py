@@ -12,7 +12,7 @@ from tests.models import Residual, Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.laws import law_of, update_norms
+from nfd.scaling.optimizers import law_of, update_norms
 
 BASE, RATIOS = 4, (1, 4, 16)
 ROUNDING = 0.02  # bfloat16 has a unit of 2^-8, and Newton-Schulz five steps

@@ -26,7 +26,7 @@ import nfd
 from nfd.cli.commands import COMMANDS, PAPER, parsed
 from nfd.core.errors import UsageError
 from nfd.data.digits import digits
-from nfd.scaling import laws
+from nfd.scaling import optimizers as laws
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))

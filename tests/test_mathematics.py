@@ -28,7 +28,7 @@ from nfd.limits.extrapolate import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict
 from nfd.nets.network import Network
 from nfd.questions.rule_transfer import TOLERANCE
-from nfd.scaling.laws import LAWS
+from nfd.scaling.optimizers import LAWS
 from nfd.scaling.rules import INPUT_LIKE, ROLES, RULES
 
 DOCS = Path(__file__).parents[1] / "docs"

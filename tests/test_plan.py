@@ -15,7 +15,7 @@ from tests.rank_one import measured_writers
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.laws import LAWS
+from nfd.scaling.optimizers import LAWS
 from nfd.scaling.rules import RULES, Power, Role, is_spectral
 
 M, ELL = 4.0, 9.0

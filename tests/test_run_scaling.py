@@ -13,8 +13,7 @@ from tests.models import Transformer
 
 import nfd
 from nfd.core import Interval
-from nfd.scaling.run_laws import NAMES, RUN_LAWS, Label, Quantity
-from nfd.scaling.run_scaling import RunScaling
+from nfd.scaling.run import NAMES, RUN_LAWS, Label, Quantity, RunScaling
 from nfd.training.schedule import factors_of
 
 IDS = torch.arange(24).view(4, 6) % 11

@@ -393,8 +393,8 @@ class Plan(Command):
         return 0
 
     def _compare(self, module: Any) -> int:
-        from nfd.scaling.held import differences, held_by
         from nfd.scaling.plan import Plan as Stored
+        from nfd.scaling.plan import differences, held_by
 
         plan = Stored.load(str(self.fits))
         size = f"{self.setup} of width {self.width} and depth {self.depth}"

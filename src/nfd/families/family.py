@@ -23,12 +23,11 @@ from nfd.core.names import BASE, RESOLUTION, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.paper import member_of
+from nfd.scaling.base import defaults_of, told_by
 from nfd.scaling.entries import MakeModel, check_constructor, instance
-from nfd.scaling.forward_multipliers import defaults_of, told_by
-from nfd.scaling.laws import OptimizerLaw, law_of, laws_where, register_optimizer
 from nfd.scaling.model import blocks_named, on_device, tensors
-from nfd.scaling.plan import Plan
-from nfd.scaling.planning import checked_roles, plan
+from nfd.scaling.optimizers import OptimizerLaw, law_of, laws_where, register_optimizer
+from nfd.scaling.plan import Plan, checked_roles, plan
 from nfd.scaling.rules import RULES
 from nfd.wide.defer import defer, meta_matrices
 

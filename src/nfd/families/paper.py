@@ -15,9 +15,8 @@ from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.nets.dense import factor_gradients_
 from nfd.nets.network import Network
-from nfd.scaling.forward_multipliers import roles_of, told_by
-from nfd.scaling.plan import Plan
-from nfd.scaling.planning import plan
+from nfd.scaling.base import roles_of, told_by
+from nfd.scaling.plan import Plan, plan
 from nfd.scaling.rules import Role, rule_named
 from nfd.wide.linear import FactoredLinear
 

@@ -16,8 +16,8 @@ from nfd.forecasts.scaling_law import Capacity, judged_law
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.entries import MakeModel
-from nfd.scaling.laws import check_optimizer
 from nfd.scaling.model import batch_size
+from nfd.scaling.optimizers import check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
 from nfd.training.schedule import knows_steps

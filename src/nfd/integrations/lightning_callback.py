@@ -8,8 +8,7 @@ from torch import nn
 
 from nfd.integrations.planned_optimizer import check_optimizers
 from nfd.integrations.rows import of_network
-from nfd.scaling.held import differences, held_by
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Plan, differences, held_by
 from nfd.watch.watch import Watch
 
 try:

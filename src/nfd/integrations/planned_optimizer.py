@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from nfd.core.errors import InputError
-from nfd.scaling.held import held_as_planned
-from nfd.scaling.kept_rates import SCALE, check_rates, warn_of_lost_ratios
 from nfd.scaling.model import listed
-from nfd.scaling.plan import Plan
+from nfd.scaling.optimizers import SCALE, check_rates, warn_of_lost_ratios
+from nfd.scaling.plan import Plan, held_as_planned
 
 
 def check_optimizers(plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str) -> None:

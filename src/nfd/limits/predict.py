@@ -30,7 +30,7 @@ from nfd.limits.extrapolate import (
 )
 from nfd.runs.sweep import Sweep
 from nfd.scaling.entries import MakeModel
-from nfd.scaling.laws import names_where
+from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_finite_depth, check_wide_limit
 from nfd.training.task import Batch, Task, as_task
 

@@ -28,7 +28,7 @@ from nfd.meters.table import METERS, rows
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
 from nfd.scaling.entries import MakeModel
-from nfd.scaling.laws import OptimizerLaw, check_optimizer
+from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
 from nfd.training import driver

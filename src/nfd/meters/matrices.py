@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from nfd.nets.dense import DenseLinear
-from nfd.scaling.laws import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.model import TensorInfo, is_conv1d
+from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 
 _POWER_ITERATIONS = 16
 

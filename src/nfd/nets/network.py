@@ -31,8 +31,8 @@ from nfd.core.names import Feedback, NetworkWeights, Regime, RuleName
 from nfd.core.random import Increment, derive, generator
 from nfd.nets.dense import DenseLinear
 from nfd.nets.streams import Arithmetic, Streams
-from nfd.scaling.forward_multipliers import roles_of, told_entries
-from nfd.scaling.laws import OptimizerLaw, check_optimizer, law_of
+from nfd.scaling.base import roles_of, told_entries
+from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import ADAM_EPSILON, MAX_ETA_C, ROLES, Power, Role, rule_named
 from nfd.wide.layers import DeferredLinear, StructuredLinear

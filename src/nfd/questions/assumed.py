@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nfd.scaling.laws import OptimizerLaw
+from nfd.scaling.optimizers import OptimizerLaw
 
 Support = Literal["theorem", "empirical law", "assumption"]
 

@@ -32,10 +32,10 @@ from nfd.questions.optimum import LEARNT
 from nfd.questions.transfer import Transfer
 from nfd.runs.sweep import Sweep
 from nfd.runs.trial import Trial
+from nfd.scaling.base import told_by
 from nfd.scaling.entries import MakeModel, instance
-from nfd.scaling.forward_multipliers import told_by
-from nfd.scaling.laws import OptimizerLaw, check_optimizer
 from nfd.scaling.model import evaluating
+from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.store import Record
 from nfd.training.losses import classes_last

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError, InputTypeError, check_count, check_takes
 from nfd.core.random import global_streams
+from nfd.scaling.forward import Own, head_sizes
 from nfd.scaling.model import (
     Blocks,
     Kind,
@@ -33,10 +34,8 @@ from nfd.scaling.model import (
     stacks_of,
     tensors,
 )
-from nfd.scaling.own_factors import Own
 from nfd.scaling.roles import Anatomy, Scaling, anatomy
 from nfd.scaling.rules import INPUT_LIKE, Power, Role, Rule, is_spectral
-from nfd.scaling.self_describing import head_sizes
 
 # ---- ``Entry``: what a plan holds of one tensor
 

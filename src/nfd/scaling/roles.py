@@ -14,6 +14,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
+from nfd.scaling.forward import Factors, Scaled, factors_of, own_samples
 from nfd.scaling.graph import (
     Branch,
     Fans,
@@ -39,10 +40,7 @@ from nfd.scaling.model import (
     single_blocks,
     tensors,
 )
-from nfd.scaling.own_factors import Factors, factors_of
 from nfd.scaling.rules import ROLES, Role, Rule
-from nfd.scaling.scaled import Scaled
-from nfd.scaling.self_describing import own_samples
 
 # ---- What one forward pass shows of a model: which tensors write residual streams, and which act inside of branches
 

@@ -17,8 +17,8 @@ readout    in^-1           1/in                     1/in                     1
 ``input`` stands for embeddings, tied embeddings, and biases and gains outside blocks too. Under ``depth-mup-inner``
 (Eq. 8) the inner rates are ``out/in l^a`` and ``1/in``. Adam's column is the rate of updates with entries of order one,
 its epsilon the size of the gradient's entries; every other rate follows from these two by the optimizer's law
-(``nfd.scaling.laws``): SGD's is Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective weight
-``s W``, has ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
+(``nfd.scaling.optimizers``): SGD's is Adam's over epsilon. A weight ``W`` behind a forward multiplier ``s``, effective
+weight ``s W``, has ``std / s``, ``rate / s^(1 + degree)`` (SGD ``rate / s^2``, Adam ``rate / s``) and ``epsilon s``.
 
 ==================  ===  ==========================================================
 rule                a

@@ -1,11 +1,11 @@
-"""What steps a network, or a stack of networks, by the law of its optimizer (``nfd.scaling.laws``)."""
+"""What steps a network, or a stack of networks, by the law of its optimizer (``nfd.scaling.optimizers``)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nfd.scaling.laws import check_optimizer, law_of
+from nfd.scaling.optimizers import check_optimizer, law_of
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ def optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0) -> torc
     Raises:
         ValueError: for another name, and for what the optimizer cannot do exactly.
     """
-    from nfd.scaling.combined import optimizer_of
+    from nfd.scaling.optimizers import optimizer_of
     from nfd.wide.optimizers import is_factored
 
     groups = [{"weight_decay": 0.0} | group for group in groups]
@@ -50,7 +50,7 @@ def stacked_optimizer_named(name: str, groups: Groups, *, momentum: float = 0.0,
     ``more``: as ``stacked_options`` has them.
     """
     from nfd.nets.stacked_optimizers import StackedParts
-    from nfd.scaling.combined import by_law
+    from nfd.scaling.optimizers import by_law
 
     check_optimizer(name, momentum=momentum)
     options = more | ({"momentum": momentum} if momentum else {})

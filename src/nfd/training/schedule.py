@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nfd.core.errors import InputError, InputTypeError, check_callable, check_real, check_takes
-from nfd.scaling.rate_schedule import ramp
+from nfd.scaling.run import ramp
 from nfd.training.optimizers import optimizer_named
 
 Schedule = Callable[..., Any]

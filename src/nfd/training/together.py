@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from nfd.core.random import global_state, global_streams
 from nfd.families.family import Family
 from nfd.families.member import Member, StackedMembers
-from nfd.scaling.laws import law_of
 from nfd.scaling.model import batch_size
+from nfd.scaling.optimizers import law_of
 from nfd.training import driver
 from nfd.training.task import Task
 

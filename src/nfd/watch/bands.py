@@ -52,8 +52,8 @@ from numpy.typing import NDArray
 
 from nfd.core.errors import InputError
 from nfd.core.estimates import standard_errors
-from nfd.scaling.laws import WHOLE_MATRIX, law_of
 from nfd.scaling.model import numberless
+from nfd.scaling.optimizers import WHOLE_MATRIX, law_of
 
 # ---- What a watch reads: a number of a layer or of the whole network after a step, and what it cannot read
 

@@ -31,12 +31,9 @@ from nfd.core.errors import InputError, check_callable
 from nfd.core.files import expanded
 from nfd.core.statistics import rms
 from nfd.meters.outcome import Check
-from nfd.scaling.combined import by_law
-from nfd.scaling.held import held_as_planned
-from nfd.scaling.kept_rates import ALIKE, REMEDY, SCALE, warn_of_lost_ratios
-from nfd.scaling.laws import OptimizerLaw, law_of
 from nfd.scaling.model import TensorInfo, block_of, listed, numberless, stacks_of, whole
-from nfd.scaling.plan import Plan, start_of
+from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, by_law, law_of, warn_of_lost_ratios
+from nfd.scaling.plan import Plan, held_as_planned, start_of
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Expected, Ladder, WatchRow, kinds_of, series_of
 

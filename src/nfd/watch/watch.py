@@ -32,7 +32,6 @@ from nfd.meters.outcome import Check
 from nfd.meters.passes import Pass
 from nfd.meters.readings import Reading, layers_of, meter_of, of_layer, readings
 from nfd.meters.updates import NO_BLOCKS, Baseline, Look
-from nfd.scaling.held import held_as_planned
 from nfd.scaling.model import (
     TensorInfo,
     as_written,
@@ -45,7 +44,7 @@ from nfd.scaling.model import (
     tensors,
     whole,
 )
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Plan, held_as_planned
 from nfd.watch.bands import Band, Expected, Kept, LeftOut, Series, WatchRow, at_steps, in_series, steps_of
 from nfd.watch.causes import Beginning, Cause, Starts, Stepping, expectation
 

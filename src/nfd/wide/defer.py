@@ -28,7 +28,6 @@ from nfd.core.machine import bytes_of, gradients, memory_of
 from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, in_bytes, table_of
-from nfd.scaling.held import Held, held_by
 from nfd.scaling.model import (
     block_of,
     blocks_of,
@@ -40,7 +39,7 @@ from nfd.scaling.model import (
     numberless,
     on_device,
 )
-from nfd.scaling.plan import Plan
+from nfd.scaling.plan import Held, Plan, held_by
 from nfd.scaling.rules import is_spectral
 from nfd.wide.basis import LEAST_ROOM, predicted_bytes
 from nfd.wide.layers import DeferredLinear, StructuredLinear

@@ -1,10 +1,4 @@
-"""Constant factors in a model's own forward pass, and plans that make up for those that change with size.
-
-Gemma multiplies its embeddings by the root of the width, T5 divides what its tied head reads by it, and other models
-carry a parametrisation of their own. With a factor s, the effective weights are ``s W``. The rules are for effective
-weights, so a plan divides starts and rates by s over that of the base: the model then trains as one that has the
-factor of the base at every size. A factor that is the same at every size changes nothing.
-"""
+"""What a model's own forward pass multiplies its tensors with, and what modules tell of themselves."""
 
 from __future__ import annotations
 
@@ -13,10 +7,120 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from nfd.core.errors import InputTypeError, check_real
 from nfd.scaling.graph import Operation
-from nfd.scaling.model import Blocks, block_of, container_of, in_base
+from nfd.scaling.model import Blocks, block_of, container_of, in_base, modules
+
+# ---- ``nfd.Scaled``: a module behind a forward multiplier
+
+
+class Scaled(nn.Module):
+    """Multiply the output of a module by a constant: ``factor * module(x)``. ``plan.apply_`` inserts it where needed.
+
+    A plan still finds the parameters inside by their names. Attributes of the module can be read through it, so
+    ``model.lm_head.weight`` is still the tied weight.
+
+    Args:
+        module: whose output, a tensor, is multiplied.
+        factor: finite.
+
+    Example::
+
+        head = nfd.Scaled(torch.nn.Linear(64, 10), 0.25)
+    """
+
+    def __init__(self, module: nn.Module, factor: float) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise InputTypeError(f"module must be a torch.nn.Module; got {type(module).__name__}.")
+        self.scaled_module = module
+        self.factor = check_real("factor", factor)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's output times the factor."""
+        return self.factor * self.scaled_module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("scaled_module"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_modules", {}).get("scaled_module")
+        if inner is not None and name not in ("factor", "training", "scaled_module") and hasattr(inner, name):
+            setattr(inner, name, value)  # Hugging Face ties weights by assignment
+        else:
+            super().__setattr__(name, value)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"factor={self.factor:g}"
+
+
+# ---- What modules of PyTorch and Hugging Face tell of themselves: an input to try them with, and the size of heads
+
+
+_HEAD_SIZES = ("head_dim", "attention_head_size", "head_size")
+_QUERIES = ("q_proj", "query", "q")
+_PIXELS = 64  # of images, where a model takes any size
+
+
+def own_samples(model: nn.Module) -> dict[str, Any]:
+    """An input of every outermost module that says what it takes, by name."""
+    samples: dict[str, Any] = {}
+    for name, module in modules(model).items():
+        inside = any(name.startswith(f"{outer}.") or not outer for outer in samples)
+        sample = None if inside else _sample_of(module)
+        if sample is not None:
+            samples[name] = sample
+    return samples
+
+
+def _sample_of(module: nn.Module) -> Any:
+    place = next((p.device for p in module.parameters()), None)
+    if isinstance(module, nn.TransformerEncoder):
+        weight = next(module.parameters())
+        return torch.ones(1, 2, weight.shape[-1], dtype=weight.dtype, device=place)
+    if not hasattr(module, "dummy_inputs") or not hasattr(module, "main_input_name"):  # Hugging Face's
+        return None
+    if module.main_input_name == "pixel_values":
+        config: Any = module.config
+        size = getattr(config, "image_size", None) or _PIXELS
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": torch.ones(1, config.num_channels, height, width, device=place)}
+    if module.main_input_name != "input_ids":
+        return None
+    given: dict[str, Any] = module.dummy_inputs  # type: ignore[assignment]
+    return {name: v.to(place) if isinstance(v, Tensor) else v for name, v in given.items()}
+
+
+def _divides_logits(module: nn.Module, size: int) -> bool:
+    """Whether an attention with heads of this size divides logits by its root: PyTorch's do, others keep the factor."""
+    factors = [value for value in vars(module).values() if isinstance(value, float)]
+    by_root = any(math.isclose(factor, root) for factor in factors for root in (size**-0.5, size**0.5))
+    return isinstance(module, nn.MultiheadAttention) or by_root
+
+
+def head_sizes(model: nn.Module) -> dict[str, int]:
+    """The size of heads whose logits are divided by its root, by the module that makes the queries.
+
+    Where queries, keys and values are made together, the name is that of the attention.
+    """
+    sizes = {}
+    for name, module in modules(model).items():
+        size = next((s for key in _HEAD_SIZES if isinstance(s := getattr(module, key, None), int)), None)
+        if size is not None and _divides_logits(module, size):
+            query = next((key for key in _QUERIES if isinstance(getattr(module, key, None), nn.Module)), None)
+            sizes[f"{name}.{query}" if query else name] = size
+    return sizes
+
+
+# ---- Constant factors in a model's own forward pass, and plans that make up for those that change with size
+
 
 _SAME = 1e-4  # of the logarithm of a ratio: the same factor, rounded
 

@@ -1,30 +1,17 @@
-"""``OptimizerLaw``: what scaling has to know of an optimizer, and the table of laws by name.
-
-An update at rate 1 is ``unit |gradient|^degree`` in its entries, where ``unit`` follows the size of the tensor:
-
-==================================  ======  =====================
-optimizer                           degree  unit
-==================================  ======  =====================
-SGD                                 1       1
-Adam, Lion, the sign of a momentum  0       1, entry by entry
-Muon, SGD over a norm               0       (in out)^-1/2
-==================================  ======  =====================
-
-The rates of a rule are those of updates with entries of order one (Adam's column in ``nfd.scaling.rules``), so every
-other rate is that one over ``unit |gradient|^degree``. ``register_optimizer``
-adds another law.
-"""
+"""What scaling knows of optimizers: the law of each, one made of several, and whether it keeps a plan's rates."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import math
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, NoReturn, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +19,7 @@ from torch import Tensor, nn
 from nfd.core.errors import (
     InputError,
     InputTypeError,
+    StateError,
     check_callable,
     check_choice,
     check_count,
@@ -41,8 +29,7 @@ from nfd.core.errors import (
 )
 from nfd.scaling.rules import MAX_RATE, Power, rule_named
 
-if TYPE_CHECKING:
-    import torch
+# ---- ``OptimizerLaw``: what scaling has to know of an optimizer, and the table of laws by name
 
 
 def any_shape(rows: float, columns: float) -> float:
@@ -288,8 +275,6 @@ def law_of(optimizer: object) -> OptimizerLaw:
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
     if hasattr(optimizer, "param_groups"):
-        from nfd.scaling.laws import law_of_object
-
         return law_of_object(cast("torch.optim.Optimizer", optimizer), tuple(_TABLE.values()))
     return _TABLE[check_choice("optimizer", optimizer, _TABLE)]
 
@@ -431,3 +416,188 @@ def _nearest(laws: Sequence[OptimizerLaw], norms: Sequence[float], kind: str) ->
             f"over the first are {shapes}. Register an nfd.OptimizerLaw with its shape_norm."
         )
     return law
+
+
+# ---- One optimizer made of several, each with parameters of its own: Muon for matrices, AdamW for the rest
+
+
+class CombinedOptimizer(torch.optim.Optimizer):
+    """Steps several optimizers as one: one ``step``, one state, and the groups of all, which schedulers can change.
+
+    Args:
+        parts: optimizers of different parameters.
+    """
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+        self._complete = False
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._complete = True
+        self._share()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every part; ``closure`` is called once, before them."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from what ``state_dict`` of an optimizer with the same parts returned.
+
+        Raises:
+            ValueError: when it has another number of groups.
+        """
+        groups = list(state_dict["param_groups"])
+        if len(groups) != len(self.param_groups):
+            raise InputError(f"state_dict has {len(groups)} groups of parameters; expected {len(self.param_groups)}.")
+        for part in self.parts:
+            own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
+            keys = {key for group in own for key in group["params"]}
+            state = {key: value for key, value in state_dict["state"].items() if key in keys}
+            part.load_state_dict({"state": state, "param_groups": own})
+        self._share()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the parts are made: a group would belong to none of them."""
+        if self._complete:
+            self._refuse_group()
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "parts": self.parts, "_complete": True}
+
+    def _refuse_group(self) -> NoReturn:
+        raise StateError("Parameters cannot join a combined optimizer later. Plan the whole model, and make it again.")
+
+    def _share(self) -> None:
+        """Let the parts and the whole have the same groups and the same state."""
+        state: defaultdict[Tensor, Any] = defaultdict(dict)
+        for part in self.parts:
+            state.update(part.state)
+        for part in self.parts:
+            part.state = state
+        self.state = state
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def optimizer_of(
+    law: OptimizerLaw,
+    groups: Sequence[dict[str, Any]],
+    options: Mapping[str, Any],
+    make: Callable[..., torch.optim.Optimizer] | None = None,
+) -> torch.optim.Optimizer:
+    """What steps these groups: the optimizer of the law, and as one with it that of its rest where groups say so.
+
+    Args:
+        law: of groups that have no ``use_muon``, or have it true; its rest steps the others.
+        groups: of parameters.
+        options: each goes to the optimizer that accepts it.
+        make: in place of the law's; it takes all options.
+
+    Raises:
+        ValueError: naming the options that neither accepts.
+    """
+    rest = law if law.rest is None else law_of(law.rest)
+    if make is None and (unknown := sorted(options.keys() - law.options - rest.options)):
+        known = ", ".join(sorted(law.options | rest.options)) or "none"
+        raise InputError(f"optimizer={law.name!r} has no {', '.join(map(repr, unknown))}; its options are {known}.")
+    main_options = {name: value for name, value in options.items() if make is not None or name in law.options}
+    rest_options = {name: value for name, value in options.items() if name not in main_options}
+    parts = []
+    for part, own in by_law(law, groups):
+        if part is law:
+            parts.append((make or law.check_made())(own, **main_options))
+        else:
+            parts.append(part.check_made()(own, **rest_options))
+    return parts[0] if len(parts) == 1 else CombinedOptimizer(parts)
+
+
+def by_law(law: OptimizerLaw, groups: Sequence[dict[str, Any]]) -> list[tuple[OptimizerLaw, list[dict[str, Any]]]]:
+    """The laws that step these groups, each with its own: the first is ``law``, unless it has none of them."""
+    own = [group for group in groups if group.get("use_muon", True)]
+    others = [group for group in groups if not group.get("use_muon", True)]
+    parts = [(law, own), (law if law.rest is None else law_of(law.rest), others)]
+    return [(part, theirs) for part, theirs in parts if theirs]
+
+
+# ---- Whether an optimizer still has the ratios of rates that a plan gave it
+
+
+SCALE = "lr_scale"
+ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
+
+REMEDY = (
+    'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
+    'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min at 0; LambdaLR and '
+    "other schedulers that multiply keep the ratios."
+)
+
+
+class LostRatio(NamedTuple):
+    """Two groups whose rates have another ratio than the plan's: indices, rates, and the plan's scales."""
+
+    groups: tuple[int, int]
+    rates: tuple[float, float]
+    scales: tuple[float, float]
+
+    def __str__(self) -> str:
+        (a, b), (rate_a, rate_b), (scale_a, scale_b) = self
+        return (
+            f"groups {a} and {b} of the optimizer have rates {rate_a:.4g} and {rate_b:.4g}, in a ratio of "
+            f"{rate_b / rate_a:.4g}; the plan's is {scale_b / scale_a:.4g}. {REMEDY}"
+        )
+
+
+def lost_ratio(groups: Sequence[Mapping[str, Any]]) -> LostRatio | None:
+    """The first two groups whose ratio of rates is no longer the plan's; None where all are.
+
+    Muon and the AdamW beside it have tuned rates of their own. Rates of zero, as before a warm-up, tell nothing.
+    """
+    for of_muon in (True, False):
+        own = [k for k, group in enumerate(groups) if group.get("use_muon", True) == of_muon and float(group["lr"])]
+        for k in own[1:]:
+            pair = own[0], k
+            rates, scales = (tuple(float(groups[i][key]) for i in pair) for key in ("lr", SCALE))
+            if not math.isclose(rates[1] * scales[0], rates[0] * scales[1], rel_tol=ALIKE):
+                return LostRatio(pair, (rates[0], rates[1]), (scales[0], scales[1]))
+    return None
+
+
+def check_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Raise unless an optimizer has the groups of a plan, with rates in the plan's ratios.
+
+    Raises:
+        TypeError: if it is not an optimizer of PyTorch.
+        ValueError: naming two groups and their rates, or that the groups are not a plan's.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputTypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
+    if any(SCALE not in group for group in optimizer.param_groups):
+        raise InputError(
+            f"The {type(optimizer).__name__} does not have the groups of a plan, so that every tensor has one rate. "
+            "Make it by plan.make_optimizer(model, lr=...), or of plan.param_groups(model, lr=...)."
+        )
+    if lost := lost_ratio(optimizer.param_groups):
+        raise InputError(f"The rates are no longer the plan's: {lost}")
+
+
+_warning: WeakSet[torch.optim.Optimizer] = WeakSet()
+
+
+def warn_of_lost_ratios(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer warn, once, at the first step at which its rates are no longer in the plan's ratios."""
+    if optimizer in _warning:
+        return
+    _warning.add(optimizer)
+    remove: list[Callable[[], None]] = []
+
+    def look(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
+        if lost := lost_ratio(stepped.param_groups):
+            remove.pop()()
+            warnings.warn(f"The rates are no longer the plan's: {lost}", RuntimeWarning, stacklevel=3)
+
+    remove.append(optimizer.register_step_pre_hook(look).remove)
