@@ -13,7 +13,7 @@ import nfd
 from benchmarks.coverage_case import Draw, Outcome, Row, counted, normal, outcome, repeated
 from nfd.core.random import derive
 from nfd.core.statistics import pooled_slope
-from nfd.meters.outcome import Check
+from nfd.meters.check import Check
 from nfd.questions.check_findings import check_findings
 
 _SEEDS = 3

@@ -30,8 +30,8 @@ from nfd.core.estimates import Interval, share
 from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
 from nfd.data.digits import digits
-from nfd.meters.outcome import is_fault
-from nfd.meters.table import rows
+from nfd.meters.check import is_fault
+from nfd.meters.verdict import rows
 
 AT, SEEDS = (3, 10, 60), 8
 FACTORS, FEWER = (2, 4, 8, 16), (2, 3, 4)  # of sizes; of seeds

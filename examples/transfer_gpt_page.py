@@ -16,7 +16,7 @@ from transfer_gpt_words import CHECKS, LADDER, LARGER, LIMITS_OF_IT, PAGE, SAVED
 
 from nfd.core.estimates import Interval, mean
 from nfd.core.files import write_text
-from nfd.meters.outcome import is_fault
+from nfd.meters.check import is_fault
 from nfd.meters.verdict import verdict
 
 Found = Mapping[str, Any]

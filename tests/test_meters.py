@@ -12,11 +12,8 @@ from scipy import stats
 
 from nfd.core.estimates import Interval
 from nfd.core.statistics import interval, log_slope, squared_size, stderr
-from nfd.meters import table
-from nfd.meters.advice import cause
-from nfd.meters.table import METERS
 from nfd.meters.updates import ALIGNMENT, FIRST
-from nfd.meters.verdict import seeds_needed, since, verdict
+from nfd.meters.verdict import METERS, cause, change, rows, seeds_needed, since, verdict
 from nfd.scaling.rules import RULES
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -62,7 +59,7 @@ def made(law: Any, sizes: list[int], meter: str = "inner_update", scatter: float
         for n in sizes
         for s in range(3)
     ]
-    (row,) = table.rows(runs, {"width": sizes, "depth": [2]}, "width", 3, "mup")
+    (row,) = rows(runs, {"width": sizes, "depth": [2]}, "width", 3, "mup")
     return row
 
 
@@ -107,12 +104,8 @@ def test_stable_says_how_much() -> None:
     assert slow["verdict"] == "STABLE"
     assert re.fullmatch(r"depends little on width: falls by 2\d % \[\d+, \d+\] from width 64 to 512\.", slow["cause"])
     assert made(lambda n: 1.0, [64, 128, 256])["cause"] == "no significant trend with width."
-    assert (
-        table.change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
-    )
-    assert table.change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == (
-        "falls by 19 % [15, 22] from depth 4 to 32"
-    )
+    assert change(Interval(0.1, 0.01, 0.08, 0.12), "depth", [4, 32]) == "rises by 23 % [18, 28] from depth 4 to 32"
+    assert change(Interval(-0.1, 0.01, -0.12, -0.08), "depth", [4, 32]) == ("falls by 19 % [15, 22] from depth 4 to 32")
 
 
 def test_no_advice_names_the_rule_in_use() -> None:

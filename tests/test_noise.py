@@ -11,8 +11,7 @@ from torch import Tensor
 import nfd
 from nfd.core.estimates import Interval
 from nfd.core.statistics import ratio_of_means
-from nfd.meters.batch_noise import noise_of
-from nfd.meters.noise import GradientNoise, inner
+from nfd.meters.noise import GradientNoise, inner, noise_of
 
 SIZE, SAMPLES = 60, 4
 

@@ -15,7 +15,7 @@ from torch import nn
 import nfd
 from nfd.core.random import global_state
 from nfd.core.statistics import rms
-from nfd.meters.matrices import spectral_norms
+from nfd.meters.updates import spectral_norms
 from nfd.watch import Cause
 
 WIDTH, DEPTH = 16, 4

@@ -10,8 +10,8 @@ from .limits.particles import solve_nfd as solve_nfd
 from .limits.predict import Prediction as Prediction
 from .limits.predict import predict as predict
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
+from .meters.check import Check as Check
 from .meters.check import check as check
-from .meters.outcome import Check as Check
 from .nets.mlp import MLP as MLP
 from .nets.resnet import ResNet as ResNet
 from .questions.transfer import Transfer as Transfer

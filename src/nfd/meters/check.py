@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import torch
+from rich.table import Column
+from torch import Tensor, nn
 
 from nfd.core.errors import (
     MOST,
@@ -15,24 +25,30 @@ from nfd.core.errors import (
     check_real,
     check_several,
 )
+from nfd.core.files import expanded, write_json
 from nfd.core.machine import gradients
 from nfd.core.names import AXES, SEEDS, Axis
-from nfd.core.tables import Row
+from nfd.core.random import global_state
+from nfd.core.tables import Row, as_text, table_of
 from nfd.families.family import Family, as_family
-from nfd.meters.batch_noise import samples_of_a_part
-from nfd.meters.event import Event, EventKind
-from nfd.meters.job import Meters
-from nfd.meters.looks import after, growth, of_stack, stacks_of
-from nfd.meters.outcome import Check, failures_of
-from nfd.meters.table import METERS, rows
+from nfd.families.member import Member
+from nfd.families.streams import StreamEnds
+from nfd.meters.health import Event, EventKind, Failure, dead_units, first_bad, gradient_events
+from nfd.meters.noise import noise_as_text, noise_of, noise_rows, samples_of_a_part
+from nfd.meters.updates import HIDDEN, NO_BLOCKS, Baseline, readings
+from nfd.meters.verdict import LIMITS, METERS, THRESHOLDS, after, cure_of_all, growth, of_stack, rows, stacks_of
 from nfd.runs.sweep import Sweep
-from nfd.runs.trial import Trial
+from nfd.runs.trial import Observation, Observer, Trial
 from nfd.scaling.entries import MakeModel
+from nfd.scaling.model import listed, outputs_of
 from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.store import Record
 from nfd.training import driver
-from nfd.training.task import Batch, Task, as_task
+from nfd.training.loop import Step
+from nfd.training.task import COPIES, Batch, Task, as_task
+
+# ---- ``nfd.check``: train a family's networks for a few steps over widths and depths, and say what scales wrongly
 
 
 @gradients()
@@ -185,3 +201,342 @@ def _looks(at: Sequence[int], steps: int) -> tuple[int, ...]:
             "batch for every step; they may repeat."
         )
     return tuple(checked)
+
+
+# ---- ``Check``: what ``nfd.check`` measured, and what went wrong on the way
+
+
+MEANINGS = {
+    "first_activation": "RMS of the stream that enters the first block",
+    "activation": "RMS of the stream after the last block",
+    "activation_update": "RMS of its change by training",
+    "inner_update": "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
+    "stream_update": "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and 34",
+    "function_update": "RMS of the change of the outputs by training",
+    "function_update_inner": "RMS of the change of the outputs when the inner matrices are reset to their start",
+    "update_to_weight": "largest singular value of the change of inner matrices over that of their start",
+    "alignment": "how well the last update of a matrix is aligned with its inputs, relative to perfect alignment: "
+    "1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
+    "gradient": "RMS of the gradient entering the first block over that leaving the last, where the stream is not zero "
+    "(padding): at the start, or where the check looks at several steps before each update",
+    "loss": "loss of the last batch before its update",
+}
+
+_NOISE = "Noise scale of the gradients after the last step, in samples: a batch at which noise is as large as signal"
+_DRAWS = (
+    "Note: the model draws random numbers in training, as dropout does. That is noise in every meter: switch it off "
+    "for a check."
+)
+_STILL = (
+    "If they are not meant to be frozen, check that they require gradients, that the loss depends on them and that the "
+    "optimizer has them. Exponents do not show it, as it is the same at every size."
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of ``nfd.check``. Print it to see the table.
+
+    Attributes:
+        table: one dict per meter and axis, and of a model with several stacks of blocks, such as an encoder and a
+            decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
+            ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault begins. Also
+            ``meter``, ``axis`` and ``seeds_needed``.
+        runs: one dict per network: width, depth, seed, its meters after the last step, and why others could not be read
+            (``unread``). The same of every stack of several: ``stacks``.
+        failures: what went wrong, once per kind, with the first step, layer and network.
+        rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were read.
+        growth: with several steps, one dict per meter: its exponent in the step, ``meter ~ step^p``, as value, low and
+            high, over networks of every size.
+        draws: whether a network drew random numbers in training, as dropout does.
+        optimizer_class: that of ``make_optimizer``; empty without one.
+        about: how the batches were read: their number, samples and shape, in words.
+        copies: whether the targets of the library's cross-entropy are the inputs themselves.
+
+    Example::
+
+        check = nfd.check(make_model, batches, [16, 32], [2], lr=3e-3)
+        for row in check.table:
+            print(row["meter"], row["axis"], row["slope"], row["verdict"])
+        check.ok  # False where a meter collapses or grows, or a training broke
+    """
+
+    table: list[dict[str, Any]]
+    runs: list[Row] = field(repr=False)
+    failures: list[Failure]
+    rule: str
+    optimizer: str
+    lr: float
+    at: tuple[int, ...]
+    seeds: int
+    about: str
+    base: tuple[int, int]
+    growth: list[dict[str, Any]] = field(default_factory=list)
+    draws: bool = False
+    copies: bool = False
+    optimizer_class: str = ""
+
+    @property
+    def steps(self) -> int:
+        """How many updates every network took."""
+        return self.at[-1]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All readings: one dict for each network and step (``matrix`` is empty), and one for each of its matrices,
+        with its ``role`` and the meters of a matrix (``nfd.meters.updates.Baseline.look``)."""
+        return [row for run in self.runs for row in run["rows"]]
+
+    @property
+    def noise(self) -> list[dict[str, Any]]:
+        """Noise scales of gradients after the last step, in samples, with ``noise=True``: a dict per network and kind.
+
+        ``simple`` is ``tr Sigma / |G|^2``, ``curved`` is ``tr(H Sigma) / G' H G`` (``nfd.meters.noise``). A batch much
+        larger than this gains little. Pass it to ``nfd.plan`` as ``critical_batch``, in the unit of ``batch`` there.
+        """
+        return [row for run in self.runs for row in run["noise"]]
+
+    @property
+    def ladder(self) -> dict[str, Any]:
+        """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
+
+        ``rule`` and ``optimizer``, whether the check found no fault (``ok``), the width and depth of the base
+        (``base``), and the ``networks``: width, depth and ``readings``, each (step, meter, layer, depth of the layer,
+        value).
+        """
+        networks = [{name: run[name] for name in ("width", "depth", "readings")} for run in self.runs]
+        names = {"rule": self.rule, "optimizer": self.optimizer}
+        return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
+
+    def save(self, path: str | Path) -> None:
+        """Write ``ladder`` as JSON, for ``nfd.Watch(..., expected=path)``."""
+        write_json(expanded(path), {"ladder": self.ladder})
+
+    @property
+    def ok(self) -> bool:
+        """Whether no meter collapses or grows and no training broke, at any step.
+
+        A loss that falls with size and an uncertain verdict are not faults.
+        """
+        return not self.failures and not any(is_fault(row) for row in self.table)
+
+    @property
+    def conclusion(self) -> str:
+        """The number of faults, and the rule that removes all of them, if there is one, in words."""
+        faults = [row for row in self.table if is_fault(row)]
+        count = len(faults) + len(self.failures)
+        if not count:
+            return "No fault found."
+        cure = None if self.failures else cure_of_all(faults, self.rule)
+        remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
+        return f"{count} fault{'s' if count > 1 else ''}.{remedy}"
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings in words: random numbers in training, targets that repeat the inputs, matrices that never moved."""
+        still = self.unmoved
+        stands = f"Note: no training moved {listed(still)}. {_STILL}"
+        return [note for note, holds in ((COPIES, self.copies), (_DRAWS, self.draws), (stands, still)) if holds]
+
+    @property
+    def unmoved(self) -> list[str]:
+        """Names of the matrices that changed in no network: frozen, without a gradient, or not in the optimizer."""
+        moved: dict[str, bool] = {}
+        for row in self.rows:
+            if "change" in row:
+                moved[row["matrix"]] = moved.get(row["matrix"], False) or row["change"] != 0
+        return [name for name, moves in moved.items() if not moves]
+
+    @property
+    def events(self) -> list[str]:
+        """The failures in words."""
+        return [str(failure) for failure in self.failures]
+
+    def __str__(self) -> str:
+        several, stacked = len(self.at) > 1, any("stack" in row for row in self.table)
+        parts = (*(("of",) if stacked else ()), "against", *(("after step",) if several else ()))
+        names = ("meter", *parts, "exponent [95 % interval]", "verdict")
+        table = table_of(*(Column(name, no_wrap=True) for name in names), "what it means")
+        for row in [*sorted(self.table, key=lambda row: not is_fault(row)), *self.growth]:
+            stack = (row.get("stack", ""),) if stacked else ()
+            step = (str(row.get("step", "")),) if several else ()
+            word, text = (row["verdict"], meaning_of(row)) if "verdict" in row else ("", row["cause"])
+            table.add_row(row["meter"], *stack, row["axis"], *step, slope_of(row), word, text)
+        rate = f"{self.optimizer_class or self.optimizer}, lr = {self.lr:g}"
+        head = f"{self.conclusion}\nRule {self.rule!r}, {rate}, {self.about}, {self.seeds} seeds"
+        remarks = [*(f"! {event}" for event in self.events), *self.notes]
+        noise = ["", _NOISE, noise_as_text(self.noise)] if self.noise else []
+        return "\n".join([head, *remarks, as_text(table, 150), THRESHOLDS, LIMITS, *noise])
+
+
+def failures_of(runs: Sequence[Row]) -> list[Failure]:
+    """What went wrong, once per kind of event: its earliest case, and in how many networks."""
+    cases: dict[EventKind, list[tuple[Event, Row]]] = {}
+    for run in runs:
+        for event in run["events"]:
+            cases.setdefault(event.kind, []).append((event, run))
+    failures = []
+    for own in cases.values():
+        event, run = min(own, key=lambda case: case[0].step)
+        networks = len({(r["width"], r["depth"], r["seed"]) for _, r in own})
+        failures.append(Failure(event, run["width"], run["depth"], run["seed"], networks, len(runs)))
+    return failures
+
+
+def is_fault(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the table says that something scales wrongly; a loss that falls with size does not."""
+    if (row["meter"], row["verdict"]) == ("loss", "COLLAPSES"):
+        return False
+    return row["verdict"] in ("COLLAPSES", "GROWS")
+
+
+def slope_of(row: Mapping[str, Any]) -> str:
+    """``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
+    return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]" if math.isfinite(row["slope"]) else "-"
+
+
+def meaning_of(row: Mapping[str, Any]) -> str:
+    """What a row means, with the size since which its quantity changes."""
+    start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
+    return start + str(row["cause"])
+
+
+# ---- ``Meters``: what a check reads of a network while it is trained
+
+
+_ROSE = 2.0  # times the first loss: no rate that is meant does this
+
+
+@dataclass(frozen=True)
+class Meters(Observer):
+    """The meters of a check, read after the last step, or after each of ``at``.
+
+    It returns one row of plain data: the meters after the last step, ``events``, ``unread``, those of the ``start``,
+    ``rows``, the meters of the network and of its matrices after every step that is looked at,
+    ``readings``, the same with those of its blocks, as (step, *``nfd.meters.updates.Reading``), ``noise``, that of its
+    gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a hash of its initial weights.
+    """
+
+    at: tuple[int, ...] | None = None
+    noise: bool = False
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"at": None if self.at is None else list(self.at), "noise": self.noise}
+
+    def begin(self, member: Member, task: Task) -> Observation:
+        return _Measurement(self, member, task)
+
+
+class _Measurement(Observation):
+    """The training of one member, and what was read of it so far."""
+
+    def __init__(self, asked: Meters, member: Member, task: Task) -> None:
+        self.asked, self.member, self.task = asked, member, task
+        self.looks = asked.at or (task.steps,)
+        self.print = print_of(member.module)
+        self.start = Baseline(member, task.sample)
+        self.events: list[Event] = []
+        self.meters: dict[str, dict[str, float]] = {stack: {} for stack in self.start.unread}
+        self.previous: dict[str, Tensor] | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.readings: list[tuple[Any, ...]] = []
+        self.losses: list[float] = []
+        self.streams = global_state()
+
+    def after(self, row: Step) -> None:
+        self.losses.append(row.loss)
+        self.meters[""]["loss"] = row.loss
+        self._look(row)
+
+    def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
+        """Measure what the last step left."""
+        losses, noises = self.losses, {}
+        if math.isfinite(losses[-1]) and losses[-1] > _ROSE * losses[0] > 0:
+            self.events.append(Event(EventKind.LOSS_ROSE, len(losses) - 1, size=losses[-1] / losses[0]))
+        if math.isfinite(losses[-1]) and self.stays_finite():
+            self.meters = self.measure(len(losses))
+            if self.asked.noise:
+                noises = noise_of(self.member.module, self.member, self.task.value, self.task.batches)
+        read = {"rows": self.rows, "readings": self.readings, "noise": noise_rows({}, noises)}
+        start = self.start.stream()
+        stacks = {
+            stack: {"unread": self.start.unread[stack], "start": start.get(stack, {})} | meters
+            for stack, meters in self.meters.items()
+        }
+        network = stacks.pop("")
+        told: dict[str, Any] = {"events": [asdict(event) for event in self.events]}
+        told |= {"draws": global_state() != self.streams, "print": self.print}
+        return {}, {}, told | read | network | ({"stacks": stacks} if stacks else {})
+
+    def measure(self, step: int) -> dict[str, dict[str, float]]:
+        """Read the network and every matrix of it, after so many updates; returns the meters by stack."""
+        look = self.start.look(self.previous)
+        seen = {"": look.network, **look.stacks}
+        meters = {stack: known | seen.get(stack, {}) for stack, known in self.meters.items()}
+        for stack, own in meters.items():
+            self.rows.append({"step": step, "matrix": "", "role": ""} | ({"stack": stack} if stack else {}) | own)
+        self.readings += [(step, *reading) for reading in readings(self.member, look)]
+        for name, of_matrix in look.matrices.items():
+            self.rows.append({"step": step, "matrix": name, "role": self.member.roles[name]} | of_matrix)
+        return meters
+
+    def stays_finite(self) -> bool:
+        """Whether the last update left a network that still answers."""
+        steps = self.task.steps
+        x = self.task.batches[-1][0]
+        with torch.no_grad():
+            finite = bool(outputs_of(self.member(x)).isfinite().all())
+        if not finite:
+            self._break(steps, x)
+        return finite
+
+    def _look(self, row: Step) -> None:
+        """Read the network after a step, or name the layer that broke it."""
+        steps, x = self.task.steps, self.task.batches[row.step][0]
+        if not math.isfinite(row.loss):
+            self._break(row.step, x)
+            return
+        if row.step + 1 in self.looks and row.step + 1 < steps:
+            self.measure(row.step + 1)
+        if row.step.bit_count() <= 1 or row.step == steps - 1:  # after steps 1, 2, 3, 5, 9, ... and the last
+            dead = dead_units(self.member.module, partial(self.member, x), row.step + 1)
+            if dead is not None and all(event.kind != dead.kind for event in self.events):
+                self.events.append(dead)
+
+    def _break(self, step: int, x: Any) -> None:
+        layer = first_bad(self.member.module, partial(self.member, x))
+        self.events.append(Event(EventKind.NOT_FINITE, step, layer))
+
+    @contextmanager
+    def around(self, step: int) -> Iterator[None]:
+        """Reads the gradient of the stream at the start, or before every look that was asked for, and then keeps the
+        matrices that the update will change."""
+        asked = self.asked.at is not None
+        if step + 1 not in self.looks if asked else step > 0:
+            yield
+            return
+        with self.member.stream() as ends:
+            yield
+        self._read_gradient(ends, step)
+        self.previous = self.start.weights() if asked else None
+
+    def _read_gradient(self, ends: StreamEnds, step: int) -> None:
+        for stack in self.member.stacks:
+            sizes, unread = ends.gradients(stack), self.start.unread[stack]
+            if sizes is not None and sizes.last != 0:
+                self.meters[stack]["gradient"] = sizes.first / sizes.last
+                self.events += gradient_events(sizes, stack, step)
+                unread.pop("gradient", None)
+            elif sizes is None:
+                unread["gradient"] = HIDDEN if self.member.blocks else NO_BLOCKS
+            else:
+                unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+
+
+def print_of(model: nn.Module) -> int:
+    """A hash of the numbers of all parameters, to tell seeds that give the same network."""
+    found = 0
+    for parameter in model.parameters():
+        found = zlib.crc32(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes(), found)
+    return found

@@ -12,33 +12,65 @@ and (0) marking the start:
     activation_update      rms of the change of that
     update_to_weight       rms over inner (without blocks: hidden) matrices of |W - W(0)|_2 / |W(0)|_2
     alignment              rms over matrices of the alignment of their last update with their inputs
-                           (``nfd.meters.matrices``)
+                           (below)
 
 Matrices count whose module does nothing but apply them (linear layers, convolutions, fused attention inputs). Batch
 normalisation uses the batch's statistics. All meters are Theta(1) in width where features learn.
 
 A network of several stacks of blocks, such as an encoder and a decoder, has all but the ``function`` meters once for
 every stack, with its own depth as L: one number for both would hide what happens in one.
+
+What the matrices of a network do by themselves: to their inputs, and in size.
+
+**Alignment** of an update ``dW`` of a matrix [m, n] with its inputs ``z``:
+
+    alignment = |dW z| / (|dW| |z|)
+
+where ``|dW z|^2`` and ``|z|^2`` are sums over all inputs. It is the share of their greatest effect that updates have: 1
+if all inputs lie along the direction that the update answers, ``n^-1/2`` if they are independent of it. Rules of mup's
+kind take the first: of n coordinates with signs that agree, sums grow as n. Where alignment falls as ``n^-1/2`` with
+width, sums grow as sqrt(n), and rates that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer
+fixes: that of the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
+
+Source: Everett et al., Scaling Exponents Across Parameterizations and Optimizers (arXiv 2407.05872); Kosson et al.
+(arXiv 2510.19093), whose update alignment this is; for Muon, Yang, Simon and Bernstein, A Spectral Condition for
+Feature Learning (arXiv 2310.17813).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.statistics import rms
 from nfd.families.member import Member
-from nfd.meters.matrices import alignment, applied, is_linear, norm, spectral_norms
-from nfd.meters.passes import Pass, pass_of, quiet
-from nfd.scaling.model import TensorInfo, block_of, outputs_of, tensors, whole
+from nfd.nets.dense import DenseLinear
+from nfd.scaling.model import (
+    TensorInfo,
+    block_of,
+    evaluating,
+    give_back,
+    is_conv1d,
+    modules,
+    outputs_of,
+    tensors,
+    whole,
+)
+from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
 from nfd.scaling.plan import fill_
 from nfd.scaling.rules import INPUT_LIKE
+
+# ---- How much training changed a network: its features, its stream and its function, measured by hooks
+
 
 UPDATES = (
     "activation",
@@ -331,3 +363,205 @@ def _squares(values: Tensor | None) -> _Squares | None:
 def _pooled(parts: list[_Squares]) -> float:
     """RMS over the entries of all parts."""
     return math.sqrt(sum(squares for squares, _ in parts) / sum(entries for _, entries in parts))
+
+
+# ---- A look as single numbers: of which meter and layer, and where that layer stands along the stream
+
+
+class Reading(NamedTuple):
+    """One number of a look.
+
+    Attributes:
+        meter: its name; of one of several stacks of blocks with the name of the stack.
+        layer: the name of the module that it was read from; None for the whole network.
+        depth: where that layer stands along the stream, in (0, 1]: the place of its block, counted from 1, over the
+            number of blocks of its stack. The second stack, such as a decoder, has (1, 2]. None for layers outside of
+            the blocks, and for the whole network.
+        value: not-a-number where training diverged.
+    """
+
+    meter: str
+    layer: str | None
+    depth: float | None
+    value: float
+
+
+def readings(member: Member, look: Look) -> Iterator[Reading]:
+    """The numbers of a look: those of the network, of its stacks, blocks and matrices."""
+    for meter, value in look.network.items():
+        yield Reading(meter, None, None, value)
+    for stack, meters in look.stacks.items():
+        yield from (Reading(meter_of(meter, stack), None, None, value) for meter, value in meters.items())
+    for block, meters in look.blocks.items():
+        yield from of_layer(member, block, block, meters)
+    for matrix, layer in layers_of(look.matrices).items():
+        yield from of_layer(member, layer, matrix, look.matrices[matrix])
+
+
+def meter_of(meter: str, stack: str) -> str:
+    """The name of a meter of one of several stacks: ``activation of decoder.layers``."""
+    return f"{meter} of {stack}" if stack else meter
+
+
+def layers_of(matrices: Collection[str]) -> dict[str, str]:
+    """The name of the layer of each matrix: that of its module, and its own where the module holds several."""
+    modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
+    held = Counter(modules.values())
+    return {matrix: module if module and held[module] == 1 else matrix for matrix, module in modules.items()}
+
+
+def of_layer(member: Member, layer: str, name: str, meters: Mapping[str, float]) -> Iterator[Reading]:
+    """The numbers of a layer; ``name`` is its own, or that of one of its tensors."""
+    depth = None
+    for before, blocks in enumerate(member.stacks.values()):
+        block = name if name in blocks else block_of(name, blocks)
+        if block is not None:
+            depth = before + (blocks.index(block) + 1) / len(blocks)
+    for meter, value in meters.items():
+        yield Reading(meter, layer, depth, value)
+
+
+# ---- One pass of a network over a sample, in eval mode: what it shows, while nothing of the network changes
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass showed.
+
+    Attributes:
+        outputs: of the network.
+        features: what ``activation`` measures where there are no blocks: what the readout reads.
+        added: RMS of what every block adds to the stream, by the block's name.
+        behind: the stream behind every block.
+        inputs: what matrices are applied to, by the matrix's name.
+        entering: the stream that enters the first block of every stack.
+    """
+
+    outputs: Tensor
+    features: Tensor
+    added: dict[str, float]
+    behind: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+    entering: dict[str, Tensor] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def pass_of(member: Member, sample: Any, matrices: Iterable[str], readers: Iterable[str]) -> Pass:
+    """One pass that keeps the inputs of these matrices; ``readers`` are those that read the stream at its end."""
+    module, readers = member.module, list(readers)
+    with _inputs(module, (*matrices, *readers)) as inputs, quiet(module), member.stream() as stream:
+        outputs = outputs_of(member(sample)).detach()
+    read = [inputs[n] for n in readers if n in inputs]
+    features = (read or [outputs])[-1].detach()
+    ends = {block: (stream.before.get(block), h) for block, h in stream.behind.items()}
+    added = {block: rms(h - z) for block, (z, h) in ends.items() if z is not None and z.shape == h.shape}
+    entering = {stack: taken[-1].detach() for stack, taken in stream.first.items() if taken}
+    return Pass(outputs, features, added, stream.behind, inputs, entering)
+
+
+@contextmanager
+def _inputs(model: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """Collects, over a pass, what the owners of these matrices are applied to, by the matrix's name."""
+    infos, parts = tensors(model), modules(model)
+    inputs: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        for name in infos.keys() & set(names):
+            for full in infos[name].names:
+                owner = parts[full.rpartition(".")[0]]
+                if owner is not model and not isinstance(owner, nn.Embedding):
+                    hooks.enter_context(owner.register_forward_pre_hook(_keep(inputs, name)))
+        yield inputs
+
+
+def _keep(inputs: dict[str, Tensor], name: str) -> Any:
+    def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            inputs.setdefault(name, args[0].detach())
+
+    return hook
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Eval mode, but for batch normalisation, which takes the batch's statistics and forgets them again."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    before = [(m.momentum, m.num_batches_tracked) for m in norms]
+    with evaluating(model):
+        for m in norms:
+            m.training, m.momentum = True, 0.0
+            m.num_batches_tracked = None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
+        try:
+            yield
+        finally:
+            for m, (momentum, tracked) in zip(norms, before, strict=True):
+                m.momentum, m.num_batches_tracked = momentum, tracked
+            give_back(model)
+
+
+# ---- What the matrices of a network do by themselves: to their inputs, and in size
+
+
+_POWER_ITERATIONS = 16
+
+
+def is_linear(t: TensorInfo, z: Tensor) -> bool:
+    """Whether the owner of a matrix does nothing but apply it: only then can its own part be measured."""
+    if isinstance(t.owner, nn.MultiheadAttention):
+        return t.name.endswith("in_proj_weight") and z.shape[-1] == t.shape[1]
+    plain = isinstance(t.owner, nn.Linear | _ConvNd | DenseLinear) or is_conv1d(t.owner)
+    return plain and t.name.endswith("weight")
+
+
+def applied(t: TensorInfo, weight: Tensor, z: Tensor) -> Tensor:
+    """What a module would add to its output if its weights were larger by ``weight``, in the precision of the weights:
+    autocast inside of a model gives inputs of 16 bits."""
+    attribute, z = t.name.rpartition(".")[2], z.to(weight.dtype)
+    if isinstance(t.owner, nn.MultiheadAttention) or type(t.owner) is nn.Linear:
+        return nn.functional.linear(z, weight)
+    swapped = {attribute: weight}
+    bias = getattr(t.owner, "bias", None)
+    if isinstance(bias, Tensor):
+        swapped["bias"] = weight.new_zeros(bias.shape)
+    return cast(Tensor, torch.func.functional_call(t.owner, swapped, (z,)))
+
+
+def alignment(t: TensorInfo, update: Tensor, z: Tensor, law: OptimizerLaw) -> float | None:
+    """The alignment ``|dW z| / (|dW| |z|)`` of an update dW of a matrix with its inputs z; None if one of them is zero.
+
+    It is at most 1. ``|dW|`` is the Frobenius norm, and the spectral one for optimizers such as Muon.
+    """
+    size = float(spectral_norms([update])) if law.unit == WHOLE_MATRIX else norm(update)
+    product = size * _norm_of_inputs(t, z)
+    return None if product == 0 else norm(applied(t, update, z)) / product
+
+
+def spectral_norms(matrices: list[Tensor]) -> Tensor:
+    """Spectral norms, by power iteration, of matrices flattened to two dimensions."""
+    norms = torch.zeros(len(matrices), dtype=torch.float64, device="cpu")
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for k, w in enumerate(matrices):
+        shapes.setdefault(tuple(w.flatten(1).shape), []).append(k)
+    for shape, own in shapes.items():
+        w = torch.stack([matrices[k].flatten(1) for k in own])
+        w = w.to(torch.promote_types(w.dtype, torch.float32))  # squares of small updates are zero in 16 bits
+        v = torch.ones(len(own), 1, shape[1], dtype=w.dtype, device=w.device)  # rows: ten times as fast as columns
+        v[..., ::2] -= 0.5
+        least = torch.finfo(w.dtype).tiny
+        for _ in range(_POWER_ITERATIONS):
+            v = torch.bmm(torch.bmm(v, w.mT), w)
+            v /= torch.linalg.vector_norm(v, dim=2, keepdim=True).clamp_min_(least)
+        norms[own] = torch.linalg.vector_norm(torch.bmm(v, w.mT), dim=2).flatten().double().cpu()
+    return norms
+
+
+def norm(values: Tensor) -> float:
+    """The root of the sum of squares."""
+    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
+
+
+def _norm_of_inputs(t: TensorInfo, z: Tensor) -> float:
+    """The root of the sum of squares of all inputs, of a convolution of all patches."""
+    if not isinstance(t.owner, _ConvNd):
+        return norm(z)
+    squares = applied(t, z.new_ones(t.shape), z.square()).sum(dtype=torch.float64)
+    return math.sqrt(max(0.0, float(squares) * t.owner.groups / t.owner.out_channels))

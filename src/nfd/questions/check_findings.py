@@ -10,10 +10,9 @@ import torch
 from nfd.core.names import AXES, Axis
 from nfd.core.statistics import interval
 from nfd.core.tables import Row
-from nfd.meters.looks import of_stack
-from nfd.meters.outcome import Check, meaning_of, slope_of
-from nfd.meters.readings import meter_of
-from nfd.meters.verdict import LIMITS, THRESHOLDS
+from nfd.meters.check import Check, meaning_of, slope_of
+from nfd.meters.updates import meter_of
+from nfd.meters.verdict import LIMITS, THRESHOLDS, of_stack
 from nfd.questions.finding import Axes, Finding, columns
 
 _CAPTION = (

@@ -10,9 +10,9 @@ import torch
 from nfd.core.estimates import Interval, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
-from nfd.meters.looks import after, of_stack
-from nfd.meters.outcome import Check, meaning_of, slope_of
+from nfd.meters.check import Check, meaning_of, slope_of
 from nfd.meters.updates import ALIGNMENT
+from nfd.meters.verdict import after, of_stack
 from nfd.questions.check_findings import meter_name
 from nfd.questions.finding import Axes, Finding, columns, listed
 

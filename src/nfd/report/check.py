@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from nfd.core.tables import Row
-from nfd.meters.outcome import MEANINGS, Check
-from nfd.meters.readings import meter_of
+from nfd.meters.check import MEANINGS, Check
+from nfd.meters.updates import meter_of
 from nfd.questions.finding import Finding
 from nfd.report.report import Report, made_by
 from nfd.report.section import Section

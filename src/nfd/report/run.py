@@ -9,7 +9,7 @@ from pathlib import Path
 from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
 from nfd.core.tables import Row
-from nfd.meters.outcome import MEANINGS
+from nfd.meters.check import MEANINGS
 from nfd.report import plot
 from nfd.report.plot import Place, Plot
 from nfd.report.section import Label

@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nfd.core.errors import InputError, check_callable
 from nfd.core.files import expanded
 from nfd.core.statistics import rms
-from nfd.meters.outcome import Check
+from nfd.meters.check import Check
 from nfd.scaling.model import TensorInfo, block_of, listed, numberless, stacks_of, whole
 from nfd.scaling.optimizers import ALIKE, REMEDY, SCALE, OptimizerLaw, by_law, law_of, warn_of_lost_ratios
 from nfd.scaling.plan import Plan, held_as_planned, start_of

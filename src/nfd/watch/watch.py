@@ -25,13 +25,10 @@ from nfd.core.machine import gradients
 from nfd.core.random import global_streams
 from nfd.core.tables import as_text, table_of
 from nfd.families.paper import member_of
+from nfd.meters.check import Check
 from nfd.meters.health import ModulePath, Relus
-from nfd.meters.matrices import norm
 from nfd.meters.noise import GradientNoise
-from nfd.meters.outcome import Check
-from nfd.meters.passes import Pass
-from nfd.meters.readings import Reading, layers_of, meter_of, of_layer, readings
-from nfd.meters.updates import NO_BLOCKS, Baseline, Look
+from nfd.meters.updates import NO_BLOCKS, Baseline, Look, Pass, Reading, layers_of, meter_of, norm, of_layer, readings
 from nfd.scaling.model import (
     TensorInfo,
     as_written,
@@ -68,7 +65,7 @@ class Watch:
       block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
     - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and ``alignment`` of the
-      last step's update with z (``nfd.meters.matrices``); of inner ones ``update_to_weight``,
+      last step's update with z (``nfd.meters.updates``); of inner ones ``update_to_weight``,
       ``|W - W(0)|_2 / |W(0)|_2``;
     - of every block and of the network ``gradient_ratio`` (``nfd.watch.watch``), from the gradients that are there;
     - of ReLUs ``dead_units``, of attention ``attention_entropy`` and ``attention_logits`` (``nfd.watch.watch``).
