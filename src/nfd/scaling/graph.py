@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-# ---- The operations of one forward pass, as autograd keeps them, from the parameters to the outputs
-
-
 _PRODUCT = re.compile(r"(Add|Badd)?(mm|bmm|mv)|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE)
 _NORM = re.compile(r"(?!.*(Vector|Matrix|Weight)Norm).+Norm.*")  # of data: the size of a vector normalises nothing
 _LOOKUPS = ("Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather")
 _LINEAR = ("IndexAdd", "ScatterAdd")  # though autograd keeps what they add
+_ENTRYWISE = ("Mul", "Div")
+_CLIPS = ("Relu", "Threshold")  # they pass their own output on unchanged, so that an empty branch changes nothing
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,6 +29,7 @@ class Operation:
         name: as autograd calls it: ``"Add"``, ``"Addmm"``, ``"NativeLayerNorm"``.
         inputs: what computed its operands, None where an operand is a constant.
         parameter: the parameter that this is.
+        is_product, is_norm, is_lookup: whether it multiplies matrices or convolves, normalises, takes rows of a table.
         is_linear: whether it is linear in all operands together, so that autograd keeps no values to differentiate it.
         of_parameters: whether parameters alone, and no data, decide its result.
         order: inputs come before what is computed from them.
@@ -38,26 +39,14 @@ class Operation:
     name: str
     inputs: tuple[Operation | None, ...]
     parameter: Tensor | None
+    is_product: bool
+    is_norm: bool
+    is_lookup: bool
     is_linear: bool
     of_parameters: bool
     order: int
     time: int
     node: Any = field(repr=False)
-
-    @property
-    def is_product(self) -> bool:
-        """Whether it multiplies matrices, or convolves."""
-        return _PRODUCT.fullmatch(self.name) is not None
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether it normalises."""
-        return _NORM.fullmatch(self.name) is not None
-
-    @property
-    def is_lookup(self) -> bool:
-        """Whether it takes rows of a table."""
-        return self.name in _LOOKUPS
 
     @property
     def operands(self) -> tuple[Operation, ...]:
@@ -68,12 +57,6 @@ class Operation:
     def data(self) -> tuple[Operation, ...]:
         """The operands that data decide."""
         return tuple(i for i in self.operands if not i.of_parameters)
-
-    @property
-    def factors(self) -> tuple[Operation, ...]:
-        """The operands of a product, a norm or a factor that its result is proportional to: all but the bias."""
-        bias = 0 if self.name.startswith(("Add", "Badd")) else 2
-        return tuple(i for k, i in enumerate(self.inputs) if i is not None and k != bias)
 
     @property
     def weights(self) -> tuple[Operation, ...]:
@@ -89,49 +72,26 @@ def operations(outputs: Iterable[Tensor], parameters: Iterable[nn.Parameter]) ->
         parameters: which leaves are parameters; others are data.
     """
     own = {id(p) for p in parameters}
+    sources: dict[Node, list[Node]] = {}
+    stack = [output.grad_fn for output in outputs]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in sources:
+            sources[node] = [source for source, _ in node.next_functions if source is not None]
+            stack.extend(sources[node])
     made: dict[Node, Operation] = {}
-    for node in _ordered(output.grad_fn for output in outputs):
+    for node in TopologicalSorter(sources).static_order():
+        name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
         inputs = tuple(None if source is None else made[source] for source, _ in node.next_functions)
-        made[node] = _operation(node, inputs, own, len(made))
+        kinds = bool(_PRODUCT.fullmatch(name)), bool(_NORM.fullmatch(name)), name in _LOOKUPS
+        leaf = getattr(node, "variable", None) if name == "AccumulateGrad" else None
+        parameter = leaf if id(leaf) in own else None
+        operands = [i for i in inputs if i is not None]
+        of_parameters = all(i.of_parameters for i in operands) and not any(kinds) if operands else parameter is not None
+        linear = leaf is None and (name in _LINEAR or not _keeps_values(node))
+        time = node._sequence_nr() if leaf is None else -1
+        made[node] = Operation(name, inputs, parameter, *kinds, linear, of_parameters, len(made), time, node)
     return list(made.values())
-
-
-def parameters_of(operation: Operation) -> set[Operation]:
-    """The parameters that an operation is computed from, as operations."""
-    seen: set[Operation] = set()
-    stack = [operation]
-    while stack:
-        current = stack.pop()
-        if current not in seen:
-            seen.add(current)
-            stack.extend(current.operands)
-    return {o for o in seen if o.parameter is not None}
-
-
-def _operation(node: Node, inputs: tuple[Operation | None, ...], own: set[int], order: int) -> Operation:
-    name = re.sub(r"Backward\w*$", "", node.name().rpartition("::")[2])
-    if name == "AccumulateGrad":
-        tensor: Tensor = node.variable  # type: ignore[attr-defined]
-        parameter = tensor if id(tensor) in own else None
-        return Operation(name, inputs, parameter, False, parameter is not None, order, -1, node)
-    sources = [i for i in inputs if i is not None]
-    acts_on_data = any(kind.fullmatch(name) for kind in (_PRODUCT, _NORM)) or name in _LOOKUPS
-    of_parameters = bool(sources) and all(i.of_parameters for i in sources) and not acts_on_data
-    linear = name in _LINEAR or not _keeps_values(node)
-    return Operation(name, inputs, None, linear, of_parameters, order, node._sequence_nr(), node)
-
-
-def _ordered(roots: Iterable[Node | None]) -> Iterator[Node]:
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in roots if root is not None]
-    while stack:
-        node, is_ready = stack.pop()
-        if is_ready:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((source, False) for source, _ in node.next_functions if source is not None)
 
 
 def _keeps_values(node: Node) -> bool:
@@ -151,14 +111,33 @@ def _saved_names(kind: type[Node]) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
-# ---- Residual streams in the operations of a forward pass, and which parameters write them
+def parameters_of(operation: Operation) -> set[Operation]:
+    """The parameters that an operation is computed from, as operations."""
+    seen: set[Operation] = set()
+    stack = [operation]
+    while stack:
+        current = stack.pop()
+        if current not in seen:
+            seen.add(current)
+            stack.extend(current.operands)
+    return {o for o in seen if o.parameter is not None}
 
 
-_SUMS = ("Add", "Sub")
-_ENTRYWISE = ("Mul", "Div")
-_CLIPS = ("Relu", "Threshold")  # they pass their own output on unchanged, so that an empty branch changes nothing
+def scaled_parameter(operation: Operation) -> Operation | None:
+    """The one parameter that an operand is, but for rearrangements and constant factors; else None."""
+    while operation.parameter is None:
+        is_factor = operation.name in _ENTRYWISE and len(operation.operands) == 1
+        if not (is_factor or (operation.is_linear and len(operation.inputs) == 1)):
+            return None
+        operation = operation.operands[0]
+    return operation
 
-Parameters = frozenset[Operation]
+
+# ---- Residual streams.
+#
+# A sum ``x + f(x)`` is residual where one summand, the branch, is computed from the other, or from where the other's
+# stream starts: wherever the skip stands, in a block, in its parent or in a loop. A stream is what such sums and
+# rearrangements pass on unchanged; a norm, a matrix or a factor on it ends it and starts another.
 
 
 @dataclass(frozen=True)
@@ -168,19 +147,14 @@ class Branch:
     Attributes:
         start: where the stream starts, the same operation for all branches of a stream.
         end: what is added.
-        inside: operations between the stream and the end, parameters included.
+        inside: operations between the stream and the end, parameters included, by order.
         reading: those of them that are computed from the stream.
     """
 
     start: Operation
     end: Operation
-    inside: frozenset[Operation]
+    inside: tuple[Operation, ...]
     reading: frozenset[Operation]
-
-    @property
-    def parameters(self) -> Parameters:
-        """Everything that the branch alone is computed from, beside the stream."""
-        return frozenset(o for o in self.inside if o.parameter is not None)
 
 
 def branches_of(operations: Sequence[Operation]) -> list[Branch]:
@@ -194,10 +168,11 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
     for operation in operations:
         starts[operation] = operation
         data = operation.data
-        if operation.name in _SUMS and len(data) == 2:
+        if operation.name in ("Add", "Sub") and len(data) == 2:
             for skip, end in (data, data[::-1]):
                 branch = _branch(starts, starts[skip], end)
-                if branch is not None and _holds_its_streams(branch, branches):
+                # a stream inside of a branch starts there; else it goes past it, and the sum is no step of a stream
+                if branch and all(branches[o].start in branch.reading for o in branch.reading if o in branches):
                     branches[operation] = branch
                     starts[operation] = branch.start
                     break
@@ -209,102 +184,87 @@ def branches_of(operations: Sequence[Operation]) -> list[Branch]:
 
 def _branch(starts: Mapping[Operation, Operation], start: Operation, end: Operation) -> Branch | None:
     """What lies between a stream and ``end``; None where that is not computed from the stream by parameters."""
-    inside: set[Operation] = set()
+    found: set[Operation] = set()
     stack = [end]
     while stack:
         operation = stack.pop()
         is_earlier = operation.time < start.time and not operation.of_parameters
-        if operation not in inside and not is_earlier and starts[operation] is not start:
-            inside.add(operation)
+        if operation not in found and not is_earlier and starts[operation] is not start:
+            found.add(operation)
             stack.extend(operation.operands)
+    inside = sorted(found, key=lambda o: o.order)
     reading: set[Operation] = set()
-    for operation in sorted(inside, key=lambda o: o.order):
+    for operation in inside:
         if any(i in reading or starts[i] is start for i in operation.operands):
             reading.add(operation)
     if end not in reading or not any(o.parameter is not None for o in inside):
         return None
-    return Branch(start, end, frozenset(inside), frozenset(reading))
+    return Branch(start, end, tuple(inside), frozenset(reading))
 
 
-def _holds_its_streams(branch: Branch, branches: Mapping[Operation, Branch]) -> bool:
-    """Whether the streams inside of a branch start there; else one goes past it, and the sum is no step of a stream."""
-    return all(branches[o].start in branch.reading for o in branch.reading if o in branches)
+# ---- What writes a stream: the last parameters that the end of a branch is linear in, such that the branch scales with
+# them: a matrix that nothing follows but gains, sums and factors, or the gain of a norm that stands behind the matrix.
 
 
-def writers_of(branch: Branch) -> Parameters | Operation:
+def writers_of(branch: Branch) -> frozenset[Operation] | Operation:
     """The parameters that write the stream at the end of a branch, or the operation because of which none do."""
-    linear = _linear_in(branch)
-    written: dict[Operation, Parameters | Operation] = {}
-    for operation in sorted(linear, key=lambda o: o.order):
-        written[operation] = _written_by(operation, written)
-    return written.get(branch.end, branch.end)
-
-
-def _linear_in(branch: Branch) -> set[Operation]:
-    """The operations in which the end is linear, by all ways from one to the other."""
     uses = Counter(i for operation in branch.inside for i in operation.operands)
     linear_uses: Counter[Operation] = Counter()
-    linear: set[Operation] = set()
-    for operation in sorted(branch.inside, key=lambda o: -o.order):
-        if linear_uses[operation] == uses[operation]:
-            linear.add(operation)
-            linear_uses.update(_passed_on(operation))
-    return linear
+    passed: dict[Operation, tuple[Operation, ...]] = {}
+    for operation in branch.inside[::-1]:
+        if linear_uses[operation] == uses[operation]:  # the end is linear in it by all ways from one to the other
+            passed[operation] = _passed_on(operation)
+            linear_uses.update(passed[operation])
+    written: dict[Operation, frozenset[Operation] | Operation] = {}
+    for operation in reversed(passed):
+        parts = [written.get(i, i) for i in passed[operation]]
+        written[operation] = _written_by(operation, parts)
+    return written.get(branch.end, branch.end)
 
 
 def _passed_on(operation: Operation) -> tuple[Operation, ...]:
     """The data that an operation is linear in, each for itself; none where it applies weights, which end a branch."""
-    if _applies_weights(operation) or not (_is_bilinear(operation) or operation.is_linear):
+    is_bilinear = operation.is_product or operation.name in _ENTRYWISE
+    if _applies_weights(operation) or not (is_bilinear or operation.is_linear):
         return ()
-    numerator = tuple(i for i in operation.inputs[:1] if i in operation.data)
-    return numerator if operation.name == "Div" else operation.data
+    return operation.data if operation.name != "Div" else tuple(i for i in operation.inputs[:1] if i in operation.data)
 
 
 def _applies_weights(operation: Operation) -> bool:
-    """Whether it multiplies data by weights; a bias alone scales nothing, as behind a matrix that is normalised."""
-    acts = operation.is_product or operation.is_norm
-    return acts and bool(operation.data) and _has_gain(operation)
+    """Whether it multiplies data by weights."""
+    return (operation.is_product or operation.is_norm) and bool(operation.data) and _has_gain(operation)
 
 
 def _has_gain(operation: Operation) -> bool:
-    return any(weight in operation.factors for weight in operation.weights)
+    """Whether its result is proportional to weights; to a bias alone it is not, as behind a matrix that is normalised.
+
+    The bias is the first operand of a product with a sum, and the third of a convolution or a norm.
+    """
+    bias = 0 if operation.name.startswith(("Add", "Badd")) else 2
+    factors = [i for k, i in enumerate(operation.inputs) if k != bias]
+    return any(weight in factors for weight in operation.weights)
 
 
-def _is_bilinear(operation: Operation) -> bool:
-    return operation.is_product or operation.name in _ENTRYWISE
-
-
-def _written_by(operation: Operation, written: Mapping[Operation, Parameters | Operation]) -> Parameters | Operation:
-    """The writers of an operation's result, from those of its operands."""
-    weights = operation.weights
-    own = frozenset(o for weight in weights for o in parameters_of(weight))
-    can_scale = all(map(is_scaled_parameter, weights))
+def _written_by(
+    operation: Operation, parts: Sequence[frozenset[Operation] | Operation]
+) -> frozenset[Operation] | Operation:
+    """The writers of an operation's result, from those of the data that it passes on."""
+    own = frozenset(o for weight in operation.weights for o in parameters_of(weight))
+    can_scale = all(scaled_parameter(weight) is not None for weight in operation.weights)
     if _applies_weights(operation):
         return own if can_scale else operation
-    parts = [written.get(i, i) for i in _passed_on(operation)]
     scaled = [part for part in parts if not isinstance(part, Operation)]
-    if _is_bilinear(operation):
+    if operation.is_product or operation.name in _ENTRYWISE:
         if len(scaled) == 1:  # a factor, or LayerScale, of what is scaled
             return scaled[0]
         is_gain = operation.name != "Div" and _has_gain(operation) and can_scale  # behind a norm
         return own if not scaled and is_gain else operation
-    if not operation.is_linear or len(scaled) < len(parts) or not (parts or weights):
+    if not operation.is_linear or len(scaled) < len(parts) or not (parts or operation.weights):
         return next((part for part in parts if isinstance(part, Operation)), operation)
     return own.union(*scaled)
 
 
-def is_scaled_parameter(operation: Operation) -> bool:
-    """Whether a constant factor of one parameter is the same factor of this."""
-    while operation.parameter is None:
-        is_factor = operation.name in _ENTRYWISE and len(operation.operands) == 1
-        if not (is_factor or (operation.is_linear and len(operation.inputs) == 1)):
-            return False
-        operation = operation.operands[0]
-    return True
-
-
-# ---- Over which dimensions of a parameter a product sums, read from the operations that use it
-
+# ---- Over which dimensions of a parameter a product sums.
 
 _FACTORS = {  # the operands that autograd keeps of a product of matrices, in their order; None for what is added
     "Mm": ("self", "mat2"),
@@ -327,19 +287,15 @@ def fans_of(operations: Sequence[Operation]) -> dict[int, Fans]:
     fans: dict[int, Fans | None] = {}
     entrywise: dict[int, Fans] = {}
     for operation in operations:
-        if operation.of_parameters:
-            continue
+        weights = () if operation.of_parameters else operation.weights
         for place, operand in enumerate(operation.inputs):
-            if operand is None or operand not in operation.weights:
-                continue
-            for leaf in parameters_of(operand):
-                p = leaf.parameter
-                if p is None:
-                    continue
+            for leaf in parameters_of(operand) if operand is not None and operand in weights else ():
+                assert operand is not None
+                assert leaf.parameter is not None
                 if operation.is_product:
-                    fans[id(p)] = _summed_over(p, operation, place)
+                    fans[id(leaf.parameter)] = _summed_over(leaf.parameter, operation, place)
                 elif not operand.is_lookup:
-                    entrywise[id(p)] = Fans((), tuple(range(p.dim())))
+                    entrywise[id(leaf.parameter)] = Fans((), tuple(range(leaf.parameter.dim())))
     return {key: f for key, f in (entrywise | fans).items() if f is not None}
 
 
@@ -350,19 +306,21 @@ def _summed_over(p: Tensor, product: Operation, place: int) -> Fans | None:
     factor = None if name is None else getattr(product.node, f"_saved_{name}")
     if factor is None:
         return None
-    first = place == len(names) - 2
-    outs, ins = (factor.dim() - 2, factor.dim() - 1) if first else (factor.dim() - 1, factor.dim() - 2)
-    fans = Fans(_dimensions(p, factor, ins), _dimensions(p, factor, outs))
+    outs, ins = (-2, -1) if place == len(names) - 2 else (-1, -2)
+    through = {
+        side: tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= p.stride(k) < step * factor.shape[side])
+        for side in (ins, outs)
+        for step in (factor.stride(side),)
+    }
+    fans = Fans(through[ins], through[outs])
     return fans if fans.ins and fans.outs and not set(fans.ins) & set(fans.outs) else None
 
 
-def _dimensions(p: Tensor, factor: Tensor, dimension: int) -> tuple[int, ...]:
-    """The dimensions of a parameter that one dimension of a factor runs through."""
-    step, size = factor.stride(dimension), factor.shape[dimension]
-    return tuple(k for k in range(p.dim()) if p.shape[k] > 1 and step <= p.stride(k) < step * size)
-
-
-# ---- The affine norm that alone feeds a head: a factor of the head's inputs can stand in its gain and its bias
+# ---- The affine norm that alone feeds a head: a factor of the head's inputs can stand in its gain and its bias.
+#
+# With logits ``W (g z + b)`` of a normalised stream z, the factor 1/m of a head that is tied to the embedding, and so
+# cannot begin smaller, is that of ``W (g/m z + b/m)``: nothing needs to be wrapped. A gain stored as ``1 + g`` cannot
+# take it.
 
 
 def norms_before(operations: Sequence[Operation], outputs: Collection[Operation]) -> dict[Operation, set[Operation]]:
@@ -375,25 +333,21 @@ def norms_before(operations: Sequence[Operation], outputs: Collection[Operation]
         outputs: those of them that the model returns.
     """
     uses = Counter(operand for operation in operations for operand in operation.operands) + Counter(outputs)
-    before: dict[Operation, set[Operation]] = {}
-    without: set[Operation] = set()
+    before: dict[Operation, set[Operation] | None] = {}
     for product in operations:
-        if not product.is_product or len(product.data) != 1:
-            continue
-        norm = _norm(product.data[0], uses)
-        for parameter in map(_parameter, product.weights):
-            if parameter is None or norm is None:
-                without.update({parameter} if parameter else set())
-            else:
-                before.setdefault(parameter, set()).update(norm)
-    return {parameter: norm for parameter, norm in before.items() if parameter not in without}
+        if product.is_product and len(product.data) == 1:
+            norm = _norm(product.data[0], uses)
+            for parameter in filter(None, map(scaled_parameter, product.weights)):
+                earlier = before.get(parameter, set())
+                before[parameter] = None if norm is None or earlier is None else earlier | norm
+    return {parameter: norm for parameter, norm in before.items() if norm is not None}
 
 
 def _norm(operation: Operation, uses: Counter[Operation]) -> set[Operation] | None:
     """The gain, and the bias if there is one, that act last on what reaches a product; None where there is no gain."""
     own: set[Operation] = set()
     while uses[operation] == 1 and len(operation.data) == 1:
-        weights = [_parameter(weight) for weight in operation.weights]
+        weights = [scaled_parameter(weight) for weight in operation.weights]
         acting = {weight for weight in weights if weight is not None and uses[weight] == 1}
         if weights and len(acting) < len(weights):
             return None
@@ -404,12 +358,3 @@ def _norm(operation: Operation, uses: Counter[Operation]) -> set[Operation] | No
             return None
         operation = operation.data[0]
     return None
-
-
-def _parameter(operation: Operation) -> Operation | None:
-    """The one parameter that an operand is, rearranged or converted at most."""
-    if not is_scaled_parameter(operation):
-        return None
-    while operation.parameter is None:
-        operation = operation.operands[0]
-    return operation
